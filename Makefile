@@ -2,8 +2,8 @@
 READY := .venv/ready
 BIN := .venv/bin
 # Tests that ask `times` of tests/conftest.py how often they do what they do.
-OFTEN := $(patsubst %,tests/test_%.py,byte_flips dump flight_sql_adbc golden_streams kill_nine power_cuts \
-	random_streams splitting two_kills)
+OFTEN = $(foreach name,byte_flips dump flight_sql_adbc golden_streams kill_nine power_cuts random_streams splitting \
+	two_kills,$(wildcard tests/*/test_$(name).py tests/*/*/test_$(name).py))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo solar test quick check nightly fuzz bench docs sim lock audit clean
@@ -32,11 +32,11 @@ check: $(READY)  ## Style and types.
 
 nightly: $(READY)  ## What tests do many times over, more often: 20,000 random streams, all kills and power cuts; hours.
 	TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s $(OFTEN) $(ARGS)
-	PYTHONPATH=tests $(BIN)/python tests/lateness.py --rows 2000000
-	$(BIN)/python tests/many_streams.py --streams 1000
+	PYTHONPATH=tests $(BIN)/python -m programs.lateness_runs --rows 2000000
+	PYTHONPATH=tests $(BIN)/python -m programs.many_streams --streams 1000
 
 fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
-	$(BIN)/python tests/fuzz.py --minutes $(or $(MINUTES),10) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m programs.fuzz --minutes $(or $(MINUTES),10) $(ARGS)
 
 bench: $(READY)  ## Speed of streams beside peers, a quarter of an hour; lines go to bench.jsonl (see docs/performance.md).
 	$(BIN)/python -m bench.streams --output bench.jsonl $(ARGS)

@@ -33,22 +33,22 @@ from penstock import __version__
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
-from penstock.mnode.checkpoints import CheckpointSettings
-from penstock.mnode.controller import ControllerSettings, StreamController
-from penstock.mnode.groups import GroupSettings
-from penstock.mnode.records import CommitRecords
-from penstock.mnode.running_stream import RunningStream, StreamKeeper
-from penstock.mnode.sandbox import Sandbox
-from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
-from penstock.mnode.task_graph import task_graph
-from penstock.tasks import control
-from penstock.tasks.deployment import StreamDeployment
-from penstock.tasks.executors import Executor as SparkExecutor
-from penstock.tasks.executors import Executors
-from penstock.tasks.graph import TaskEdges
-from penstock.tasks.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
-from penstock.tasks.wire import decode, encode
-from penstock.tasks.worker import WorkerSpec
+from penstock.mnode.admin.sandbox import Sandbox
+from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
+from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeeper
+from penstock.mnode.coordinator.runtime_environment import OnHello, OnLost, OnMessage
+from penstock.mnode.coordinator.stream_controller import ControllerSettings, StreamController
+from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.coordinator.worker_groups import GroupSettings
+from penstock.tasks.protocol import control
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
+from penstock.tasks.protocol.task_graph import TaskEdges
+from penstock.tasks.protocol.wire import decode, encode
+from penstock.tasks.worker.spark_executors import Executor as SparkExecutor
+from penstock.tasks.worker.spark_executors import Executors
+from penstock.tasks.worker.worker_process import WorkerSpec
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from penstock.mnode.sandbox import Sandbox
+from penstock.mnode.admin.sandbox import Sandbox
 from penstock.sql.schema import Table
 
 TABLES = 100

@@ -30,10 +30,10 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from engine_process import ENDED, daemons_below  # noqa: E402
 from examples.flights.data import batches, load_feeds  # noqa: E402
-from interrupts import interrupt_on_sigterm  # noqa: E402
-from killed_engine import KilledEngine, UnexpectedAnswerError  # noqa: E402
+from kits.basics.interrupts import interrupt_on_sigterm  # noqa: E402
+from kits.engines.engine_process import ENDED, daemons_below  # noqa: E402
+from kits.engines.killed_engine import KilledEngine, UnexpectedAnswerError  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 

@@ -22,11 +22,11 @@ from bench.setup import DATABASE
 from penstock.common.clock import SystemClock
 from penstock.common.config import load_config
 from penstock.common.errors import UnavailableError
+from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.coordinator.stream_status import StreamsSnapshot
 from penstock.mnode.engine import Engine
-from penstock.mnode.results import ResultStore
-from penstock.mnode.session import Result, SessionState
-from penstock.mnode.stream_status import StreamsSnapshot
-from penstock.tasks.messages import ResultWrite, TaskStatus
+from penstock.mnode.write.result_store import ResultStore
+from penstock.tasks.protocol.messages import ResultWrite, TaskStatus
 
 _POLL_S = 0.05
 _START_TIMEOUT_S = 180.0

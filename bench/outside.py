@@ -32,9 +32,9 @@ import duckdb
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from engine_process import workers_below  # noqa: E402
-from outside_servers import Kafka, Mosquitto, Postgres  # noqa: E402
-from serve_kit import Served  # noqa: E402
+from kits.basics.outside_servers import Kafka, Mosquitto, Postgres  # noqa: E402
+from kits.engines.engine_process import workers_below  # noqa: E402
+from kits.engines.serve_kit import Served  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.common.errors import PenstockError  # noqa: E402

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.common.config import load_config
+from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
-from penstock.mnode.session import SessionState
 
 SIZES = (1_000, 10_000, 100_000)
 KINDS: dict[str, Callable[[int], str]] = {

@@ -1,7 +1,8 @@
 """Runs a stream in one thread, without Spark and sockets, and says what each of its tasks costs.
 
-The tasks, the vnodes and the writing of results are the real ones (`penstock.tasks.local`); nothing else runs. Rows per
-CPU-second are those of the source, so that the parts can be compared and added: 1/total = 1/source + 1/agg + ...
+The tasks, the vnodes and the writing of results are the real ones (`penstock.tasks.worker.local_environment`); nothing
+else runs. Rows per CPU-second are those of the source, so that the parts can be compared and added: 1/total = 1/source
++ 1/agg + ...
 `result` is what the dnode does for a sink: it finds the child tables and writes the rows into the vnode.
 """
 
@@ -21,11 +22,11 @@ from bench.answers import check, expected
 from bench.queries import Query, Trigger
 from bench.rows import Shape, arrivals
 from bench.setup import create_tables, feed
-from penstock.mnode.results import ResultStore
-from penstock.mnode.sandbox import Sandbox
-from penstock.tasks.environment import RowsRequest, SpanRequest
-from penstock.tasks.local import LocalStream
-from penstock.tasks.messages import ResultWrite
+from penstock.mnode.admin.sandbox import Sandbox
+from penstock.mnode.write.result_store import ResultStore
+from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.worker.local_environment import LocalStream
+from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest
 
 _NOW_MS = 1_800_000_000_000
 

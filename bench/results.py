@@ -28,23 +28,23 @@ import pyarrow as pa
 
 from penstock.common.clock import SystemClock
 from penstock.common.config import load_config
+from penstock.mnode.access.session import SessionState
+from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.mnode.engine import Engine
-from penstock.mnode.service import DnodeService
-from penstock.mnode.session import SessionState
-from penstock.mnode.task_graph import task_graph
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
-from penstock.tasks.block_schema import result_schema
-from penstock.tasks.deployment import StreamDeployment, TaskSettings
-from penstock.tasks.environment import DnodeClient
-from penstock.tasks.local import LocalEnvironment, LocalWriter
-from penstock.tasks.messages import Block, TaskId, Watermark
-from penstock.tasks.result_writer import FlightResultWriter
-from penstock.tasks.result_writers import ResultWriter
-from penstock.tasks.sink import SinkTask
+from penstock.tasks.protocol.block_schema import result_schema
+from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
+from penstock.tasks.protocol.messages import Block, TaskId, Watermark
+from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.sink.sink_task import SinkTask
+from penstock.tasks.worker.flight_result_writer import FlightResultWriter
+from penstock.tasks.worker.local_environment import LocalEnvironment, LocalWriter
+from penstock.tasks.worker.worker_environment import DnodeClient
 
 RUNS = 3
 STREAM = 77

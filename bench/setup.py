@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 
 from bench.rows import Shape, Source, names, tag_of
+from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.engine import Engine
-from penstock.mnode.session import Result, SessionState
 
 DATABASE = "bench"
 _COLUMNS: dict[Source, str] = {

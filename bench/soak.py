@@ -39,8 +39,8 @@ from bench.processes import ask, tree
 from bench.setup import DATABASE
 from penstock import __version__
 from penstock.common.errors import PenstockError, StorageError, UnavailableError
-from penstock.mnode.results import ResultStore
-from penstock.tasks.messages import ResultWrite
+from penstock.mnode.write.result_store import ResultStore
+from penstock.tasks.protocol.messages import ResultWrite
 
 SINK_RATE = 0.1
 """MB per second, the least that a sink may be given."""

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from penstock.common.clock import SystemClock
 from penstock.common.fs import OsFs
+from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 

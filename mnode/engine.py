@@ -30,57 +30,59 @@ from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
 from penstock.common.private import exposed
-from penstock.mnode.activity import Activity, OnCancel, Running
-from penstock.mnode.audit import Audit, object_of, words_of
-from penstock.mnode.backup_store import open_backup_store
-from penstock.mnode.backups import Backups, backup_key
-from penstock.mnode.catalog import Catalog, PauseCause
-from penstock.mnode.catalog_check import require_catalog, require_current
-from penstock.mnode.catalog_copies import CatalogKeeper
-from penstock.mnode.children import Children
-from penstock.mnode.connections import Connections
-from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
-from penstock.mnode.controlling import Controller
-from penstock.mnode.csv_rows import CsvBlock
-from penstock.mnode.cuts import Cuts
-from penstock.mnode.ddl import Ddl
-from penstock.mnode.dead_letters import Replays
-from penstock.mnode.deletes import Deletes
-from penstock.mnode.doors import open_doors
-from penstock.mnode.formats import check_format, ensure_format
-from penstock.mnode.functions import Functions
-from penstock.mnode.gate import Gate
-from penstock.mnode.ingests import Ingests
-from penstock.mnode.inserts import Inserts
-from penstock.mnode.lifecycle import Lifecycle
-from penstock.mnode.logins import Logins
-from penstock.mnode.logs import Logs
-from penstock.mnode.lookup import require_database
-from penstock.mnode.outside_tables import OutsideTables
-from penstock.mnode.overview import Overview, overview
-from penstock.mnode.queries import Queries
-from penstock.mnode.query import UNLIMITED, OpenQuery, ResultLimits
-from penstock.mnode.records import CommitRecords
-from penstock.mnode.replacements import Replacements
-from penstock.mnode.rest import Rest
-from penstock.mnode.results import ResultStore
-from penstock.mnode.roles import OWNER, Identity, Need, insert_needs, lines_needs, require, require_needs
-from penstock.mnode.scan import Scans
-from penstock.mnode.schemaless import Naming, Schemaless
-from penstock.mnode.service import DnodeService
-from penstock.mnode.session import Result, SessionState, text_result
-from penstock.mnode.settings import functions_directory, place_bounds, query_bounds, result_limits
-from penstock.mnode.show import Shower
-from penstock.mnode.splitting import Splitting
-from penstock.mnode.storage import Storage
-from penstock.mnode.streams import Streams
-from penstock.mnode.surroundings import Surroundings, Threads
-from penstock.mnode.system_schema import INFORMATION_SCHEMA
-from penstock.mnode.system_tables import SystemTables
-from penstock.mnode.task_graph import task_graph
-from penstock.mnode.task_states import TaskStates
-from penstock.mnode.users import Users, without_password
-from penstock.mnode.view_keeper import ViewKeeper
+from penstock.mnode.access.audit_log import Audit, object_of, words_of
+from penstock.mnode.access.logins import Logins
+from penstock.mnode.access.roles import OWNER, Identity, Need, insert_needs, lines_needs, require, require_needs
+from penstock.mnode.access.session import Result, SessionState, text_result
+from penstock.mnode.catalog.catalog_check import require_catalog, require_current
+from penstock.mnode.catalog.catalog_copies import CatalogKeeper
+from penstock.mnode.catalog.catalog_store import Catalog, PauseCause
+from penstock.mnode.catalog.directory_format import check_format, ensure_format
+from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.catalog.system_schema import INFORMATION_SCHEMA
+from penstock.mnode.coordinator.backup_store import open_backup_store
+from penstock.mnode.coordinator.checkpoint_backups import Backups, backup_key
+from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.coordinator.runtime_environment import Surroundings, Threads
+from penstock.mnode.coordinator.stream_controller import ControllerSettings, Runtime, StreamController
+from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds, result_limits
+from penstock.mnode.ddl.child_creation import Children
+from penstock.mnode.ddl.connections import Connections
+from penstock.mnode.ddl.function_statements import Functions
+from penstock.mnode.ddl.table_statements import Ddl
+from penstock.mnode.ddl.user_statements import Users, without_password
+from penstock.mnode.dnode.dnode_service import DnodeService
+from penstock.mnode.dnode.log_service import Logs
+from penstock.mnode.dnode.shared_lock import Gate
+from penstock.mnode.dnode.stream_cuts import Cuts
+from penstock.mnode.dnode.task_states import TaskStates
+from penstock.mnode.dnode.view_keeper import ViewKeeper
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.http.http_ports import open_doors
+from penstock.mnode.http.rest import Rest
+from penstock.mnode.query.activity import Activity, OnCancel, Running
+from penstock.mnode.query.external_tables import OutsideTables
+from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
+from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.query.table_scans import Scans
+from penstock.mnode.show.overview import Overview, overview
+from penstock.mnode.show.show_statements import Shower
+from penstock.mnode.show.system_tables import SystemTables
+from penstock.mnode.streams.dead_letter_replay import Replays
+from penstock.mnode.streams.explain_stream import explain_graph, explain_ingest, explain_stream
+from penstock.mnode.streams.explain_stream_sql import explain_sql
+from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_lifecycle import Lifecycle
+from penstock.mnode.streams.stream_replacement import Replacements
+from penstock.mnode.streams.stream_statements import Streams
+from penstock.mnode.streams.vgroup_splitting import Splitting
+from penstock.mnode.write.csv_rows import CsvBlock
+from penstock.mnode.write.deletes import Deletes
+from penstock.mnode.write.inserts import Inserts
+from penstock.mnode.write.result_store import ResultStore
+from penstock.mnode.write.schemaless import Naming, Schemaless
 from penstock.planner.bind.instants import instant
 from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
 from penstock.sql.dialect.parser import parse_one, parse_table_name
@@ -140,12 +142,10 @@ from penstock.sql.tree.statements import (
     TrimDatabase,
     UseDatabase,
 )
-from penstock.tasks.connectors.probing import probe
-from penstock.tasks.data_place import mark_place
-from penstock.tasks.environment import Request, RowsRequest, SpanRequest, TableRequest
-from penstock.tasks.explain import explain_graph, explain_ingest, explain_stream
-from penstock.tasks.explain_sql import explain_sql
-from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
+from penstock.tasks.external.connectors.probing import probe
+from penstock.tasks.worker.data_place import mark_place
+from penstock.tasks.worker.remote_log import BytesRequest, EndRequest, SegmentsRequest
+from penstock.tasks.worker.worker_environment import Request, RowsRequest, SpanRequest, TableRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 _log = logger(__name__)
@@ -159,7 +159,7 @@ DryRunner = Callable[["Engine", DryRunStream, Session], Result]
 
 def spark_runtime(config: Config, root: Path) -> Runtime:
     """Returns Spark, not yet started."""
-    from penstock.tasks.spark import SparkRuntime
+    from penstock.tasks.worker.spark_runtime import SparkRuntime
 
     log_directory = config.log_dir if config.log_dir.is_absolute() else root / config.log_dir
     return SparkRuntime(config.spark_properties(), CONF_DIRECTORY, log_directory / "spark.log")

@@ -30,7 +30,7 @@ from penstock.planner.logical.operators import Operator, Project, inputs_of
 from penstock.planner.lower.duckdb.aggregate_sql import aggregate
 from penstock.planner.lower.partial_aggregates import split
 from penstock.planner.query.select import plan_query
-from penstock.shell.format import Style, text_columns
+from penstock.shell.terminal.result_format import Style, text_columns
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Duration, Select

@@ -16,10 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-import running_streams  # noqa: E402
-from data_directories import make_directory  # noqa: E402
+from kits.engines import running_streams  # noqa: E402
+from kits.engines.data_directories import make_directory  # noqa: E402
 
-from penstock.mnode.formats import FORMAT_VERSION  # noqa: E402
+from penstock.mnode.catalog.directory_format import FORMAT_VERSION  # noqa: E402
 
 _LEFT_OUT = {"LOCK", "OWNER", "lock.mdb", "views.duckdb", "log"}
 

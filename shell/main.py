@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
-from penstock.shell.dump_options import add_dump_options, add_restore_options
-from penstock.shell.error_text import error_text
-from penstock.shell.fsck_options import add_fsck_options
-from penstock.shell.generate_options import add_generate_options
-from penstock.shell.import_options import add_import_options
-from penstock.shell.serve_options import add_serve_options
+from penstock.shell.commands.dump_options import add_dump_options, add_restore_options
+from penstock.shell.commands.fsck_options import add_fsck_options
+from penstock.shell.commands.generate_options import add_generate_options
+from penstock.shell.commands.import_options import add_import_options
+from penstock.shell.commands.serve_options import add_serve_options
+from penstock.shell.terminal.error_text import error_text
 
 if TYPE_CHECKING:
-    from penstock.shell.dbapi import Connection
-    from penstock.shell.format import Mode
-    from penstock.shell.session import ShellSession
+    from penstock.shell.api.dbapi import Connection
+    from penstock.shell.terminal.result_format import Mode
+    from penstock.shell.terminal.shell_session import ShellSession
 
 DONE, FAILED, WRONGLY_CALLED = 0, 1, 2
 DEFAULT_DATA = "./penstock-data"
@@ -121,7 +121,7 @@ def _add_shell_options(parser: argparse.ArgumentParser) -> None:
 
 def _run_safely(options: argparse.Namespace) -> int:
     """Runs a command on a stand-in of the data directory."""
-    from penstock.shell.safe_mode import stand_in
+    from penstock.shell.commands.safe_mode import stand_in
 
     data = Path(options.data).expanduser()
     with stand_in(data) as options.data:
@@ -144,8 +144,8 @@ def _complain(error: Exception, debug: bool) -> None:
 
 
 def _run_shell(options: argparse.Namespace) -> int:
-    from penstock.shell.screen import Screen
-    from penstock.shell.session import Quit, ShellOptions, ShellSession
+    from penstock.shell.terminal.screen import Screen
+    from penstock.shell.terminal.shell_session import Quit, ShellOptions, ShellSession
 
     config = _config(options)
     interactive = options.sql is None and options.file is None and sys.stdin.isatty()
@@ -169,7 +169,7 @@ def _run_shell(options: argparse.Namespace) -> int:
 
 def _connection(options: argparse.Namespace, config: Config) -> Connection:
     """Returns a connection to the server that the options name, or to the data directory."""
-    from penstock.shell.dbapi import connect
+    from penstock.shell.api.dbapi import connect
 
     return connect(options.data, config, host=options.host, port=options.port, user=options.user,
                    password=_password(options), tls_roots=options.tls_roots)
@@ -196,7 +196,7 @@ def _password(options: argparse.Namespace) -> str | None:
 
 
 def _run_interactively(session: ShellSession, config: Config, where: str) -> int:
-    from penstock.shell.repl import run_prompt
+    from penstock.shell.terminal.repl import run_prompt
 
     session.screen.write(f"Penstock {__version__}, {where}. Statements end with ;  .help lists commands.\n")
     if config.disable_stream:
@@ -226,7 +226,7 @@ def _add_test_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_tests(options: argparse.Namespace) -> int:
-    from penstock.shell.stream_test import run_file
+    from penstock.shell.commands.stream_test import run_file
 
     outcomes = [outcome for file in options.files for outcome in run_file(Path(file))]
     for outcome in outcomes:
@@ -237,7 +237,7 @@ def _run_tests(options: argparse.Namespace) -> int:
 
 
 def _run_views(options: argparse.Namespace) -> int:
-    from penstock.shell.views_command import refresh_views
+    from penstock.shell.commands.views_command import refresh_views
 
     sys.stdout.write(refresh_views(Path(options.data), _config(options)))
     return DONE
@@ -249,7 +249,7 @@ def _run_config(options: argparse.Namespace) -> int:
 
 
 def _run_import(options: argparse.Namespace) -> int:
-    from penstock.shell.import_command import run_import
+    from penstock.shell.commands.import_command import run_import
 
     return run_import(options, _config(options))
 
@@ -260,32 +260,32 @@ def _add_generate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_generate(options: argparse.Namespace) -> int:
-    from penstock.shell.generate_command import run_generate
+    from penstock.shell.commands.generate_command import run_generate
 
     with _connection(options, _config(options)) as connection:
         return run_generate(options, connection)
 
 
 def _run_dump(options: argparse.Namespace) -> int:
-    from penstock.shell.dump_command import run_dump
+    from penstock.shell.commands.dump_command import run_dump
 
     return run_dump(options, _config(options))
 
 
 def _run_restore(options: argparse.Namespace) -> int:
-    from penstock.shell.restore_command import run_restore
+    from penstock.shell.commands.restore_command import run_restore
 
     return run_restore(options, _config(options))
 
 
 def _run_fsck(options: argparse.Namespace) -> int:
-    from penstock.shell.fsck_command import run_fsck
+    from penstock.shell.commands.fsck_command import run_fsck
 
     return run_fsck(options)
 
 
 def _run_serve(options: argparse.Namespace) -> int:
-    from penstock.shell.serve_command import run_serve
+    from penstock.shell.commands.serve_command import run_serve
 
     return run_serve(options, _config(options))
 
@@ -304,7 +304,7 @@ def _positive(text: str) -> float:
 
 
 def _run_top(options: argparse.Namespace) -> int:
-    from penstock.shell.top_command import show_top
+    from penstock.shell.terminal.top_command import show_top
 
     show_top(options, _config(options), _login(options))
     return DONE

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from outside_servers import kafka, mosquitto, postgres  # noqa: F401 - fixtures for everybody
+from kits.basics.outside_servers import kafka, mosquitto, postgres  # noqa: F401 - fixtures for everybody
 
 import penstock
 
 if TYPE_CHECKING:
-    from killed_engine import KilledEngine
-    from stream_kit import StreamKit
+    from kits.engines.killed_engine import KilledEngine
+    from kits.streams.stream_kit import StreamKit
 
 #: What tests change of the configuration: small files, no waiting, nothing that depends on the machine.
 TEST_CONFIG: dict[str, Any] = {
@@ -80,7 +80,7 @@ def interrupts() -> Iterator[None]:
 @pytest.fixture
 def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., StreamKit]]:
     """Makes kits of streams without Spark, from a CREATE STREAM and the options of `StreamKit`, and closes them."""
-    from stream_kit import StreamKit
+    from kits.streams.stream_kit import StreamKit
 
     made: list[StreamKit] = []
 
@@ -106,7 +106,7 @@ def children() -> Iterator[list[KilledEngine]]:
 def spark_context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark of this test run; engines that a test opens meanwhile find it and leave it running."""
     from penstock.common.config import CONF_DIRECTORY, load_config
-    from penstock.tasks.spark import SparkRuntime
+    from penstock.tasks.worker.spark_runtime import SparkRuntime
 
     properties = load_config(TEST_CONFIG).spark_properties()
     runtime = SparkRuntime(properties, CONF_DIRECTORY, tmp_path_factory.mktemp("spark") / "spark.log")

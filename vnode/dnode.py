@@ -16,8 +16,8 @@ from penstock.common.errors import DataDirectoryInUseError, NotFoundError, Penst
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.common.private import make_private, open_private
+from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.vnode_options import VnodeOptions
 
 _log = logging.getLogger(__name__)
 

@@ -11,21 +11,21 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.fs import Fs
-from penstock.vnode import manifest as manifests
-from penstock.vnode.child_transfer import ChildTransfer
-from penstock.vnode.compaction import Compactor
-from penstock.vnode.delivery import IngestDelivery
-from penstock.vnode.flushing import Flusher
-from penstock.vnode.keys import U64
-from penstock.vnode.log_retention import LogRetention
-from penstock.vnode.manifest import Manifest
-from penstock.vnode.snapshot import Snapshot
-from penstock.vnode.table_definitions import TableDefinitions
-from penstock.vnode.table_store import TableStore
-from penstock.vnode.tombstone_files import TombstoneFiles
-from penstock.vnode.vnode_options import VnodeOptions
-from penstock.vnode.vnode_reader import VnodeReader, VnodeStats
-from penstock.vnode.vnode_writer import VnodeWriter
+from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.read.vnode_reader import VnodeReader, VnodeStats
+from penstock.vnode.store import manifest as manifests
+from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.store.manifest import Manifest
+from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.table_store import TableStore
+from penstock.vnode.store.tombstone_files import TombstoneFiles
+from penstock.vnode.store.vnode_options import VnodeOptions
+from penstock.vnode.write.child_transfer import ChildTransfer
+from penstock.vnode.write.compaction import Compactor
+from penstock.vnode.write.flushing import Flusher
+from penstock.vnode.write.log_retention import LogRetention
+from penstock.vnode.write.table_definitions import TableDefinitions
+from penstock.vnode.write.vnode_writer import VnodeWriter
 from penstock.wal.writer import Recovery, WalOptions, WalWriter
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import penstock
 
 if TYPE_CHECKING:
-    from penstock.shell.dbapi import Connection
+    from penstock.shell.api.dbapi import Connection
 
 from examples.flights.data import TIME_ZONE, Feed
 from examples.shared.replay import vnode_of_children

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from penstock.shell.dbapi import Connection
+    from penstock.shell.api.dbapi import Connection
 
 _TASKS = """
     SELECT stream_name, level, node_id, state, input_bytes, input_capacity, rows_in, lag, event_time_watermark, reason

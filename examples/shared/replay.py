@@ -17,10 +17,10 @@ from rich.console import Console
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError
 from penstock.common.paths import DataPaths
-from penstock.shell.script import SqlText, split_all
+from penstock.shell.terminal.script import SqlText, split_all
 
 if TYPE_CHECKING:
-    from penstock.shell.dbapi import Connection
+    from penstock.shell.api.dbapi import Connection
 
 DEFAULT_DATA = Path(".demo")
 CATCH_UP_S = 120.0

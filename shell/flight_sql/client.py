@@ -10,13 +10,13 @@ import grpc
 import pyarrow as pa
 
 from penstock.common.errors import CancelledError, NotSupportedError, UnauthenticatedError, UnavailableError
-from penstock.mnode.session import Result, SessionState
-from penstock.shell.flight_sql import messages
+from penstock.mnode.access.session import Result, SessionState
+from penstock.shell.flight_sql import protobuf_messages
 from penstock.shell.flight_sql.endpoint import UNIX, address, method
 from penstock.shell.flight_sql.failures import error_of
 from penstock.shell.flight_sql.frames import batches_of, frames
-from penstock.shell.flight_sql.messages import make, pack, read
-from penstock.shell.flight_sql.types import result_columns
+from penstock.shell.flight_sql.protobuf_messages import make, pack, read
+from penstock.shell.flight_sql.result_fields import result_columns
 from penstock.sql.dialect.parser import parse_table_name
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -131,7 +131,7 @@ class RemoteEngine:
                 raise NotSupportedError(f"{self._address} doesn't take the session's {refused[0].key}")
 
     def _execute(self, text: str, state: SessionState) -> Result:
-        descriptor = make("FlightDescriptor", type=messages.DESCRIPTOR_OF_COMMAND,
+        descriptor = make("FlightDescriptor", type=protobuf_messages.DESCRIPTOR_OF_COMMAND,
                           cmd=pack(make("CommandStatementQuery", query=text)))
         info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString()))
         state.database = info.app_metadata.decode() or None
@@ -142,12 +142,12 @@ class RemoteEngine:
         return Result(result_columns(schema), table, table.num_rows)
 
     def _insert_arrow(self, table: str, rows: pa.Table, first_row: int) -> Result:
-        wanted = make("TableDefinitionOptions", if_not_exist=messages.FAIL_IF_MISSING,
-                      if_exists=messages.APPEND_IF_THERE)
+        wanted = make("TableDefinitionOptions", if_not_exist=protobuf_messages.FAIL_IF_MISSING,
+                      if_exists=protobuf_messages.APPEND_IF_THERE)
         name = parse_table_name(table)
         command = make("CommandStatementIngest", table_definition_options=wanted, table=name.name, schema=name.database,
-                       options=[make("IngestOption", key=messages.FIRST_ROW, value=str(first_row))])
-        descriptor = make("FlightDescriptor", type=messages.DESCRIPTOR_OF_COMMAND, cmd=pack(command))
+                       options=[make("IngestOption", key=protobuf_messages.FIRST_ROW, value=str(first_row))])
+        descriptor = make("FlightDescriptor", type=protobuf_messages.DESCRIPTOR_OF_COMMAND, cmd=pack(command))
         requests = frames(rows.schema, rows.to_batches(), _FRAME_BYTES, descriptor)
         answers = self._outcome(self._channel.stream_stream(method("DoPut"))(requests, metadata=self._headers()))
         [answer] = answers

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
-from penstock.shell.flight_sql.messages import make, read
+from penstock.shell.flight_sql.protobuf_messages import make, read
 
 _MARK = b"\xff\xff\xff\xff"
 _LENGTH_BYTES = 4

@@ -19,8 +19,8 @@ paramstyle = "qmark"
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.shell.dbapi import Connection
-    from penstock.shell.writer import Writer
+    from penstock.shell.api.dbapi import Connection
+    from penstock.shell.api.row_writer import Writer
 
 __all__ = ["Writer", "__version__", "apilevel", "connect", "duckdb", "ingest_lines", "paramstyle", "threadsafety"]
 
@@ -40,9 +40,9 @@ def connect(
     `config` is a `penstock.common.config.Config`, a path to a conf file, a mapping of keys to values, or None
     for the defaults. Raises `DataDirectoryInUseError` if another process has the directory open.
 
-    With `host` it is a connection to `penstock serve` there; see `penstock.shell.dbapi.connect`.
+    With `host` it is a connection to `penstock serve` there; see `penstock.shell.api.dbapi.connect`.
     """
-    from penstock.shell.dbapi import connect as open_connection
+    from penstock.shell.api.dbapi import connect as open_connection
 
     return open_connection(path, config, host=host, port=port, user=user, password=password, tls_roots=tls_roots)
 
@@ -55,7 +55,7 @@ def ingest_lines(
     precision: str = "ns",
 ) -> int:
     """Writes lines of InfluxDB's line protocol and returns how many; see `Connection.ingest_lines`."""
-    from penstock.shell.dbapi import ingest_lines as ingest
+    from penstock.shell.api.dbapi import ingest_lines as ingest
 
     return ingest(path_or_connection, lines, database=database, precision=precision)
 
@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     """Gives `penstock.Writer` without importing it before it is used."""
     if name != "Writer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from penstock.shell.writer import Writer
+    from penstock.shell.api.row_writer import Writer
 
     return Writer
 
@@ -74,6 +74,6 @@ def duckdb(path: str = "./penstock-data") -> Any:
     from pathlib import Path
 
     from penstock.common.paths import DataPaths
-    from penstock.vnode.views import open_duckdb
+    from penstock.vnode.read.views import open_duckdb
 
     return open_duckdb(DataPaths(Path(path)))

@@ -1,5 +1,5 @@
 """Penstock's tables in Spark: `penstock.spark.register(spark)`, then `spark.read.format("penstock")`."""
 
-from penstock.shell.spark_source import PenstockSource, register
+from penstock.shell.api.spark_source import PenstockSource, register
 
 __all__ = ["PenstockSource", "register"]

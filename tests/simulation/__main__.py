@@ -19,13 +19,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from interrupts import interrupt_on_sigterm
+from kits.basics.interrupts import interrupt_on_sigterm
+from kits.basics.places import ROOT
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulation.run import Outcome, run_seeds
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMORY = Path("/dev/shm")
 _CHUNK = 5
 _PENDING = 40

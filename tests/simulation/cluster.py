@@ -19,24 +19,24 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
 from penstock.common.paths import DataPaths
-from penstock.mnode.controller import ControllerSettings, StreamController
+from penstock.mnode.access.session import SessionState
+from penstock.mnode.coordinator.runtime_environment import OnHello, OnLost, OnMessage
+from penstock.mnode.coordinator.stream_controller import ControllerSettings, StreamController
 from penstock.mnode.engine import Engine
-from penstock.mnode.session import SessionState
-from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
-from penstock.tasks import control
-from penstock.tasks import executors as spark
-from penstock.tasks.build import build_tasks
-from penstock.tasks.control import concerns
-from penstock.tasks.deployment import StreamDeployment
-from penstock.tasks.environment import RowsRequest, SpanRequest
-from penstock.tasks.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
-from penstock.tasks.queues import ChannelQueue, QueueSet
-from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
-from penstock.tasks.state_cache import StateCache
-from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import StreamTask
-from penstock.tasks.worker import WorkerSpec, queues_of
-from penstock.vnode.snapshot import TimeSpan
+from penstock.tasks.flow.queues import ChannelQueue, QueueSet
+from penstock.tasks.operators.stream_task import StreamTask
+from penstock.tasks.protocol import control
+from penstock.tasks.protocol.control import concerns
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
+from penstock.tasks.state.state_cache import StateCache
+from penstock.tasks.state.state_store import StateStore
+from penstock.tasks.worker import spark_executors as spark
+from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, statuses
+from penstock.tasks.worker.task_builder import build_tasks
+from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest
+from penstock.tasks.worker.worker_process import WorkerSpec, queues_of
+from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from simulation.disk import ProcessDied
@@ -278,7 +278,7 @@ class Hosted:
 
 
 class SimWorker:
-    """A Python worker: obeys the mnode as `penstock.tasks.worker.Worker` does, one event at a time."""
+    """A Python worker: obeys the mnode as `penstock.tasks.worker.worker_process.Worker` does, one event at a time."""
 
     def __init__(self, cluster: Cluster, host: EngineProcess, group: SimGroup, spec: WorkerSpec, index: int) -> None:
         self.cluster = cluster

@@ -16,8 +16,8 @@ import lmdb
 
 from penstock.common.config import load_config
 from penstock.common.errors import CorruptionError, InternalError, PenstockError, StorageError, UnavailableError
-from penstock.mnode.controller import ControllerSettings
-from penstock.tasks.messages import TaskState
+from penstock.mnode.coordinator.stream_controller import ControllerSettings
+from penstock.tasks.protocol.messages import TaskState
 from simulation.cluster import Cluster, EngineProcess, NetworkFaults, SimGroup
 from simulation.disk import PowerLost, ProcessDied
 from simulation.oracle import EXCHANGED, KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown

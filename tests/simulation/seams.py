@@ -18,8 +18,10 @@ import lmdb
 import pyarrow as pa
 import pytest
 
-from penstock.mnode import catalog, queries
-from penstock.tasks import compute, state_store
+from penstock.mnode.catalog import catalog_store
+from penstock.mnode.query import query_statements
+from penstock.tasks.compute import duckdb_computer
+from penstock.tasks.state import state_store
 
 _ANSWERS_KEPT = 20_000
 _Values = tuple[tuple[str, int], ...]
@@ -118,10 +120,10 @@ class LmdbSeam:
     def installed(self) -> Iterator[None]:
         """Has catalog and task state use this instead of lmdb."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(catalog, "lmdb", self)
+            patch.setattr(catalog_store, "lmdb", self)
             patch.setattr(state_store, "lmdb", self)
-            patch.setattr(compute, "closed_duckdb", lambda *bounds: RememberingConnection())
-            patch.setattr(queries, "closed_duckdb", lambda *bounds: shared_duckdb().cursor())
+            patch.setattr(duckdb_computer, "closed_duckdb", lambda *bounds: RememberingConnection())
+            patch.setattr(query_statements, "closed_duckdb", lambda *bounds: shared_duckdb().cursor())
             yield
 
 

@@ -1,0 +1,286 @@
+"""What a user may do, decided from the statement and the names in it, before anything is read or asked.
+
+Names are resolved as far as rights need it: to a database, and from a child table to its super table. What isn't there
+takes the same rights as what is, so that nobody learns from a refusal what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.common.errors import PermissionDeniedError
+from penstock.mnode.access.audit_log import words_of
+from penstock.mnode.catalog.catalog_store import IngestRecord, StreamRecord
+from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
+from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
+from penstock.sql.schema import Table
+from penstock.sql.tree.statements import (
+    AlterUser,
+    AnalyzeStream,
+    CreateIngest,
+    CreateStream,
+    Delete,
+    Describe,
+    Explain,
+    Insert,
+    InsertTarget,
+    JoinSource,
+    KillQuery,
+    Name,
+    NoteTime,
+    OutsideSource,
+    Query,
+    Select,
+    SetOperation,
+    Show,
+    Source,
+    Statement,
+    SubquerySource,
+    TableSource,
+    UseDatabase,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, with the role and the grants that decide what is answered."""
+
+    name: str
+    role: Role
+    granted: frozenset[Right] = frozenset()
+
+    @property
+    def rights(self) -> Rights:
+        return Rights(self.role, self.granted)
+
+
+OWNER = Identity("root", "admin")
+"""Who opens the data directory itself, or reaches the socket in it; and everybody where no login is asked for."""
+
+
+class Names(Protocol):
+    """What rights must know of the catalog."""
+
+    def table(self, database: str, name: str, /) -> Table | None: ...
+
+    def table_by_uid(self, uid: int, /) -> Table | None: ...
+
+    def stream(self, name: str, /) -> StreamRecord | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a statement takes: a privilege on an object, or, without one, any privilege on it, a database say."""
+
+    on: GrantObject
+    privilege: Privilege | None = None
+
+    def met_by(self, rights: Rights) -> bool:
+        if self.privilege is not None:
+            return rights.allow(self.privilege, self.on)
+        if self.on.kind == "table" and self.on.name is None and self.on.database is not None:
+            return rights.touch_database(self.on.database)
+        return rights.touch(self.on)
+
+
+def require(identity: Identity, statement: Statement, database: str | None, names: Names) -> None:
+    """Raises PermissionDeniedError unless the identity may execute a statement where `database` is in use.
+
+    One's own password is anybody's to change.
+    """
+    if identity.role == "admin":
+        return
+    if isinstance(statement, AlterUser) and statement.name == identity.name and statement.role is None:
+        return
+    what = words_of(statement)
+    if _names_a_file(statement):
+        _refuse_role(identity, "a statement with a file of the engine's machine")
+    wanted = needs(statement, database, names)
+    if wanted is None:
+        _refuse_role(identity, what)
+    else:
+        require_needs(identity, wanted, what)
+
+
+def require_needs(identity: Identity, wanted: Iterator[Need], what: str) -> None:
+    """Raises PermissionDeniedError unless the identity has what `what` it wants to do takes."""
+    rights = identity.rights
+    for need in wanted:
+        if not need.met_by(rights):
+            privilege = need.privilege or "read"
+            raise PermissionDeniedError(
+                f"{what} takes {'a right' if need.privilege is None else privilege.upper()} on {need.on}; user "
+                f"{identity.name} has role {identity.role} and no grant of it",
+                hint=f"an admin can change that: GRANT {privilege.upper()} ON {need.on} TO {identity.name}")
+
+
+def _refuse_role(identity: Identity, what: str) -> None:
+    raise PermissionDeniedError(f"{what} takes the role admin; user {identity.name} has role {identity.role}",
+                                hint=f"an admin can change that: ALTER USER {identity.name} ROLE admin")
+
+
+def needs(statement: Statement, database: str | None, names: Names) -> Iterator[Need] | None:
+    """Yields what a statement takes; None: the role admin. Tables without a database, in no database, take nothing:
+    they can't be found either.
+    """
+    finder = _Finder(database, names)
+    match statement:
+        case Select() | SetOperation():
+            return finder.of_query(statement)
+        case Explain():
+            return finder.of_explained(statement.statement)
+        case Insert():
+            return finder.of_insert(statement)
+        case Delete():
+            return finder.of_table(statement.name, "write")
+        case NoteTime():
+            return iter([Need(GrantObject("table", None, statement.database), "write")])
+        case UseDatabase():
+            return finder.of_database(statement.name)
+        case KillQuery():
+            return iter(())  # whose statement it ends is known when that is found
+        case Describe():
+            return finder.of_table(statement.name, None)
+        case AnalyzeStream():
+            return finder.of_stream(statement.name)
+        case Show():
+            return finder.of_show(statement)
+    return None
+
+
+def looks_inside(query: Query, database: str | None, names: Names) -> bool:
+    """Tells whether a query reads system tables at most: it takes nothing then."""
+    return next(_Finder(database, names).of_query(query), None) is None
+
+
+def insert_needs(name: Name, database: str | None, names: Names) -> Iterator[Need]:
+    """Yields what it takes to insert rows into a table without a statement."""
+    return _Finder(database, names).of_table(name, "write")
+
+
+def lines_needs(database: str) -> Iterator[Need]:
+    """Yields what line protocol takes, which makes the tables that it needs."""
+    return iter([Need(GrantObject("table", None, database), "write")])
+
+
+def stream_needs(record: StreamRecord, names: Names) -> Iterator[Need]:
+    """Yields what it takes to see how a stream is: its tables may be read. What it reads or writes outside may not."""
+    for uid in (*record.source_uids, record.target_uid):
+        table = names.table_by_uid(uid)  # None: its results leave Penstock
+        if table is not None:
+            yield Need(_object_of(table), "read")
+
+
+def ingest_needs(record: IngestRecord, names: Names) -> Iterator[Need]:
+    """Yields what it takes to see how an ingest is."""
+    table = names.table_by_uid(record.target_uid)
+    if table is not None:
+        yield Need(_object_of(table), "read")
+
+
+def table_object(database: str, name: str, names: Names) -> GrantObject:
+    """Returns what rights on a table are rights on: of a child table it is the super table."""
+    table = names.table(database, name)
+    return GrantObject("table", name, database) if table is None else _object_of(table)
+
+
+def _object_of(table: Table) -> GrantObject:
+    return GrantObject("table", table.super_name or table.name, table.database)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    """Finds what statements take, where `database` is in use."""
+
+    database: str | None
+    names: Names
+
+    def of_table(self, name: Name, privilege: Privilege | None) -> Iterator[Need]:
+        database = name.database or self.database
+        if database is not None and database not in SYSTEM_DATABASES:
+            yield Need(table_object(database, name.name, self.names), privilege)
+
+    def of_database(self, name: str | None) -> Iterator[Need]:
+        if name is not None and name not in SYSTEM_DATABASES:
+            yield Need(GrantObject("table", None, name))
+
+    def of_query(self, query: Query) -> Iterator[Need]:
+        if isinstance(query, SetOperation):
+            for one in query.queries:
+                yield from self.of_query(one)
+        elif query.source is not None:
+            yield from self.of_source(query.source)
+
+    def of_source(self, source: Source) -> Iterator[Need]:
+        match source:
+            case TableSource():
+                yield from self.of_table(source.name, "read")
+            case OutsideSource():
+                yield Need(GrantObject("connection", source.connection.name), "read")
+            case SubquerySource():
+                yield from self.of_query(source.query)
+            case JoinSource():
+                yield from self.of_source(source.left)
+                yield from self.of_source(source.right)
+
+    def of_explained(self, statement: Statement) -> Iterator[Need]:
+        """Yields what planning takes: nothing is written, but it is told what columns the target has."""
+        match statement:
+            case Select() | SetOperation():
+                yield from self.of_query(statement)
+            case CreateStream():
+                yield from self.of_query(statement.query)
+                if statement.target.outside is None:
+                    yield from self.of_table(statement.target.name, "read")
+                else:
+                    yield Need(GrantObject("connection", statement.target.name.name), "write")
+            case CreateIngest():
+                yield Need(GrantObject("connection", statement.connection), "read")
+                yield from self.of_table(statement.target, "read")
+
+    def of_insert(self, statement: Insert) -> Iterator[Need]:
+        for target in statement.targets:
+            yield from self._of_target(target)
+            if target.query is not None:
+                yield from self.of_query(target.query)
+
+    def _of_target(self, target: InsertTarget) -> Iterator[Need]:
+        database = target.name.database or self.database
+        known = database is not None and self.names.table(database, target.name.name) is not None
+        name = target.name if known or target.using is None else target.using
+        yield from self.of_table(Name(name.name, name.database or database), "write")
+
+    def of_stream(self, name: str) -> Iterator[Need]:
+        record = self.names.stream(name)
+        if record is not None:
+            yield from stream_needs(record, self.names)
+
+    def of_show(self, statement: Show) -> Iterator[Need]:
+        """Yields what it takes to be shown one thing; lists have what may be seen."""
+        match statement.what:
+            case "tags" | "table tags" | "table distributed":
+                assert statement.table is not None
+                yield from self.of_table(statement.table, "read")
+            case "create table" | "create stable" | "indexes":
+                assert statement.table is not None
+                yield from self.of_table(statement.table, None)
+            case "create database":
+                yield from self.of_database(statement.database)
+            case "stables" | "tables" | "normal tables" | "child tables" | "vgroups" | "cut":
+                yield from self.of_database(statement.database or self.database)
+            case "create stream" | "checkpoints" | "savepoints" if statement.table is not None:
+                yield from self.of_stream(statement.table.name)
+
+
+def _names_a_file(statement: Statement) -> bool:
+    match statement:
+        case Select() | SetOperation():
+            return statement.into_file is not None
+        case Explain():
+            return _names_a_file(statement.statement)
+        case Insert():
+            return any(target.file is not None or (target.query is not None and _names_a_file(target.query))
+                       for target in statement.targets)
+    return False

@@ -1,0 +1,74 @@
+"""What a client's statements share (current database, time zone, settings), and what a statement answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.mnode.access.audit_log import Origin
+from penstock.mnode.access.roles import OWNER, Identity
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.sql.schema import Session
+from penstock.sql.types import DataType, Kind
+
+
+@dataclass(slots=True)
+class SessionState:
+    """The state of one connection; USE changes it. Statements of one session may come from several threads.
+
+    `identity`: who asks, and what that one may do. `connection_id` is what perf_connections lists it under.
+    `origin`: where that one is.
+    """
+
+    time_zone: str
+    database: str | None = None
+    identity: Identity = OWNER
+    connection_id: int = 0
+    settings: dict[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+
+    def freeze(self, now_ms: int) -> Session:
+        """Returns the session as one statement sees it."""
+        return Session(self.database, self.time_zone, now_ms, self.identity.name, dict(self.settings),
+                       self.identity.rights)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to a statement.
+
+    Queries and SHOW have `columns` and `table` (one Arrow column per result column, TIMESTAMP as naive Arrow
+    timestamps, UTC). Other statements have none of both; `affected` is the number of rows or tables they changed.
+    """
+
+    columns: tuple[ResultColumn, ...] = ()
+    table: pa.Table | None = None
+    affected: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        return self.table is not None
+
+
+def rows_result(columns: Sequence[tuple[str, DataType]], rows: Sequence[Sequence[object]]) -> Result:
+    """Returns rows of plain values; timestamps are given in ms."""
+    arrays = [make_array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(columns)]
+    table = pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+    return Result(tuple(ResultColumn(name, kind) for name, kind in columns), table)
+
+
+def make_array(values: list[Any], kind: DataType) -> pa.Array:
+    """Returns values of a system table's column as Arrow; timestamps are given in ms."""
+    if kind.kind is Kind.TIMESTAMP:
+        return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
+    return pa.array(values, kind.arrow())
+
+
+def text_result(name: str, lines: list[str]) -> Result:
+    """Returns one VARCHAR column of lines."""
+    column = ResultColumn(name, DataType(Kind.VARCHAR))
+    return Result((column,), pa.table({name: pa.array(lines, pa.string())}), len(lines))
+

@@ -1,0 +1,106 @@
+"""One engine per data directory and process, shared by everyone who opens it; it stops with its last user."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.common.config import Config
+from penstock.common.errors import PenstockError
+from penstock.common.logging import logger
+from penstock.mnode.admin.sandbox import dry_run
+from penstock.mnode.engine import Engine
+
+_log = logger(__name__)
+
+EngineFactory = Callable[[Path, Config], Engine]
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What is open of one data directory. Engines open and close under its lock, and only theirs."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    engine: Engine | None = None
+    users: int = 0
+
+
+_slots: dict[Path, _Slot] = {}
+_slots_lock = threading.Lock()
+
+
+class EngineLease:
+    """One user's hold on an engine."""
+
+    def __init__(self, slot: _Slot, engine: Engine) -> None:
+        self._slot = slot
+        self.engine = engine
+        self._released = False
+
+    def login(self, user: str) -> int:
+        """Returns the id under which perf_connections lists a connection of this user."""
+        return self.engine.activity.login(user)
+
+    def cancel(self, connection_id: int) -> None:
+        """Ends what the statements of a connection compute."""
+        self.engine.activity.end_connection(connection_id)
+
+    def logout(self, connection_id: int) -> None:
+        """Ends what `login` has begun."""
+        self.engine.activity.logout(connection_id)
+
+    def set_time_zone(self, name: str) -> None:
+        """Does nothing: an engine in this process learns of the session's time zone with each statement."""
+
+    def release(self) -> None:
+        """Gives the engine up; the last one to do so closes it. A second call does nothing."""
+        with self._slot.lock:
+            if self._released:
+                return
+            self._released = True
+            self._slot.users -= 1
+            if self._slot.users == 0:
+                self._slot.engine = None
+                self.engine.close()
+
+
+def new_engine(path: Path, config: Config) -> Engine:
+    """Opens the engine of a data directory; raises as `Engine` does."""
+    return Engine(path, config, dry_run=dry_run)
+
+
+def open_engine(path: Path, config: Config, make: EngineFactory = new_engine) -> EngineLease:
+    """Returns a hold on the engine of a data directory, opening it if this process hasn't yet.
+
+    `config` only counts for the one who opens it. `DataDirectoryInUseError` if another process has it open.
+    """
+    root = path.expanduser().resolve()
+    with _slots_lock:
+        slot = _slots.setdefault(root, _Slot())
+    with slot.lock:
+        if slot.engine is None:
+            slot.engine = make(root, config)
+        slot.users += 1
+        return EngineLease(slot, slot.engine)
+
+
+@atexit.register
+def close_engines() -> None:
+    """Closes what the process has left open when it ends, streams after a last checkpoint; bounded as `Engine.close`.
+
+    An engine that a thread is still opening or closing at that moment is left to it.
+    """
+    for slot in list(_slots.values()):
+        if not slot.lock.acquire(blocking=False):
+            continue
+        try:
+            engine, slot.engine, slot.users = slot.engine, None, 0
+            if engine is not None:
+                engine.close()
+        except PenstockError as error:
+            _log.warning("an engine did not close well when the process ended: %s", error)
+        finally:
+            slot.lock.release()

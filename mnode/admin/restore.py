@@ -1,0 +1,365 @@
+"""Brings a dump into an engine: databases, rows, functions, streams; counts and checksums are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.common.connection import Connection
+from penstock.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    InvalidStatementError,
+    NotFoundError,
+    PenstockError,
+    UserFunctionError,
+)
+from penstock.common.private import make_private, write_private
+from penstock.common.suggestions import did_you_mean
+from penstock.mnode.access.session import SessionState
+from penstock.mnode.admin.dump import digest
+from penstock.mnode.admin.dump_manifest import (
+    DumpConnection,
+    DumpDatabase,
+    DumpFile,
+    DumpFunction,
+    DumpIngest,
+    DumpManifest,
+    DumpStream,
+    DumpTable,
+    read_manifest,
+)
+from penstock.mnode.catalog.catalog_codec import function_from_json
+from penstock.mnode.catalog.catalog_store import AskedStream, ConnectionRecord, IngestRecord, PauseCause, StreamRecord
+from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.coordinator.task_settings import functions_directory
+from penstock.mnode.engine import Engine
+from penstock.mnode.show.show_statements import create_database_statement
+from penstock.mnode.streams.stream_statements import NO_TARGET
+from penstock.planner.streams.stream_time import TimeDefaults
+from penstock.sql.dialect.create_statements import table_statement
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.renaming import with_databases
+from penstock.sql.dialect.stream_options import altered
+from penstock.sql.schema import Database, Table, TagValue
+from penstock.sql.time_bounds import oldest_allowed
+from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.statements import CreateStream, StreamOptions
+from penstock.tasks.compute.function_loader import load
+
+PIECE_ROWS = 1 << 18
+_CHILDREN_AT_ONCE = 10_000
+_TBNAME = "tbname"
+_PAUSED = ("restored: it would send to the same place as the stream that was dumped, if that one still runs; "
+           "RESUME STREAM when it doesn't")
+_INGEST_PAUSED = ("restored: it would read the same messages as the ingest that was dumped, if that one still runs; "
+                  "RESUME INGEST when it doesn't")
+
+Advanced = Callable[[str, int], None]
+"""(what is being read, how many of its rows or bytes have been since the last call)"""
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """What a restore did. `expired`: rows that KEEP doesn't allow any more. `problems`: by function or stream, why it
+    could not be restored.
+    """
+
+    rows: int = 0
+    expired: int = 0
+    databases: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+    streams: list[str] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class Restore:
+    """One dump on its way into an engine. Construct, `verify`, `check`, `run`; nothing changes before `run`."""
+
+    def __init__(self, directory: Path, renames: Mapping[str, str] | None = None, *, resume: bool = False) -> None:
+        """`renames`: new names of databases by those in the dump. `resume`: tables that are there already, and are as
+        in the dump, are filled again. Raises NotFoundError, CorruptionError or InvalidStatementError.
+        """
+        self.manifest: DumpManifest = read_manifest(directory)
+        self._directory = directory
+        self._renames = dict(renames or {})
+        self._resume = resume
+        names = [database.name for database in self.manifest.databases]
+        for old in self._renames:
+            if old not in names:
+                raise NotFoundError(f"the dump has no database {old}", hint=did_you_mean(old, names))
+        if len({self.new_name(name) for name in names}) < len(names):
+            raise InvalidStatementError("two databases would get the same name", hint="choose others with --rename")
+
+    def new_name(self, database: str) -> str:
+        """Returns the name that a database of the dump gets."""
+        return self._renames.get(database, database)
+
+    def verify(self, advanced: Advanced) -> None:
+        """Reads every file and compares sizes and checksums. Raises CorruptionError that names the file."""
+        for file in self.manifest.files():
+            path = self._directory / file.path
+            hint = "the dump is damaged: copy this file again, or dump again"
+            try:
+                found = digest(path)
+            except OSError as error:
+                raise CorruptionError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+            if found != (file.size, file.sha256):
+                raise CorruptionError(f"{path} is not as it was dumped: its checksum or size is another", hint=hint)
+            advanced(file.path, file.size)
+
+    def check(self, databases: Collection[str], streams: Collection[str]) -> None:
+        """Raises AlreadyExistsError if names are taken; `databases` and `streams` are those that are there."""
+        if self._resume:
+            return
+        for database in self.manifest.databases:
+            name = self.new_name(database.name)
+            if name in databases:
+                raise AlreadyExistsError(
+                    f"database {name} exists already",
+                    hint=f"--rename {database.name}:another_name; or, if an earlier restore of this dump was "
+                         "interrupted, --resume")
+        taken = next((stream.name for stream in self.manifest.streams if stream.name in streams), None)
+        if taken is not None:
+            raise AlreadyExistsError(f"stream {taken} exists already",
+                                     hint="drop it first, or restore without streams: --no-streams")
+
+    def run(self, engine: Engine, session: SessionState, advanced: Advanced, *, streams: bool = True) -> RestoreReport:
+        """Restores everything into an engine whose streams don't run (disableStream); they start with its next start.
+
+        What of functions and streams can't be is told in the report. Raises PenstockErrors for databases.
+        """
+        report = RestoreReport()
+        for database in self.manifest.databases:
+            _DatabaseRestore(engine, session, self._directory, database, self.new_name(database.name),
+                             resume=self._resume, report=report, advanced=advanced).run()
+        if streams:
+            for function in self.manifest.functions:
+                with _noted(report, f"function {function.name}"):
+                    self._restore_function(engine, function)
+                    report.functions.append(function.name)
+            for connection in self.manifest.connections:
+                with _noted(report, f"connection {connection.name}"):
+                    self._restore_connection(engine, connection)
+            for ingest in self.manifest.ingests:
+                with _noted(report, f"ingest {ingest.name}"):
+                    self._restore_ingest(engine, ingest)
+            for stream in self.manifest.streams:
+                with _noted(report, f"stream {stream.name}"):
+                    self._restore_stream(engine, stream)
+                    report.streams.append(stream.name)
+        return report
+
+    # --- functions and streams ---------------------------------------------------------------------------------
+
+    def _restore_function(self, engine: Engine, dumped: DumpFunction) -> None:
+        function = function_from_json({**dumped.definition})
+        directory = functions_directory(engine.config, engine.paths)
+        if dumped.code is not None:
+            source = self._directory / dumped.code.path
+            target = directory / Path(dumped.code.path).relative_to("functions")
+            if target.exists() and digest(target) != (dumped.code.size, dumped.code.sha256):
+                raise AlreadyExistsError(f"{target} exists and has other code", hint="compare both, and keep one")
+            make_private(target.parent)
+            write_private(target, source.read_bytes())
+        known = engine.catalog.function(function.name)
+        if known is not None:
+            if replace(known, uid=0, create_time_ms=0) != replace(function, uid=0, create_time_ms=0):
+                raise AlreadyExistsError(f"function {function.name} exists already and is another one",
+                                         hint="drop one of both")
+            return
+        try:
+            load(replace(function, uid=0), directory)
+        except UserFunctionError as error:
+            raise UserFunctionError(
+                error.message, hint=f"bring its code into {directory}, and CREATE FUNCTION") from error
+        engine.catalog.create_function(replace(function, uid=0), replacing=False)
+
+    def _restore_connection(self, engine: Engine, dumped: DumpConnection) -> None:
+        connection = Connection(dumped.name, dumped.kind, dumped.options)
+        known = engine.catalog.connection(dumped.name)
+        if known is None:
+            engine.catalog.put_connection(ConnectionRecord(connection, dumped.created_ms))
+        elif replace(known.connection, version=connection.version) != connection:
+            raise AlreadyExistsError(f"connection {dumped.name} exists already with other options, and keeps them")
+
+    def _restore_ingest(self, engine: Engine, dumped: DumpIngest) -> None:
+        text = with_databases(dumped.text, self._renames)
+        existing = engine.catalog.ingest(dumped.name)
+        if existing is not None and existing.text == text and self._resume:
+            return
+        target = self._target(engine, dumped.target)
+        paused = dumped.wanted == "running"
+        engine.catalog.create_ingest(IngestRecord(
+            0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
+            dumped.time_zone, target.uid, dumped.connection, dumped.created_ms, dumped.tasks,
+            None if dumped.dlq is None else (self.new_name(dumped.dlq[0]), dumped.dlq[1]),
+            wanted="paused" if paused else dumped.wanted,
+            wanted_reason=_INGEST_PAUSED if paused else dumped.wanted_reason))
+
+    def _target(self, engine: Engine, dumped: tuple[str, str]) -> Table:
+        database, name = dumped
+        table = engine.catalog.table(self.new_name(database), name)
+        if table is None:
+            raise NotFoundError(f"the table {database}.{name}, which it writes into, is not in the dump")
+        return table
+
+    def _restore_stream(self, engine: Engine, dumped: DumpStream) -> None:
+        text = restored_text(with_databases(dumped.text, self._renames), dumped)
+        existing = engine.catalog.stream(dumped.name)
+        if existing is not None and existing.asked.text == text and self._resume:
+            return
+        record = StreamRecord(
+            0, dumped.name, AskedStream(
+                text, None if dumped.database is None else self.new_name(dumped.database), dumped.time_zone,
+                dumped.created_ms, dumped.defaults),
+            NO_TARGET, dumped.created_target, (), wanted=dumped.wanted,
+            pause=PauseCause(dumped.wanted_reason, dumped.wanted_connection) if dumped.wanted_reason else None)
+        statement = _statement(text)
+        if dumped.wanted == "running" and (statement.target.outside is not None or statement.notify is not None):
+            record = replace(record, wanted="paused", pause=PauseCause(_PAUSED))
+        if dumped.target is not None:
+            record = replace(record, target_uid=self._target(engine, dumped.target).uid)
+        engine.streams.restore(record)
+
+
+def restored_text(text: str, dumped: DumpStream) -> str:
+    """Returns a stream's statement such that it computes the rows that are there, too, where it can.
+
+    Streams by the clock, or by when rows arrive, have no history: they stay as they are. Those that write into a
+    connection must not send everything once more.
+    """
+    statement = _statement(text)
+    options = statement.options
+    by_event_time = (options.time or TimeDefaults(**dumped.defaults).clock) == "event"
+    if dumped.target is None:
+        return altered(
+            statement, StreamOptions() if options.fill_history is None else StreamOptions(fill_history=False))
+    if options.trigger == "force_window_close" or (statement.query.window is not None and not by_event_time):
+        return altered(statement, StreamOptions())
+    return altered(statement, StreamOptions(fill_history=True))
+
+
+def _statement(text: str) -> CreateStream:
+    statement = parse_one(text)
+    assert isinstance(statement, CreateStream)
+    return statement
+
+
+@contextmanager
+def _noted(report: RestoreReport, what: str) -> Iterator[None]:
+    """Takes an error down as a problem of the report, so that what else there is can be restored."""
+    try:
+        yield
+    except PenstockError as error:
+        report.problems[what] = str(error)
+
+
+class _DatabaseRestore:
+    """One database on its way."""
+
+    def __init__(
+        self, engine: Engine, session: SessionState, directory: Path, dumped: DumpDatabase, name: str, *,
+        resume: bool, report: RestoreReport, advanced: Advanced,
+    ) -> None:
+        self._engine = engine
+        self._session = session
+        self._directory = directory
+        self._dumped = dumped
+        self._name = name
+        self._resume = resume
+        self._report = report
+        self._advanced = advanced
+
+    def run(self) -> None:
+        database = self._create()
+        self._session.database = self._name
+        for dumped in self._dumped.tables:
+            table = self._create_table(dumped)
+            self._create_children(table, dumped)
+            self._fill(database, dumped)
+        self._report.databases.append(self._name)
+
+    def _create(self) -> Database:
+        # The dump has the options as CREATE DATABASE takes them.
+        statement = parse_one(f"CREATE DATABASE {quote_identifier(self._name)} {self._dumped.options}")
+        if not (self._resume and self._engine.catalog.database(self._name) is not None):
+            self._engine.execute(print_sql(statement), self._session)
+        database = require_database(self._name, self._engine.catalog)
+        if create_database_statement(database) != statement:
+            raise AlreadyExistsError(f"database {self._name} exists and has other options than the dumped one",
+                                     hint="choose another name with --rename")
+        return database
+
+    def _create_table(self, dumped: DumpTable) -> Table:
+        table = self._engine.catalog.table(self._name, dumped.name)
+        if table is None:
+            self._engine.execute(dumped.statement, self._session)
+            table = self._engine.catalog.table(self._name, dumped.name)
+        if table is None or table_statement(table) != parse_one(dumped.statement):
+            raise AlreadyExistsError(f"table {self._name}.{dumped.name} exists and is another one than the dumped one",
+                                     hint="choose another name for the database with --rename")
+        return table
+
+    def _create_children(self, table: Table, dumped: DumpTable) -> None:
+        if dumped.children is None:
+            return
+        for batch in self._batches(dumped.children, _CHILDREN_AT_ONCE):
+            names = batch.column(_TBNAME).to_pylist()
+            columns = [_tag_values(batch.column(tag.name)) for tag in table.tags]
+            tags: Sequence[tuple[TagValue, ...]] = list(zip(*columns, strict=True))
+            self._engine.children.ensure(table, dict(zip(names, tags, strict=True)))
+
+    def _fill(self, database: Database, dumped: DumpTable) -> None:
+        what = f"{self._name}.{dumped.name}"
+        name = f"{quote_identifier(self._name)}.{quote_identifier(dumped.name)}"
+        written = 0
+        coded = (_TBNAME,) if dumped.kind == "super" else ()
+        for file in dumped.rows:
+            for batch in self._batches(file, PIECE_ROWS, coded):
+                rows = self._kept(database, pa.Table.from_batches([batch]), dumped)
+                self._report.expired += batch.num_rows - rows.num_rows
+                if rows.num_rows:
+                    self._engine.insert_arrow(name, rows, self._session)
+                written += rows.num_rows
+                self._advanced(what, batch.num_rows)
+        result = self._engine.execute(f"SELECT count(*) FROM {name}", self._session)
+        assert result.table is not None
+        count = result.table.column(0)[0].as_py()
+        if count != written:
+            raise CorruptionError(f"table {what} has {count:,} rows, {written:,} were restored",
+                                  hint="nobody else may write to it meanwhile")
+        self._report.rows += written
+
+    def _kept(self, database: Database, rows: pa.Table, dumped: DumpTable) -> pa.Table:
+        """Returns the rows that KEEP allows."""
+        times = rows.column(1 if dumped.kind == "super" else 0).cast(pa.int64())
+        oldest = oldest_allowed(database, self._engine.clock.now_ms())
+        if rows.num_rows and pc.min(times).as_py() < oldest:
+            return rows.filter(pc.greater_equal(times, oldest))
+        return rows
+
+    def _batches(self, file: DumpFile, rows: int, coded: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        """Yields a file's rows, so many at a time, with the columns `coded` as dictionaries."""
+        path = self._directory / file.path
+        try:
+            with pq.ParquetFile(path, read_dictionary=list(coded)) as source:
+                yield from source.iter_batches(rows)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptionError(f"{path} cannot be read: {error}",
+                                  hint="the dump is damaged: copy this file again, or dump again") from error
+
+
+def _tag_values(column: pa.Array) -> list[TagValue]:
+    """Returns tag values as the catalog keeps them: timestamps as integers."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    values: list[TagValue] = column.to_pylist()
+    return values

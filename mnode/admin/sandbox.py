@@ -1,0 +1,120 @@
+"""A whole engine in a temporary directory, without Spark, by a clock that moves only when told to.
+
+Statements work as they do elsewhere; streams are driven to rest after each, so that what follows is certain.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.common.clock import ManualClock
+from penstock.common.config import load_config
+from penstock.common.errors import InternalError
+from penstock.common.fs import Fs
+from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.admin.dry_run import DryRun
+from penstock.mnode.coordinator.local_controller import LocalController
+from penstock.mnode.engine import Engine
+from penstock.sql.schema import Session
+from penstock.sql.tree.statements import DryRunStream
+from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
+
+_STATE_MAP = "256MB"
+
+
+class VirtualClock(ManualClock):
+    """Moves only by `advance`; who waits on it is woken by its event alone."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait()
+
+
+class Sandbox:
+    """Construct, `execute`, `close`; also a context manager. Not thread-safe."""
+
+    def __init__(
+        self,
+        time_zone: str = "UTC",
+        now_ms: int = 1_700_000_000_000,
+        config: Mapping[str, Any] | None = None,
+        directory: Path | None = None,
+        fs: Fs | None = None,
+        consumers: ConsumerFactory = open_consumer,
+    ) -> None:
+        """`directory`: an existing one to work in and leave behind; by default a temporary one. `consumers` opens what
+        ingests read from.
+        """
+        self._temporary = tempfile.TemporaryDirectory(prefix="penstock-") if directory is None else None
+        root = Path(self._temporary.name) if self._temporary is not None else directory
+        assert root is not None
+        self.clock = VirtualClock(now_ms)
+        self.session = SessionState(time_zone)
+        settings = {"timezone": time_zone, **(config or {})}
+        self._controller: LocalController | None = None
+        self._consumers = consumers
+        self.engine = Engine(root, load_config(settings, environment={}), clock=self.clock, fs=fs,
+                             controller=self._make_controller, dry_run=dry_run)
+
+    def execute(self, text: str) -> Result:
+        """Executes one statement, lets the streams work until they rest, and returns the statement's answer."""
+        result = self.engine.execute(text, self.session)
+        self.run()
+        return result
+
+    def run(self) -> None:
+        """Lets the streams work until they rest, and puts new versions of streams in place that have caught up."""
+        if self._controller is not None:
+            self._controller.run()
+            self.engine.replacements.poll()
+            self._controller.run()
+            self.engine.backups.poll()
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.clock.advance(seconds)
+        self.run()
+
+    def checkpoint(self) -> None:
+        """Takes a checkpoint of every stream."""
+        if self._controller is not None:
+            self._controller.checkpoint()
+
+    def kill(self) -> None:
+        """Kills all tasks and starts them from their last checkpoints."""
+        if self._controller is not None:
+            self._controller.kill()
+            self._controller.run()
+
+    @property
+    def streams(self) -> LocalController:
+        """Who runs the streams; there must have been one."""
+        if self._controller is None:
+            raise InternalError("no stream was created in this sandbox")
+        return self._controller
+
+    def close(self) -> None:
+        self.engine.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make_controller(
+        self, engine: Engine, on_checkpoint: Callable[[int, Mapping[int, int]], None]
+    ) -> LocalController:
+        self._controller = LocalController(
+            engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint, self._consumers)
+        return self._controller
+
+
+def dry_run(engine: Engine, statement: DryRunStream, session: Session) -> Result:
+    """Executes DRY RUN for an engine, in a sandbox."""
+    return DryRun(engine, Sandbox).run(statement, session)

@@ -1,0 +1,4 @@
+"""Streams at run time: the controller, worker groups, task graphs, checkpoints, backups, monitoring.
+
+Imports of this part: query and what is below.
+"""

@@ -1,0 +1,455 @@
+"""Copies of checkpoints in another place, made in the background, and taken from there when the state is gone.
+
+A copy is the state of all tasks as of one committed checkpoint, cut into pieces. Its manifest is written last and has
+the checksum of every piece: a copy without one, or with other pieces than it says, counts for nothing. A copy sends
+only the pieces that the last but one doesn't have, in the same of two shelves: the two newest copies share nothing, so
+what is damaged in one place spoils one of them. No stream ever waits for a copy, nor for the place being there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import google_crc32c
+
+from penstock.common.aside import set_aside
+from penstock.common.clock import Clock
+from penstock.common.connection import read_secret
+from penstock.common.errors import ConfigError, CorruptionError, PenstockError, StorageError
+from penstock.common.fs import Fs
+from penstock.common.logging import logger
+from penstock.common.paths import DataPaths, numbered
+from penstock.common.private import make_private, open_private
+from penstock.common.sealed import seal, unseal
+from penstock.mnode.coordinator.backup_store import BackupStore
+from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.state.state_copy import copy_states
+
+FORMAT_VERSION = 2
+"""2 cuts states into pieces; copies of format 1, with one file per task, are read."""
+COPIES_KEPT = 2
+PIECE_BYTES = 1024 * 1024
+_SHELVES = 2
+_MANIFEST = "MANIFEST"
+_MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+_SIGNED = b"hmac-sha256:"
+_KEY_CHARACTERS_MIN = 16
+_PIECE = re.compile(r"[0-9a-f]{64}")
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupInfo:
+    """How a stream's backup is: the newest whole copy, and why the last try failed ("" if it didn't)."""
+
+    checkpoint_id: int | None = None
+    at_ms: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The state of a task: its pieces by checksum (SHA-256), or, in format 1, the CRC32C of the whole."""
+
+    task: str
+    size: int
+    pieces: tuple[str, ...] = ()
+    checksum: int | None = None
+
+
+def backup_key(reference: str, environ: Mapping[str, str], read_text: Callable[[str], str]) -> bytes | None:
+    """Returns the key that a value of checkpointBackupKey refers to, or None if there is none. Raises ConfigError."""
+    if not reference:
+        return None
+    if not reference.startswith(("env:", "file:")):
+        raise ConfigError("checkpointBackupKey is a secret, which isn't written into the configuration",
+                          hint="write env:NAME or file:/path")
+    secret, problem = read_secret(reference, environ, read_text)
+    if problem is None and len(secret) < _KEY_CHARACTERS_MIN:
+        problem = f"it has fewer than {_KEY_CHARACTERS_MIN} characters"
+    if problem is not None:
+        raise ConfigError(f"checkpointBackupKey: {problem}", hint="openssl rand -hex 32 makes a good key")
+    return secret.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    record: CommitRecord
+    shelf: int
+    files: tuple[_File, ...]
+
+    @property
+    def pieces(self) -> frozenset[str]:
+        return frozenset(piece for file in self.files for piece in file.pieces)
+
+    def encode(self, key: bytes | None) -> bytes:
+        """Returns the manifest as text, behind an HMAC of it if there is a key."""
+        text = seal(json.dumps({
+            "format": FORMAT_VERSION, "record": self.record.encode().decode(), "shelf": self.shelf,
+            "files": [[file.task, file.size, list(file.pieces)] for file in self.files],
+        }, sort_keys=True).encode())
+        return text if key is None else b"%s%s\n%s" % (_SIGNED, _mac(key, text), text)
+
+    @classmethod
+    def decode(cls, data: bytes, key: bytes | None, stream_id: int, checkpoint_id: int) -> _Manifest:
+        """Raises CorruptionError if it isn't exactly as written, with that key, for that checkpoint.
+
+        What it names is checked: tasks of the stream, each once, and as many pieces as their sizes say.
+        """
+        origin = f"backup {stream_id:x}/{checkpoint_id}"
+        mac, _, text = data.partition(b"\n") if data.startswith(_SIGNED) else (b"", b"", data)
+        if key is not None and not hmac.compare_digest(mac, _SIGNED + _mac(key, text)):
+            raise CorruptionError(f"{origin}: the manifest isn't authenticated by checkpointBackupKey")
+        body = json.loads(unseal(text, f"{origin}: the manifest"))
+        try:
+            if not 1 <= body["format"] <= FORMAT_VERSION:
+                raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
+            if body["format"] == 1:
+                files = tuple(_File(task, size, checksum=crc) for task, size, crc in body["files"])
+            else:
+                files = tuple(_File(task, size, tuple(pieces)) for task, size, pieces in body["files"])
+            manifest = cls(CommitRecord.decode(body["record"].encode(), origin), body.get("shelf", 0), files)
+            manifest._check(stream_id, checkpoint_id)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise CorruptionError(f"{origin}: the manifest says what none does: {error}") from error
+        return manifest
+
+    def _check(self, stream_id: int, checkpoint_id: int) -> None:
+        """Raises ValueError for names and numbers that no manifest of the checkpoint has."""
+        if (self.record.stream_id, self.record.checkpoint_id) != (stream_id, checkpoint_id):
+            raise ValueError("it is of another checkpoint")
+        if self.shelf not in range(_SHELVES):
+            raise ValueError(f"it names the shelf {self.shelf!r:.50}")
+        tasks = [file.task for file in self.files]
+        for task in tasks:
+            if str(TaskId.parse(task)) != task or TaskId.parse(task).stream_id != stream_id or tasks.count(task) > 1:
+                raise ValueError(f"it names the task {task[:100]!r}")
+        if sorted(tasks) != sorted(part.task for part in self.record.tasks):
+            raise ValueError("it has other tasks than its checkpoint")
+        for file in self.files:
+            if type(file.size) is not int or file.size < 0 or (
+                    file.checksum is None and len(file.pieces) != -(-file.size // PIECE_BYTES)):
+                raise ValueError(f"it has another size of {file.task} than its pieces")
+            wrong = next((piece for piece in file.pieces if not _PIECE.fullmatch(piece)), None)
+            if wrong is not None:
+                raise ValueError(f"it names the piece {wrong[:100]!r}")
+
+
+class Backups:
+    """The backups of all streams. `offer` is cheap and waits for nothing; `poll` does what was offered."""
+
+    def __init__(
+        self,
+        store: BackupStore | None,
+        interval_s: float,
+        paths: DataPaths,
+        fs: Fs,
+        records: CommitRecords,
+        clock: Clock,
+        tell: Callable[[int, str], None],
+        key: bytes | None = None,
+    ) -> None:
+        """`store` None: nothing is copied. `interval_s`: from one copy of a stream to the next, at least.
+
+        `tell(stream id, text)` takes what people should hear of. `key`: copies whose manifests it doesn't authenticate
+        count for nothing; None: whoever can write into the store is trusted.
+        """
+        self._key = key
+        self._store = store
+        self._interval_s = interval_s
+        self._paths = paths
+        self._fs = fs
+        self._records = records
+        self._clock = clock
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._offered: set[int] = set()
+        self._infos: dict[int, BackupInfo] = {}
+        self._copied_at: dict[int, float] = {}
+        self._copying: dict[int, int] = {}
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def clean(self) -> None:
+        """Removes what a crash left of copies under way; a restored stream that lacked only its place gets it."""
+        staged = CommitRecords(self._paths.staged, self._fs)
+        for stream_id in numbered(self._paths.staged.streams, 16):
+            is_whole = any(one.record is not None for one in staged.all(stream_id))
+            if is_whole and not self._paths.stream(stream_id).exists():
+                _log.warning("stream %x, which was set aside, gets the state that was taken from its backup", stream_id)
+                self._put_in_place(stream_id)
+        shutil.rmtree(self._paths.scratch, ignore_errors=True)
+
+    def watch(self) -> None:
+        """Polls in the background from now on."""
+        if self._store is not None:
+            self._thread = threading.Thread(target=self._run, name="penstock-backup", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Begins no further copy. One that is under way is left to itself: half a copy counts for nothing."""
+        self._closing = True
+        with self._lock:
+            self._offered.clear()
+        self._wake.set()
+
+    def offer(self, stream_id: int) -> None:
+        """A stream has a new checkpoint."""
+        if self._store is not None:
+            with self._lock:
+                self._offered.add(stream_id)
+            self._wake.set()
+
+    def info(self, stream_id: int) -> BackupInfo | None:
+        """Returns how the backup of a stream is, or None if there is none."""
+        return None if self._store is None else self._infos.get(stream_id, BackupInfo())
+
+    def held(self, stream_id: int) -> frozenset[int]:
+        """Returns the checkpoints that must stay: the copied one, so that the log behind it does, and the next one."""
+        copied = self._infos.get(stream_id, BackupInfo()).checkpoint_id
+        ids = (copied, self._copying.get(stream_id))
+        return frozenset(one for one in ids if one is not None)
+
+    def forget(self, stream_id: int) -> None:
+        """A stream was dropped: its copies go too."""
+        with self._lock:
+            self._offered.discard(stream_id)
+            self._infos.pop(stream_id, None)
+        if self._store is not None:
+            threading.Thread(target=self._remove, args=(f"{stream_id:x}",), name="penstock-unbackup",
+                             daemon=True).start()
+
+    def poll(self) -> None:
+        """Copies the newest checkpoint of each stream that has a new one and whose interval is over."""
+        with self._lock:
+            offered = sorted(self._offered)
+        for stream_id in offered:
+            if self._closing:
+                return
+            if self._clock.monotonic() >= self._copied_at.get(stream_id, float("-inf")) + self._interval_s:
+                with self._lock:
+                    self._offered.discard(stream_id)
+                self._back_up(stream_id)
+
+    def restore(self, stream_id: int, vgroup_ids: Sequence[int]) -> bool:
+        """Puts the newest whole copy over these vnodes in the place of a stream's state; returns whether there was one.
+
+        No task of the stream may run. What was there is set aside.
+        """
+        if self._store is None:
+            return False
+        try:
+            for checkpoint_id in self._copies(self._store, stream_id):
+                if self._restore(self._store, stream_id, checkpoint_id, vgroup_ids):
+                    return True
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            self._tell(stream_id, f"the backup cannot be read: {_text_of(error)}")
+        return False
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.clear()
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001
+                # What goes wrong with one stream's copy is told by `poll`; this is a defect, told here.
+                _log.exception("backups could not be made")
+            if self._offered:
+                self._clock.wait(self._wake, max(0.1, min(self._interval_s, 1.0)))
+            else:
+                self._wake.wait()
+
+    def _back_up(self, stream_id: int) -> None:
+        store = self._store
+        before = self._infos.get(stream_id, BackupInfo())
+        try:
+            record = self._records.newest(stream_id)
+            if store is None or record is None or record.checkpoint_id == before.checkpoint_id:
+                return
+            self._copying[stream_id] = record.checkpoint_id
+            self._copy(store, record)
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            problem = _text_of(error)
+            _log.warning("stream %x could not be backed up: %s", stream_id, problem)
+            if not before.problem:
+                self._tell(stream_id, f"it cannot be backed up: {problem}")
+            self._infos[stream_id] = replace(before, problem=problem)
+        else:
+            if before.problem:
+                self._tell(stream_id, "it is backed up again")
+            self._infos[stream_id] = BackupInfo(record.checkpoint_id, self._clock.now_ms())
+            self._copied_at[stream_id] = self._clock.monotonic()
+            self._thin_out(store, stream_id)
+        finally:
+            self._copying.pop(stream_id, None)
+
+    def _copy(self, store: BackupStore, record: CommitRecord) -> None:
+        name = f"{record.stream_id:x}/{record.checkpoint_id}"
+        make_private(self._paths.scratch)
+        with tempfile.TemporaryDirectory(prefix="backup-", dir=self._paths.scratch) as temporary:
+            pairs = []
+            for part in record.tasks:
+                target = Path(temporary) / part.task
+                make_private(target)
+                pairs.append((self._paths.state(record.stream_id, part.task), target))
+            copy_states(record.checkpoint_id, pairs)
+            before = self._manifests(store, record.stream_id)
+            shelf = (before[0].shelf + 1) % _SHELVES if before else 0
+            # Only what a whole copy names is there for certain; other pieces may be half of themselves.
+            there = {piece for manifest in before if manifest.shelf == shelf for piece in manifest.pieces}
+            files = []
+            for part, (_, target) in zip(record.tasks, pairs, strict=True):
+                pieces = []
+                for data in _pieces(target / "data.mdb"):
+                    piece = hashlib.sha256(data).hexdigest()
+                    if piece not in there:
+                        store.write(f"{_shelf(record.stream_id, shelf)}/{piece}", data)
+                        there.add(piece)
+                    pieces.append(piece)
+                files.append(_File(part.task, (target / "data.mdb").stat().st_size, tuple(pieces)))
+        store.write(f"{name}/{_MANIFEST}", _Manifest(record, shelf, tuple(files)).encode(self._key))
+
+    def _manifests(self, store: BackupStore, stream_id: int) -> list[_Manifest]:
+        """Returns those of a stream's copies that can be read, newest first."""
+        found = []
+        for checkpoint_id in self._copies(store, stream_id):
+            name = f"{stream_id:x}/{checkpoint_id}"
+            try:
+                found.append(self._manifest(store, stream_id, checkpoint_id))
+            except (CorruptionError, FileNotFoundError) as error:
+                _log.info("backup %s is not complete: %s", name, error)
+        return found
+
+    def _manifest(self, store: BackupStore, stream_id: int, checkpoint_id: int) -> _Manifest:
+        data = store.read(f"{stream_id:x}/{checkpoint_id}/{_MANIFEST}", _MANIFEST_BYTES_MAX)
+        return _Manifest.decode(data, self._key, stream_id, checkpoint_id)
+
+    def _copies(self, store: BackupStore, stream_id: int) -> list[int]:
+        return sorted((int(name) for name in store.names(f"{stream_id:x}") if name.isdigit()), reverse=True)
+
+    def _thin_out(self, store: BackupStore, stream_id: int) -> None:
+        try:
+            for checkpoint_id in self._copies(store, stream_id)[COPIES_KEPT:]:
+                store.remove(f"{stream_id:x}/{checkpoint_id}")
+            kept = self._manifests(store, stream_id)
+            for shelf in range(_SHELVES):
+                wanted = {piece for manifest in kept if manifest.shelf == shelf for piece in manifest.pieces}
+                for piece in set(store.names(_shelf(stream_id, shelf))) - wanted:
+                    store.remove_file(f"{_shelf(stream_id, shelf)}/{piece}")
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            _log.warning("an old backup of stream %x stays: %s", stream_id, _text_of(error))
+
+    def _remove(self, name: str) -> None:
+        try:
+            if self._store is not None and self._store.names(name):
+                self._store.remove(name)
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            _log.warning("the backups of the dropped stream %s stay: %s", name, _text_of(error))
+
+    def _restore(
+        self, store: BackupStore, stream_id: int, checkpoint_id: int, vgroup_ids: Sequence[int]
+    ) -> bool:
+        name = f"{stream_id:x}/{checkpoint_id}"
+        if _MANIFEST not in store.names(name):
+            _log.info("backup %s is not complete and is passed over", name)
+            return False
+        staged = self._paths.staged.stream(stream_id)
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            manifest = self._manifest(store, stream_id, checkpoint_id)
+            if not manifest.record.is_over(vgroup_ids):
+                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is from before vgroups were split "
+                                      "and is passed over")
+                return False
+            self._stage(store, name, manifest)
+        except (CorruptionError, FileNotFoundError) as error:
+            shutil.rmtree(staged, ignore_errors=True)
+            _log.warning("a backup is passed over: %s", error)
+            self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
+            return False
+        before = self._paths.stream(stream_id)
+        aside = set_aside(self._fs, self._paths, before) if before.exists() else None
+        self._put_in_place(stream_id)
+        self._records.forget(stream_id)
+        self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}"
+                              + (f"; what was there is in {aside}" if aside else ""))
+        return True
+
+    def _stage(self, store: BackupStore, name: str, manifest: _Manifest) -> None:
+        """Puts a stream together beside its place, durably; its commit record comes last and says that it is whole."""
+        staged, stream_id = self._paths.staged, manifest.record.stream_id
+        self._fs.make_dirs(staged.checkpoints(stream_id))
+        size, free = sum(file.size for file in manifest.files), shutil.disk_usage(staged.root).free
+        if size > free:
+            raise StorageError(f"backup {name} has {size} bytes, of which {free} fit here", hint="make room")
+        for file in manifest.files:
+            local = staged.state(stream_id, file.task) / "data.mdb"
+            self._fs.make_dirs(local.parent)
+            if not _fetch(store, name, stream_id, manifest, file, local):
+                raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
+            data = self._fs.open_append(local)
+            data.sync()
+            data.close()
+        made = [staged.checkpoints(stream_id), *(staged.state(stream_id, file.task) for file in manifest.files)]
+        for directory in {above for folder in made for above in (folder, *folder.parents)}:
+            if directory.is_relative_to(self._paths.root):
+                self._fs.fsync_dir(directory)
+        CommitRecords(staged, self._fs).write(manifest.record)
+
+    def _put_in_place(self, stream_id: int) -> None:
+        """Gives a stream that is put together, and has no folder, its place."""
+        self._fs.make_dirs(self._paths.streams)
+        self._fs.rename(self._paths.staged.stream(stream_id), self._paths.stream(stream_id))
+        self._fs.fsync_dir(self._paths.streams)
+        self._fs.fsync_dir(self._paths.staged.streams)
+
+
+def _shelf(stream_id: int, shelf: int) -> str:
+    return f"{stream_id:x}/pieces-{shelf}"
+
+
+def _fetch(store: BackupStore, name: str, stream_id: int, manifest: _Manifest, file: _File, local: Path) -> bool:
+    """Copies a task's state from a backup to `local`; returns whether it is what was copied there."""
+    if file.checksum is not None:
+        if store.size(f"{name}/{file.task}.mdb") != file.size:
+            return False
+        store.get(f"{name}/{file.task}.mdb", local)
+        checksum = 0
+        for data in _pieces(local):
+            checksum = google_crc32c.extend(checksum, data)
+        return (local.stat().st_size, checksum) == (file.size, file.checksum)
+    with open_private(local, "wb") as target:
+        for piece in file.pieces:
+            data = store.read(f"{_shelf(stream_id, manifest.shelf)}/{piece}", PIECE_BYTES)
+            if hashlib.sha256(data).hexdigest() != piece:
+                return False
+            target.write(data)
+        return target.tell() == file.size
+
+
+def _mac(key: bytes, text: bytes) -> bytes:
+    return hmac.new(key, text, "sha256").hexdigest().encode()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece
+
+
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

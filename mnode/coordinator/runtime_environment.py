@@ -1,0 +1,87 @@
+"""What surrounds the coordinator: helper threads, the door for workers, waiting for answers. Decides nothing.
+
+`Threads` is the real thing. The simulation puts one thread in its place, in which all happens in a seeded order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+from penstock.mnode.coordinator.worker_connections import WorkerDoor
+from penstock.tasks.protocol.control import MnodeMessage, WorkerMessage
+
+T = TypeVar("T")
+
+
+class WorkerLine(Protocol):
+    """The mnode's end of the connection to a worker that has said Hello; see `workers.WorkerConnection`."""
+
+    group: str
+    index: int
+    pid: int
+    exchange_address: str
+    here: bool
+
+    def send(self, message: MnodeMessage) -> None: ...
+
+    def close(self) -> None: ...
+
+    def kill(self) -> None:
+        """Ends the worker's process if it is on this machine and still the worker's; takes milliseconds."""
+        ...
+
+
+class Door(Protocol):
+    """Where workers come in."""
+
+    address: tuple[str, int]
+
+    def close(self) -> None: ...
+
+
+OnHello = Callable[[WorkerLine], None]
+OnMessage = Callable[[WorkerLine, WorkerMessage], None]
+OnLost = Callable[[WorkerLine, str], None]
+
+
+class Surroundings(Protocol):
+    """How work is done beside the caller's own. `threaded`: whether upkeep may have threads of its own."""
+
+    threaded: bool
+
+    def pool(self, name: str, threads: int) -> Executor:
+        """Returns what runs calls beside the caller's thread."""
+        ...
+
+    def launch(self, name: str, run: Callable[[], None]) -> threading.Thread | None:
+        """Runs an endless loop on a thread of its own; None: the caller of `turn` does what the loop would do."""
+        ...
+
+    def door(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Door: ...
+
+    def result(self, future: Future[T], timeout_s: float) -> T:
+        """Waits for an answer. Raises what the answer raises, or `concurrent.futures.TimeoutError`."""
+        ...
+
+
+class Threads:
+    """Real threads and sockets."""
+
+    threaded = True
+
+    def pool(self, name: str, threads: int) -> Executor:
+        return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def launch(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def door(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Door:
+        return WorkerDoor(secret, on_hello, on_message, on_lost, host)
+
+    def result(self, future: Future[T], timeout_s: float) -> T:
+        return future.result(timeout_s)

@@ -1,0 +1,105 @@
+"""The dnode's service for workers, over Arrow Flight: takes results and states, gives rows, logs and states.
+
+It carries calls and errors; what a write or a read means is the callbacks' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.common.errors import PenstockError
+from penstock.common.logging import logger
+from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
+from penstock.tasks.protocol.wire import BoundedFlightServer, decode, encode_error, flight_error
+from penstock.tasks.state.copied_state import CheckpointOf
+from penstock.tasks.worker.flight_result_writer import ACKNOWLEDGED, WritesOf
+from penstock.tasks.worker.worker_environment import REQUESTS, Request
+
+_log = logger(__name__)
+
+
+class DnodeService(BoundedFlightServer):
+    """Serves until `shutdown`. The callbacks are called by many threads at once.
+
+    `write_results` returns once the write is acknowledged by the vnodes; `answer` returns what is asked for;
+    `keep_state` takes the changes of a task's state, and returns once the checkpoint is durable.
+    What they raise is raised in the caller's process, PenstockErrors in their own class.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        write_results: Callable[[ResultWrite], None],
+        answer: Callable[[Request], pa.Table],
+        keep_state: Callable[[CheckpointOf, Iterable[pa.RecordBatch]], None],
+        host: str = "127.0.0.1",
+    ) -> None:
+        super().__init__(secret, host)
+        self._write_results = write_results
+        self._answer = answer
+        self._keep_state = keep_state
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Takes the writes of one sink task, or one checkpoint of a task's state."""
+        self.let_in(context)
+        try:
+            what: WritesOf | CheckpointOf = decode(descriptor.command, (WritesOf, CheckpointOf))
+            if isinstance(what, CheckpointOf):
+                self._keep_state(what, (chunk.data for chunk in _chunks(reader)))
+                writer.write(ACKNOWLEDGED)
+            else:
+                self._perform_all(what, reader, writer)
+        except PenstockError as error:
+            raise flight_error(error) from error
+
+    def _perform_all(self, writes_of: WritesOf, reader: Any, writer: Any) -> None:
+        """Performs writes one after the other, and answers each; none behind one that failed."""
+        children: list[ResultChild] = []
+        failure: bytes | None = None
+        for chunk in _chunks(reader):
+            if failure is None:
+                failure = self._perform(writes_of, children, chunk)
+            writer.write(ACKNOWLEDGED if failure is None else failure)
+
+    def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
+        """Answers a request, as its class says."""
+        self.let_in(context)
+        try:
+            request: Request = decode(ticket.ticket, REQUESTS)
+            return flight.RecordBatchStream(self._answer(request))
+        except PenstockError as error:
+            raise flight_error(error) from error
+        except Exception as error:
+            _log.exception("a request of a worker failed")
+            raise flight_error(error) from error
+
+    def _perform(self, writes_of: WritesOf, children: list[ResultChild], chunk: Any) -> bytes | None:
+        """Performs one write; returns what it failed with."""
+        try:
+            fresh = chunk.app_metadata
+            delivered: Delivered | None = None
+            if fresh is not None and fresh.size:
+                for one in decode(fresh.to_pybytes(), (tuple,)):
+                    if isinstance(one, Delivered):
+                        delivered = one
+                    else:
+                        children.append(one)
+            self._write_results(writes_of.write(children, chunk.data, delivered))
+        except PenstockError as error:
+            return encode_error(error)
+        except Exception as error:  # noqa: BLE001
+            _log.exception("a write of results failed")
+            return encode_error(error)
+        return None
+
+
+def _chunks(reader: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield reader.read_chunk()
+        except StopIteration:
+            return

@@ -1,0 +1,139 @@
+"""Keeps the views for other DuckDB processes current: marks what changed, and writes it in the background."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.errors import PenstockError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.mnode.catalog.background_keeper import PATIENCE_S, Keeper
+from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.sql.schema import Table
+from penstock.sql.types import Kind
+from penstock.vnode.read.views import ViewTable, write_children, write_views
+
+
+class ViewKeeper:
+    """Writes views and lists of child tables at most once per interval. Thread-safe."""
+
+    def __init__(
+        self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float, grace_s: float
+    ) -> None:
+        """`grace_s`: how long readers that have begun may still need the list of a table that is gone."""
+        self._catalog = catalog
+        self._paths = paths
+        self._fs = fs
+        self._clock = clock
+        self._grace_s = grace_s
+        self._gone_since: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._schema_dirty = False
+        self._dirty_children: set[int] = set()
+        self._written_children: set[int] = set()
+        self._keeper = Keeper("the views for DuckDB", self.refresh, clock, interval_s, patience_s=self._patience_s)
+
+    def start(self) -> None:
+        """Starts the thread that writes; everything counts as changed, since a crash may have kept it from a write."""
+        with self._lock:
+            self._schema_dirty = True
+            for database in self._catalog.databases():
+                self._dirty_children |= {table.uid for table in self._catalog.tables(database.name, "super")}
+        self._keeper.start()
+
+    def schema_changed(self) -> None:
+        """Tables were created, altered or dropped."""
+        with self._lock:
+            self._schema_dirty = True
+        self._keeper.wake()
+
+    def children_changed(self, table_uid: int) -> None:
+        """Child tables of a super table were created, altered or dropped."""
+        with self._lock:
+            self._dirty_children.add(table_uid)
+        self._keeper.wake()
+
+    def refresh(self) -> None:
+        """Writes what changed, now. Raises `StorageError`; then it stays marked."""
+        with self._write_lock:
+            with self._lock:
+                schema_dirty, self._schema_dirty = self._schema_dirty, False
+                children, self._dirty_children = self._dirty_children, set()
+            try:
+                self._write(schema_dirty, children)
+            except PenstockError:
+                with self._lock:
+                    self._schema_dirty |= schema_dirty
+                    self._dirty_children |= children
+                raise
+
+    def close(self) -> None:
+        """Stops, and writes what changed for the last time."""
+        self.stop()
+        self.refresh()
+
+    def stop(self) -> None:
+        """Ends the thread; what changed stays marked."""
+        self._keeper.stop()
+
+    def _patience_s(self) -> float:
+        return self._grace_s if self._gone_since else PATIENCE_S
+
+    def _write(self, schema_dirty: bool, children: set[int]) -> None:
+        tables = []
+        if schema_dirty:
+            for database in self._catalog.databases():
+                supers = self._catalog.tables(database.name, "super")
+                tables += [*supers, *self._catalog.tables(database.name, "normal")]
+                children |= {table.uid for table in supers if table.uid not in self._written_children}
+        for uid in children:
+            table = self._catalog.table_by_uid(uid)
+            if table is not None:
+                write_children(self._paths, uid, self._children_table(table), fs=self._fs)
+                self._written_children.add(uid)
+        if schema_dirty:
+            write_views(self._paths, [_view(table) for table in tables], fs=self._fs)
+        self._remove_lists(look=schema_dirty)
+
+    def _remove_lists(self, *, look: bool) -> None:
+        """Removes the lists of children of tables that are gone; with `look` it looks for them first."""
+        now = self._clock.monotonic()
+        if look:
+            uids = {self._paths.uid_of_children(name) for name in self._fs.list(self._paths.children_lists)}
+            gone = {uid for uid in uids if uid is not None and self._catalog.table_by_uid(uid) is None}
+            self._gone_since = {uid: self._gone_since.get(uid, now) for uid in gone}
+        for uid in [uid for uid, since in self._gone_since.items() if now - since >= self._grace_s]:
+            self._fs.remove(self._paths.children(uid))
+            self._written_children.discard(uid)
+            del self._gone_since[uid]
+
+    def _children_table(self, table: Table) -> pa.Table:
+        children = self._catalog.children(table.uid)
+        arrays = {"uid": pa.array([child.uid for child in children], pa.uint64()),
+                  "name": pa.array([child.name for child in children], pa.string())}
+        for place, tag in enumerate(table.tags):
+            values = [child.tag_values[place] for child in children]
+            array = pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
+            arrays[stored_tag(tag.physical)] = array.cast(tag.type.arrow())
+        return pa.table(arrays)
+
+
+def stored_tag(physical: str) -> str:
+    """Returns the name of a tag's column in the list of child tables."""
+    return f"tag_{physical}"
+
+
+def _view(table: Table) -> ViewTable:
+    return ViewTable(
+        database=table.database,
+        name=table.name,
+        table_uid=table.uid,
+        columns=tuple((column.name, column.physical) for column in table.columns),
+        tags=tuple((tag.name, stored_tag(tag.physical)) for tag in table.tags),
+        key_columns=1 if table.key_column is None else 2,
+        kind="super" if table.kind == "super" else "normal",
+    )

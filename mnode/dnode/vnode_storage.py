@@ -1,0 +1,310 @@
+"""The vnodes as statements see them: tables by name and vgroup, opened from what the catalog says.
+
+A vnode that cannot be opened keeps its error; only what touches it fails, and the rest of the engine works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.config import Config
+from penstock.common.errors import CorruptionError, PenstockError
+from penstock.common.logging import logger
+from penstock.mnode.catalog.catalog_check import behind, orphans
+from penstock.mnode.catalog.catalog_store import Catalog, Unfinished
+from penstock.mnode.dnode.shared_lock import Gate
+from penstock.sql.schema import Database, Table
+from penstock.vnode.dnode import Dnode
+from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.vnode_options import VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.wal.writer import Recovery
+
+_log = logger(__name__)
+
+
+def storage_schema(table: Table) -> tuple[pa.Schema, int]:
+    """Returns the physical columns of a super or normal table, and how many of them are the key."""
+    fields = [pa.field(column.physical, column.type.arrow()) for column in table.columns]
+    return pa.schema(fields), 1 if table.key_column is None else 2
+
+
+class Storage:
+    """All vnodes of the engine. Thread-safe, as they are."""
+
+    def __init__(self, dnode: Dnode, catalog: Catalog, config: Config) -> None:
+        self._dnode = dnode
+        self._catalog = catalog
+        self._config = config
+        self._lock = threading.Lock()
+        self._placement = Gate()
+        self._broken: dict[int, PenstockError] = {}
+        #: folders with rows or state that nothing in the catalog leads to, as of the start
+        self.orphans: tuple[Path, ...] = ()
+
+    @property
+    def broken(self) -> dict[int, PenstockError]:
+        """Why vnodes could not be opened, by vgroup id."""
+        with self._lock:
+            return dict(self._broken)
+
+    def open_all(self) -> None:
+        """Opens the vnodes of all databases and finishes what the catalog says is unfinished.
+
+        What the catalog doesn't know stays as it is, and is told. Raises CorruptionError if a vnode has rows of tables
+        that this catalog is too old to know.
+        """
+        removed = self._catalog.unfinished("remove_vnode")
+        for entry in removed:
+            _log.info("vnode %d was dropped, or never finished, and is removed", entry.id)
+            self._dnode.drop_vnode(entry.id)
+        made = {entry.id for entry in self._catalog.unfinished("make_vnode")}
+        for database in self._catalog.databases():
+            for vgroup_id in database.vgroup_ids:
+                try:
+                    if vgroup_id not in made:
+                        self._require_files(database, vgroup_id)
+                    self._reconcile(database, self._open(database, vgroup_id), vgroup_id)
+                except PenstockError as error:
+                    self._set_aside(database, vgroup_id, error)
+        for vgroup_id, vnode in self._dnode.vnodes().items():
+            if vnode.newest_uid >= self._catalog.next_id:
+                raise behind(self._dnode.paths, f"vnode {vgroup_id} has rows of table {vnode.newest_uid}, and the "
+                                                f"catalog has given ids below {self._catalog.next_id} only")
+        self._drop_tables([entry.id for entry in self._catalog.unfinished("remove_table")])
+        self._catalog.finish([*removed, *(Unfinished("make_vnode", one) for one in made if one not in self._broken)])
+        present = {one: [*vnode.table_uids, *vnode.unknown_tables] for one, vnode in self._dnode.vnodes().items()}
+        self.orphans = tuple(orphans(self._dnode.paths, self._catalog, present))
+        for path in self.orphans:
+            _log.warning("%s belongs to nothing that the catalog knows: it stays as it is, and nobody reads it; "
+                         "penstock fsck --repair moves it out of the way", path)
+
+    def _set_aside(self, database: Database, vgroup_id: int, error: PenstockError) -> None:
+        _log.error("vnode %d of database %s cannot be used: %s", vgroup_id, database.name, error)
+        with self._lock:
+            self._broken[vgroup_id] = error
+
+    def _require_files(self, database: Database, vgroup_id: int) -> None:
+        directory = self._dnode.paths.vnode(vgroup_id)
+        if not directory.is_dir():
+            raise CorruptionError(f"{directory} is missing: its rows of database {database.name} can't be read",
+                                  hint=f"restore it from a copy, or DROP DATABASE {database.name}")
+
+    def _drop_tables(self, uids: Iterable[int]) -> None:
+        """Forgets tables that aren't in the catalog any more in all vnodes; those that can't be used do it later."""
+        for uid in uids:
+            for vnode in self._dnode.vnodes().values():
+                vnode.drop_table(uid)
+            if not self._broken:
+                self._catalog.finish([Unfinished("remove_table", uid)])
+
+    def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
+        """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
+        return self._dnode.open_vnode(vgroup_id, self._options(database, vgroup_id), behind)
+
+    def _options(self, database: Database, vgroup_id: int) -> VnodeOptions:
+        options, config = database.options, self._config
+        return VnodeOptions(
+            vgroup_id=vgroup_id,
+            wal_level=options.wal_level,
+            wal_fsync_period_ms=options.wal_fsync_period_ms,
+            wal_retention_period_s=options.wal_retention_period_s,
+            wal_retention_size_kb=options.wal_retention_size_kb,
+            segment_bytes=config.wal_segment_size,
+            memtable_bytes=config.memtable_size,
+            flush_interval_s=config.view_refresh_interval,
+            compact_min_parts=config.compact_min_parts,
+            part_grace_s=config.part_grace,
+            wal_pin_max_bytes=config.wal_pin_max,
+        )
+
+    def _reconcile(self, database: Database, vnode: Vnode, vgroup_id: int) -> None:
+        tables = self._tables_in(database, vgroup_id)
+        for table in tables:
+            vnode.define_table(table.uid, *storage_schema(table))
+            if database.cut_shares and table.kind == "super":
+                self._give_away(vnode, vgroup_id, table)
+
+    def _give_away(self, vnode: Vnode, vgroup_id: int, table: Table) -> None:
+        """Forgets rows of child tables that live in another vnode by now."""
+        here = vnode.children_of(table.uid)
+        elsewhere = np.array([child.uid for child in self._catalog.children(table.uid)
+                              if child.vgroup_id != vgroup_id], np.uint64)
+        gone = here[np.isin(here, elsewhere)]
+        if len(gone):
+            vnode.transfer.give_away(table.uid, gone)
+
+    def _tables_in(self, database: Database, vgroup_id: int) -> list[Table]:
+        normal = (table for table in self._catalog.tables(database.name, "normal") if table.vgroup_id == vgroup_id)
+        staged = self._catalog.staged_tables(database.name)
+        return [*self._catalog.tables(database.name, "super"), *normal, *staged]
+
+    def vnode(self, vgroup_id: int) -> Vnode:
+        """Returns an open vnode, or raises the error that kept it from opening."""
+        error = self._broken.get(vgroup_id)
+        if error is not None:
+            raise type(error)(f"vnode {vgroup_id} cannot be used: {error.message}", code=error.code, hint=error.hint)
+        return self._dnode.vnode(vgroup_id)
+
+    # --- databases and tables ----------------------------------------------------------------------------------
+
+    def add_database(self, database: Database) -> None:
+        """Creates the vnodes of a new database."""
+        for vgroup_id in database.vgroup_ids:
+            self._open(database, vgroup_id)
+        self._catalog.finish(Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids)
+
+    def alter_database(self, database: Database) -> None:
+        """Has the vnodes of a database go on with its options as they are now. Raises StorageError."""
+        vnodes = self._dnode.vnodes()
+        for vgroup_id in database.vgroup_ids:
+            if vgroup_id in vnodes:
+                vnodes[vgroup_id].set_options(self._options(database, vgroup_id))
+
+    def drop_database(self, database: Database) -> None:
+        """Deletes the vnodes of a database that isn't in the catalog any more."""
+        for vgroup_id in database.vgroup_ids:
+            with self._lock:
+                self._broken.pop(vgroup_id, None)
+        self.discard(database.vgroup_ids)
+
+    def define_table(self, database: Database, table: Table) -> None:
+        """Makes a super or normal table, or its new columns, known to its vnodes."""
+        schema, key_columns = storage_schema(table)
+        for vgroup_id in vgroups_of(database, table):
+            self.vnode(vgroup_id).define_table(table.uid, schema, key_columns)
+
+    def drop_table(self, database: Database, table: Table) -> None:
+        """Deletes all rows of a super or normal table that isn't in the catalog any more."""
+        for vgroup_id in vgroups_of(database, table):
+            self.vnode(vgroup_id).drop_table(table.uid)
+        self._catalog.finish([Unfinished("remove_table", table.uid)])
+
+    def drop_children(self, vgroup_id: int, table_uid: int, uids: Sequence[int]) -> None:
+        """Removes all rows of child tables for good."""
+        self.vnode(vgroup_id).drop_children(table_uid, uids)
+
+    # --- splitting ---------------------------------------------------------------------------------------------
+
+    def looking(self) -> AbstractContextManager[None]:
+        """Keeps tables where they are while snapshots of several vnodes are taken."""
+        return self._placement.passing()
+
+    def moving(self) -> AbstractContextManager[None]:
+        """Keeps away those who are `looking` while tables change their vnodes."""
+        return self._placement.closed()
+
+    def discard(self, vgroup_ids: Sequence[int]) -> None:
+        """Removes vnodes that the catalog has noted as to be removed."""
+        for vgroup_id in vgroup_ids:
+            self._dnode.drop_vnode(vgroup_id)
+        self._catalog.finish(Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids)
+
+    def found(self, database: Database, parent: int, vgroup_id: int, moving: Mapping[int, U64]) -> int:
+        """Makes a vnode beside the database's, with the rows of child tables and normal tables of its parent's.
+
+        `moving`: their uids by storage table. Returns the version at which its log begins, the parent's. The catalog
+        has noted that it is to be removed, until `regroup` takes it. Nothing may be written meanwhile.
+        """
+        source = self.vnode(parent)
+        source.sync()
+        version = source.acknowledged_version
+        vnode = self._open(database, vgroup_id, version)
+        for table in (*self._catalog.tables(database.name, "super"), *self._catalog.staged_tables(database.name)):
+            vnode.define_table(table.uid, *storage_schema(table))
+        for table_uid, tuids in moving.items():
+            vnode.transfer.take_over(table_uid, source.transfer.hand_over(table_uid, tuids))
+        return version
+
+    def settle(self, database: Database) -> None:
+        """Forgets in each vnode what has moved to another, as the catalog says by now.
+
+        A vnode that can't must not be read any more: its rows would count twice. The next start tries again.
+        """
+        for vgroup_id in database.vgroup_ids:
+            try:
+                self._reconcile(database, self.vnode(vgroup_id), vgroup_id)
+            except PenstockError as error:
+                _log.error("vnode %d can't be used until the engine is started again: %s", vgroup_id, error)
+                with self._lock:
+                    self._broken[vgroup_id] = error
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def write(
+        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: IngestDelivery | None = None
+    ) -> int:
+        """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
+        return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)
+
+    def delete(
+        self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int
+    ) -> None:
+        """Deletes rows of a super or normal table in all of its vnodes; `uids` None: of all child tables."""
+        for vgroup_id in vgroups_of(database, table):
+            self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
+
+    def delete_in(self, vgroup_id: int, table: Table, uids: Sequence[int], first_ts: int, last_ts: int) -> None:
+        """Deletes rows of these child tables in one vnode."""
+        self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
+
+    def write_meta(self, vgroup_id: int, body: dict[str, Any]) -> None:
+        """Puts a META record into a vnode's WAL."""
+        self.vnode(vgroup_id).write_meta(body)
+
+    def flush(self, database: Database) -> None:
+        """Writes everything acknowledged into Parquet parts."""
+        for vgroup_id in database.vgroup_ids:
+            self.vnode(vgroup_id).flush()
+
+    def snapshot(self, vgroup_id: int, table_uid: int, *, as_of: int | None = None) -> Snapshot:
+        """Returns a consistent view of one table in one vnode."""
+        return self.vnode(vgroup_id).snapshot(table_uid, as_of=as_of)
+
+    # --- numbers -----------------------------------------------------------------------------------------------
+
+    def wal_version(self, vgroup_id: int) -> int | None:
+        """Returns the acknowledged version, or None for a vnode that cannot be used."""
+        return None if vgroup_id in self._broken else self._dnode.vnode(vgroup_id).acknowledged_version
+
+    def problem(self, vgroup_id: int) -> str | None:
+        """Returns what is wrong with a vnode, or None."""
+        error = self._broken.get(vgroup_id) or self._dnode.problems.get(vgroup_id)
+        return None if error is None else str(error)
+
+    def recovery(self, vgroup_id: int) -> Recovery | None:
+        """Returns what opening the log of a vnode found, or None for one that cannot be used."""
+        return None if vgroup_id in self._broken else self._dnode.vnode(vgroup_id).recovery
+
+    def row_estimate(self, vgroup_id: int, table_uid: int) -> int:
+        """Returns an upper bound of the rows of a table in a vnode."""
+        return self.snapshot(vgroup_id, table_uid).row_count_estimate
+
+    def acknowledged(self, vgroup_ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        """Returns the stream cut of now: (vgroup id, acknowledged version) pairs."""
+        return tuple((vgroup_id, self.vnode(vgroup_id).acknowledged_version) for vgroup_id in vgroup_ids)
+
+    def durable_cut(self, vgroup_ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Returns the stream cut of now, which no power cut takes back any more: versions behind it are new ones.
+
+        Else the log might begin again before the cut, and a stream would take new rows for those before it. Raises
+        StorageError.
+        """
+        cut = self.acknowledged(vgroup_ids)
+        for vgroup_id in vgroup_ids:
+            self.vnode(vgroup_id).sync()
+        return cut
+
+
+def vgroups_of(database: Database, table: Table) -> tuple[int, ...]:
+    """Returns where rows of a table can be."""
+    return database.vgroup_ids if table.vgroup_id is None else (table.vgroup_id,)

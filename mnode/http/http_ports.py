@@ -1,0 +1,95 @@
+"""The engine's HTTP ports: /metrics and a page with its data, on two or on one; SQL and line protocol on another.
+
+On all of them one has to log in as soon as there are users, and TLS is spoken where it is configured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+
+from penstock.common.admission import ConnectionBounds
+from penstock.common.config import Config
+from penstock.common.errors import LoginDelayedError, UnauthenticatedError
+from penstock.mnode.access.audit_log import Origin
+from penstock.mnode.access.logins import Logins, UsersView, tls_for_clients
+from penstock.mnode.access.roles import Identity
+from penstock.mnode.http.http_server import Answer, HttpBounds, HttpDoor, Page, Place, Request
+from penstock.mnode.http.rest import CHALLENGE, Rest
+from penstock.mnode.show.overview import Overview
+
+_PAGE = Path(__file__).with_name("ui.html")
+OVERVIEW_PATH = "/api/overview"
+
+PageFor = Callable[[Identity], Page]
+"""A page as somebody sees it."""
+
+
+def open_doors(
+    config: Config, look: Callable[[Identity], Overview], rest: Rest, logins: Logins, users: UsersView
+) -> list[HttpDoor]:
+    """Opens the ports that are configured. Raises UnavailableError and ConfigError; then none stays open."""
+    pages: dict[int, dict[str, PageFor]] = {}
+    if config.metrics_port:
+        pages.setdefault(config.metrics_port, {}).update(_metrics(look))
+    if config.ui_port:
+        pages.setdefault(config.ui_port, {}).update(ui_pages(look))
+    wanted: list[tuple[int, dict[str, Place]]] = [
+        (port, {path: _ForUsers(page, logins) for path, page in of_port.items()}) for port, of_port in pages.items()]
+    if config.http_port:
+        wanted.append((config.http_port, rest.places()))
+    if not wanted:
+        return []
+    tls = tls_for_clients(config, users)
+    bounds = HttpBounds(ConnectionBounds.of_clients(config), config.body_rate_min)
+    doors: list[HttpDoor] = []
+    try:
+        for port, places in wanted:
+            doors.append(HttpDoor(config.host, port, places, bounds=bounds, tls=tls,
+                                  any_name=lambda: bool(users.users())))
+    except BaseException:
+        for door in doors:
+            door.close()
+        raise
+    return doors
+
+
+@dataclass(frozen=True, slots=True)
+class _ForUsers:
+    """A page that every user may look at, and nobody else; it shows what that one may see."""
+
+    page: PageFor
+    logins: Logins
+    methods: tuple[str, ...] = ("GET",)
+
+    def answer(self, request: Request) -> Answer:
+        try:
+            header = request.headers.get("authorization")
+            with self.logins.noting(Origin("http", request.address), header or "") as note:
+                identity = self.logins.authorize(header, request.address)
+                note(identity.name)
+        except LoginDelayedError as error:
+            return Answer(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode())
+        except UnauthenticatedError as error:
+            return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
+        request.logged_in()
+        return self.page(identity).answer(request)
+
+
+def ui_pages(look: Callable[[Identity], Overview]) -> dict[str, PageFor]:
+    """Returns the page, what it reads, and the metrics."""
+    return {
+        "/": lambda _: Page("text/html; charset=utf-8", _PAGE.read_bytes),
+        OVERVIEW_PATH: lambda who: Page("application/json", lambda: json.dumps(look(who)).encode()),
+        **_metrics(look),
+    }
+
+
+def _metrics(look: Callable[[Identity], Overview]) -> dict[str, PageFor]:
+    # Only who wants metrics pays for the library.
+    from penstock.mnode.http.metrics import CONTENT_TYPE, exposition
+
+    return {"/metrics": lambda who: Page(CONTENT_TYPE, lambda: exposition(lambda: look(who)))}

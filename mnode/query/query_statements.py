@@ -1,0 +1,120 @@
+"""SELECT, UNION and EXPLAIN: plans a query against the catalog and runs it on DuckDB over the vnodes' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as csv
+
+from penstock.common.clock import Clock
+from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
+from penstock.common.errors import AlreadyExistsError, StorageError
+from penstock.common.paths import DataPaths
+from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
+from penstock.mnode.access.roles import looks_inside
+from penstock.mnode.access.session import Result, text_result
+from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.query.activity import Activity, Running
+from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
+from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
+from penstock.mnode.query.table_scans import Scans
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.select import plan_query
+from penstock.planner.task_plans.plan_tree import render_tree
+from penstock.sql.schema import Session
+from penstock.sql.tree.statements import Query
+
+
+class Queries:
+    """Executes queries; safe for many threads."""
+
+    def __init__(
+        self, catalog: Catalog, scans: Scans, activity: Activity, functions_directory: Path, paths: DataPaths,
+        bounds: DuckdbBounds, places: PlaceBounds,
+    ) -> None:
+        """`functions_directory` is where users' functions are, `paths` the data directory."""
+        self._catalog = catalog
+        self._functions_directory = functions_directory
+        self._scans = scans
+        self._activity = activity
+        self._places = QueryPlaces(places)
+        # So that what goes on can be looked at while all places are taken.
+        self._system_places = QueryPlaces(places)
+        self._open_duckdb = partial(closed_duckdb, bounds, (paths.vnodes,))
+        self._connection = self._open_duckdb()
+
+    def close(self) -> None:
+        """Gives DuckDB's memory back."""
+        self._connection.close()
+
+    def plan(self, query: Query, session: Session) -> BatchPlan:
+        """Returns the plan of a query. Raises what `plan_query` raises."""
+        with one_at_a_time(unless=len(query.source_text) < LONG_TEXT):
+            return plan_query(query, self._catalog, session)
+
+    def run(
+        self, query: Query, session: Session, limits: ResultLimits = UNLIMITED, *, waits: bool = True
+    ) -> Result:
+        """Returns the rows of a query; with `>> file` they go into a new CSV file instead. See `open`."""
+        if query.into_file is not None:
+            limits = UNLIMITED
+        with self.open(query, session, limits, waits=waits) as opened:
+            table = opened.table()
+        if query.into_file is not None:
+            _write_csv(table, Path(query.into_file).expanduser())
+            return Result(affected=table.num_rows)
+        return Result(opened.columns, table, table.num_rows)
+
+    @contextmanager
+    def open(
+        self, query: Query, session: Session, limits: ResultLimits = UNLIMITED, *, waits: bool = True
+    ) -> Iterator[OpenQuery]:
+        """Gives a query that is about to run, to take its rows batch by batch.
+
+        It is ended with the statement that the calling thread executes. `waits`: until one of those ends that run, if
+        there are too many in all or, but for admins, of the session's user. Raises BusyError.
+        """
+        running = self._activity.current()
+        running.check()
+        running.looks_inside = looks_inside(query, session.database, self._catalog)
+        # Before it is planned, which holds the interpreter: at most as many do so as may run.
+        with (self._place(running, session) if waits else nullcontext(),
+              OpenQuery(self.plan(query, session), self._scans.seen_by(session), self._connection,
+                        self._functions_directory, self._open_duckdb, running, limits) as opened):
+            yield opened
+
+    def _place(self, running: Running, session: Session) -> AbstractContextManager[None]:
+        places = self._system_places if running.looks_inside else self._places
+        return places.place(running, None if session.rights.role == "admin" else session.user)
+
+    def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
+        """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""
+        running = self._activity.current()
+        with self._place(running, session):
+            lines = render_tree(self.plan(query, session).tree)
+        if analyze:
+            start = clock.monotonic()
+            with self.open(query, session) as opened:
+                rows = opened.table().num_rows
+            lines.append(f"Result: rows={rows}, time={(clock.monotonic() - start) * 1000:.3f}ms")
+        return text_result("Query Plan", lines)
+
+    def explain_sql(self, query: Query, session: Session) -> Result:
+        """Returns the DuckDB SQL of a query: its steps, and what is computed of them, a line each."""
+        with self._place(self._activity.current(), session):
+            plan = self.plan(query, session)
+        return text_result("SQL", [*(f"{name}: {sql}" for name, sql in plan.steps), plan.body])
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    try:
+        with path.open("xb") as file:
+            csv.write_csv(table, file)
+    except FileExistsError as error:
+        raise AlreadyExistsError(f"the file {path} exists") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error

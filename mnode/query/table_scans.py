@@ -1,0 +1,220 @@
+"""Base tables as relations that DuckDB reads: rows of vnode snapshots, with names and tags of child tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.dnode.stream_cuts import check_cuts
+from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
+from penstock.mnode.query.external_tables import OutsideTables
+from penstock.planner.duckdb_sql.quoting import quote_name
+from penstock.planner.logical.operators import Scan
+from penstock.sql.cuts import Cut
+from penstock.sql.schema import ChildTable, Column, Session, Table
+from penstock.sql.types import Kind
+from penstock.vnode.read.snapshot import Snapshot, epoch_of
+from penstock.vnode.store.memtable import VERSION_COLUMN
+
+SMALL_ROWS = 200_000
+"""Up to so many rows are gathered as Arrow; for more, DuckDB reads the Parquet parts itself."""
+
+FEW_TABLES = 1
+"""The rows of so many child tables are gathered, however many the super table has."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRelation:
+    """A relation for one `Scan`: `sql` is a SELECT over `tables`, which must be registered by these names first.
+
+    `holds` keeps files alive that the SELECT reads, until it was executed.
+    """
+
+    sql: str
+    tables: dict[str, pa.Table]
+    holds: tuple[object, ...] = field(default=(), repr=False)
+
+
+class SystemRows(Protocol):
+    """Who has the rows of system tables."""
+
+    def read(
+        self, database: str, name: str, columns: Sequence[str] | None = None, reader: Session | None = None
+    ) -> pa.Table:
+        """Returns the rows as they are now; TIMESTAMP columns are Arrow timestamps in ms.
+
+        `columns`: only these, in this order. `reader`: who may see what; None sees everything.
+        """
+        ...
+
+
+class Scans:
+    """Gives relations as of now. Each vnode is read at one version; there is no cut through all vnodes."""
+
+    def __init__(
+        self, catalog: Catalog, storage: Storage, system_tables: SystemRows, outside_tables: OutsideTables,
+        small_rows: int = SMALL_ROWS
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._system_tables = system_tables
+        self._outside_tables = outside_tables
+        self._small_rows = small_rows
+
+    def seen_by(self, session: Session) -> _ScansOf:
+        """Returns the scans as a session's user may see them."""
+        return _ScansOf(self, session)
+
+    def relation(self, scan: Scan, reader: Session | None = None) -> ScanRelation:
+        """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT.
+
+        `reader` decides which rows system tables have; None sees all. Other tables must not be asked for by who may
+        not read them.
+        """
+        table = scan.table
+        if table.kind == "system":
+            rows = self._system_tables.read(
+                table.database, table.name, scan.columns or (table.columns[0].name,), reader)
+            return _whole(_epochs(rows))
+        if table.kind == "outside":
+            wanted = [column for column in table.columns if column.name in scan.columns] or [table.columns[0]]
+            return _whole(self._outside_tables.rows(table, wanted))
+        with self._storage.looking():
+            return self._stored(scan, table)
+
+    def _stored(self, scan: Scan, table: Table) -> ScanRelation:
+        columns = [column for column in table.columns if column.name in scan.columns]
+        tags = [tag for tag in table.tags if tag.name in scan.columns]
+        rows_relation = self._rows(scan, columns)
+        names_wanted = "tbname" in scan.columns and table.column("tbname") is None
+        if not tags and not names_wanted:
+            return rows_relation
+        return self._with_children(rows_relation, scan, tags, names_wanted)
+
+    def _rows(self, scan: Scan, columns: Sequence[Column]) -> ScanRelation:
+        table = scan.table
+        database = require_database(table.database, self._catalog)
+        wanted = (table.uid,) if table.kind == "child" else scan.tuids
+        tuids = None if wanted is None else pa.array(wanted, pa.uint64())
+        vgroups = self._vgroups_of_children(table, wanted) if table.kind == "super" and wanted is not None else ()
+        vgroups = vgroups or vgroups_of(database, table)
+        if scan.cuts is not None:
+            return self._between_cuts(scan, scan.cuts, vgroups, columns, tuids)
+        snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups]
+        few = wanted is not None and len(wanted) <= FEW_TABLES
+        if few or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
+            return self._gathered(snapshots, scan, columns, tuids)
+        return self._in_place(snapshots, scan, columns, tuids)
+
+    def _vgroups_of_children(self, table: Table, uids: Sequence[int]) -> tuple[int, ...]:
+        """Returns where these children of a super table are."""
+        return tuple(sorted({child.vgroup_id for child in self._children(table, uids)}))
+
+    def _children(self, table: Table, uids: Sequence[int]) -> list[ChildTable]:
+        """Returns these children of a super table, without those that are gone by now."""
+        found = (self._catalog.child_by_uid(table.uid, uid) for uid in uids)
+        return [child for child in found if child is not None]
+
+    def _gathered(
+        self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
+    ) -> ScanRelation:
+        physical = [column.physical for column in columns]
+        pieces = [snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        rows = pa.concat_tables([piece.select(["_tuid", *physical]) for piece in pieces])
+        return _whole(_epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+
+    def _between_cuts(
+        self, scan: Scan, cuts: tuple[Cut, Cut], vgroups: Sequence[int], columns: Sequence[Column],
+        tuids: pa.Array | None,
+    ) -> ScanRelation:
+        """Returns the rows as of the second cut that were written behind the first."""
+        check_cuts(require_database(scan.table.database, self._catalog).vgroup_ids, *cuts)
+        physical = [column.physical for column in columns]
+        first, last = dict(cuts[0]), dict(cuts[1])
+        pieces = []
+        for vgroup in vgroups:
+            snapshot = self._storage.snapshot(vgroup, scan.table.storage_uid, as_of=last[vgroup])
+            rows = snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts)
+            written = pc.greater(rows.column(VERSION_COLUMN), pa.scalar(first[vgroup], pa.uint64()))
+            pieces.append(rows.filter(written).select(["_tuid", *physical]))
+        return _whole(_epochs(pa.concat_tables(pieces).rename_columns(
+            ["_tuid", *(column.name for column in columns)])))
+
+    def _in_place(
+        self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
+    ) -> ScanRelation:
+        physical = [column.physical for column in columns]
+        relations = [snapshot.to_sql(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        values = ", ".join(["_tuid", *(_named(column) for column in columns)])
+        union = "\nUNION ALL\n".join(f"({relation.sql})" for relation in relations)
+        tables = {name: table for relation in relations for name, table in relation.tables.items()}
+        holds = tuple(hold for relation in relations for hold in (*relation.holds, relation))
+        return ScanRelation(f"SELECT {values} FROM ({union}) AS r", tables, holds)
+
+    def _with_children(
+        self, rows: ScanRelation, scan: Scan, tags: Sequence[Column], names_wanted: bool
+    ) -> ScanRelation:
+        table = scan.table
+        children: Sequence[ChildTable]
+        if table.kind == "child":
+            assert table.vgroup_id is not None
+            children = (ChildTable(table.uid, table.name, table.vgroup_id, table.tag_values),)
+        elif scan.tuids is not None:
+            children = self._children(table, scan.tuids)
+        else:
+            children = self._catalog.children(table.uid)
+        arrays = {"_tuid": pa.array([child.uid for child in children], pa.uint64())}
+        if names_wanted:
+            arrays["tbname"] = pa.array([child.name for child in children], pa.string())
+        for tag in tags:
+            place = table.tags.index(tag)
+            arrays[tag.name] = tag_array(tag, [child.tag_values[place] for child in children])
+        name = f"_children_{next(_numbers)}"
+        joined = ", ".join(f"c.{quote_name(column)}" for column in arrays if column != "_tuid")
+        sql = f"SELECT r.*, {joined} FROM ({rows.sql}) AS r JOIN {name} AS c ON c._tuid = r._tuid"
+        return ScanRelation(sql, {**rows.tables, name: pa.table(arrays)}, rows.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScansOf:
+    """The scans of one session."""
+
+    scans: Scans
+    session: Session
+
+    def relation(self, scan: Scan) -> ScanRelation:
+        return self.scans.relation(scan, self.session)
+
+
+def tag_array(tag: Column, values: Sequence[object]) -> pa.Array:
+    """Returns tag values as compiled SQL expects them: TIMESTAMP as integers."""
+    return pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
+
+
+def _whole(rows: pa.Table) -> ScanRelation:
+    name = f"_rows_{next(_numbers)}"
+    return ScanRelation(f"SELECT * FROM {name}", {name: rows})
+
+
+def _epochs(rows: pa.Table) -> pa.Table:
+    """Returns the table with its timestamps as integers; that copies nothing."""
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type):
+            rows = rows.set_column(place, column.name, rows.column(place).cast(pa.int64()))
+    return rows
+
+
+def _named(column: Column) -> str:
+    value = quote_name(column.physical)
+    if column.type.kind is Kind.TIMESTAMP:
+        value = epoch_of(value, column.type.arrow())
+    return f"{value} AS {quote_name(column.name)}"

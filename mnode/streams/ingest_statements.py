@@ -1,0 +1,388 @@
+"""CREATE, DROP, PAUSE and RESUME INGEST, and all ingests again when the engine starts.
+
+What an ingest does is planned elsewhere, and it runs as streams do, by the same controller; here it gets its record in
+the catalog. It holds no log back: it reads none.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from penstock.common.clock import Clock
+from penstock.common.config import Config
+from penstock.common.connection import Connection, OpenedConnection
+from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError, UnavailableError
+from penstock.common.logging import about, logger
+from penstock.common.paths import DataPaths
+from penstock.common.suggestions import did_you_mean
+from penstock.mnode.access.session import Result
+from penstock.mnode.catalog.catalog_store import Catalog, IngestRecord, PauseCause, Unfinished
+from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
+from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeeper
+from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.coordinator.task_settings import task_settings
+from penstock.mnode.ddl.connections import Connections, problem_text
+from penstock.mnode.ddl.table_statements import Ddl, check_name
+from penstock.mnode.dnode.task_states import TaskStates
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.write.result_store import ResultStore
+from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
+from penstock.planner.streams.ingest_plan import IngestPlan, aimed, plan_ingest
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.schema import Session
+from penstock.sql.tree.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
+from penstock.tasks.protocol.messages import Contact, TaskStatus
+
+_STOP_TIMEOUT_S = 1.5
+_STOP_LATER_S = 60.0
+_CHECKPOINT_TIMEOUT_S = 10.0
+_TOLD_FIRST = ("FAILED", "RETRYING", "STARTING")
+"""The states of tasks that an ingest has if one of its tasks has it, the worst first."""
+
+_log = logger(__name__)
+
+
+class _Keeper(StreamKeeper):
+    """Looks after one ingest."""
+
+    def __init__(self, ingest: IngestRecord, catalog: Catalog, results: ResultStore, states: TaskStates,
+                 connections: Connections) -> None:
+        self._ingest = ingest
+        self._catalog = catalog
+        self._results = results
+        self._states = states
+        self._connections = connections
+        self._user = f"ingest {ingest.name}"
+
+    def next_attempt(self) -> int:
+        attempt = self._catalog.next_ingest_attempt(self._ingest.id).attempt
+        self._results.fence(self._ingest.id, attempt)
+        self._states.fence(self._ingest.id, attempt)
+        return attempt
+
+    def connection(self) -> OpenedConnection:
+        return self._connections.open_for(self._user, self._ingest.connection)
+
+    def note_contact(self, contact: Contact) -> None:
+        self._connections.note_contact(self._user, contact)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestInfo:
+    """How an ingest is. `state`: that of its attempt, as a stream's; RETRYING or FAILED if one of its tasks is.
+
+    Counters are since it was created, but for what was read after its last checkpoint before a crash. `lag`: messages
+    that wait to be read, None if nobody knows.
+    """
+
+    record: IngestRecord
+    state: str
+    reason: str
+    since_ms: int | None
+    plan: IngestPlan | None = None
+    rows: int | None = None
+    messages: int | None = None
+    nbytes: int | None = None
+    errors: int | None = None
+    unknown: int | None = None
+    lag: int | None = None
+    last_refused: str = ""
+    restarts: int = 0
+
+
+class Ingests:
+    """Executes the statements about ingests. `controller` returns what runs streams, `running` the same if it's there.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: Storage,
+        results: ResultStore,
+        states: TaskStates,
+        records: CommitRecords,
+        connections: Connections,
+        paths: DataPaths,
+        config: Config,
+        clock: Clock,
+        controller: Callable[[], Controller],
+        running: Callable[[], Controller | None],
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._results = results
+        self._states = states
+        self._records = records
+        self._connections = connections
+        self._paths = paths
+        self._config = config
+        self._clock = clock
+        self._controller = controller
+        self._running = running
+        self._plans: dict[int, IngestPlan] = {}
+        self._failed: dict[int, tuple[PenstockError, int]] = {}
+        connections.watch(self._connection_altered)
+
+    # --- statements --------------------------------------------------------------------------------------------
+
+    def plan(self, statement: CreateIngest, session: Session, tasks: int | None = None) -> IngestPlan:
+        """Returns what CREATE INGEST would run, having checked everything; changes nothing."""
+        check_name(statement.name, "ingest")
+        kind = self._connections.find(statement.connection).kind
+        return plan_ingest(statement, kind, tasks, self._catalog, session)
+
+    def create(self, statement: CreateIngest, session: Session, ddl: Ddl) -> Result:
+        """Creates an ingest and returns at once; its tasks start in the background."""
+        if self._catalog.ingest(statement.name) is not None:
+            if statement.if_not_exists:
+                return Result()
+            raise AlreadyExistsError(f"ingest {statement.name} already exists")
+        plan = self.plan(statement, session)
+        if plan.dlq is not None and not plan.dlq.target_uid:
+            # Others may share it, so it stays if this one cannot be created.
+            database = require_database(plan.dlq.database, self._catalog)
+            ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
+        record = self._catalog.create_ingest(IngestRecord(
+            0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,
+            statement.connection, session.now_ms, plan.tasks,
+            None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
+        ddl.schema_changed()
+        self.begin(record)
+        return Result()
+
+    def drop(self, statement: DropIngest) -> Result:
+        """Ends an ingest and forgets it; what it has written stays."""
+        ingest = self._find(statement.name, if_exists=statement.if_exists)
+        if ingest is not None:
+            self.drop_record(ingest)
+        return Result()
+
+    def drop_record(self, ingest: IngestRecord) -> None:
+        self._results.forget(ingest.id)
+        self._catalog.drop_ingest(ingest.id)
+        self._plans.pop(ingest.id, None)
+        self._failed.pop(ingest.id, None)
+        self._records.forget(ingest.id)
+        self._states.forget(ingest.id)
+        if self._end_tasks(ingest, _STOP_TIMEOUT_S):
+            self._remove_state(ingest)
+        else:
+            # Whoever drops an ingest doesn't wait for a worker that hangs; its state goes when it has ended.
+            threading.Thread(target=self._remove_later, args=(ingest,), name="penstock-drop", daemon=True).start()
+
+    def pause(self, statement: PauseIngest) -> Result:
+        ingest = self._find(statement.name, if_exists=statement.if_exists)
+        if ingest is not None:
+            self._catalog.set_ingest_wanted(ingest.id, "paused", ingest.wanted_reason)
+            controller = self._running()
+            if controller is not None and ingest.id in controller.stream_states():
+                controller.pause(ingest.id)
+        return Result()
+
+    def resume(self, statement: ResumeIngest) -> Result:
+        """Lets an ingest go on; one that a message was in the way of tries this message again."""
+        ingest = self._find(statement.name, if_exists=statement.if_exists)
+        if ingest is not None:
+            ingest = self._catalog.set_ingest_wanted(ingest.id, "running")
+            controller = self._running()
+            if controller is not None and ingest.id in controller.stream_states():
+                controller.resume(ingest.id)
+            else:
+                self.begin(ingest)
+        return Result()
+
+    # --- the engine's start, and others' orders ------------------------------------------------------------------
+
+    def start_all(self) -> None:
+        """Starts every ingest of the catalog again. One that cannot be planned is FAILED, and the others run."""
+        for ingest in self._catalog.ingests():
+            self.begin(ingest)
+
+    def begin(self, ingest: IngestRecord) -> None:
+        """Plans an ingest of the catalog and starts it; one that cannot be planned is FAILED, with the reason."""
+        try:
+            plan = self._plan_again(ingest)
+            self._plans[ingest.id] = plan
+            self._failed.pop(ingest.id, None)
+            if not self._config.disable_stream:
+                self._run(ingest, plan)
+        except PenstockError as error:
+            _log.error("ingest %s cannot be started: %s", ingest.name, error, extra=about(stream=ingest.name))
+            self._failed[ingest.id] = (error, self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001  whatever is wrong with it, the engine opens and the others run
+            _log.exception("ingest %s cannot be started", ingest.name, extra=about(stream=ingest.name))
+            self._failed[ingest.id] = (InternalError.of(error), self._clock.now_ms())
+
+    def table_altered(self) -> None:
+        """Has ingests whose tables are others by now go on with what they are; one that can't is FAILED."""
+        for ingest in self._catalog.ingests():
+            try:
+                changed = self._plan_again(ingest) != self._plans.get(ingest.id)
+            except PenstockError:
+                changed = True
+            if (changed or ingest.id in self._failed) and self._end_tasks(ingest, _STOP_TIMEOUT_S):
+                self.begin(ingest)
+
+    def writing(self, database: str) -> list[IngestRecord]:
+        """Returns the ingests that write into a database."""
+        found = []
+        for ingest in self._catalog.ingests():
+            target = self._catalog.table_by_uid(ingest.target_uid)
+            if (target is not None and target.database == database) or (ingest.dlq or ("",))[0] == database:
+                found.append(ingest)
+        return found
+
+    def end_at_checkpoint(self, ingest: IngestRecord) -> None:
+        """Ends an ingest's tasks right behind a checkpoint, if there can be one: else more is read again later."""
+        controller = self._running()
+        if controller is None or not self.runs(ingest):
+            return
+        try:
+            controller.pause(ingest.id)
+            controller.checkpoint_now(ingest.id, _CHECKPOINT_TIMEOUT_S)
+        except PenstockError as error:
+            _log.warning("ingest %s is stopped at its last checkpoint: %s", ingest.name, error,
+                         extra=about(stream=ingest.name))
+        controller.stop(ingest.id)
+        # What a worker that hangs may still try to write must not come in between.
+        self._results.forget(ingest.id)
+        self._states.forget(ingest.id)
+
+    def runs(self, ingest: IngestRecord) -> bool:
+        """Whether the controller has the ingest, in whatever state."""
+        controller = self._running()
+        return controller is not None and ingest.id in controller.stream_states()
+
+    def settle(self, ingest: IngestRecord) -> None:
+        """Makes durable what an ingest has written, before a checkpoint counts it as done. Raises StorageError."""
+        table = self._catalog.table_by_uid(ingest.target_uid)
+        names = {table.database} if table is not None else set()
+        if ingest.dlq is not None:
+            names.add(ingest.dlq[0])
+        for name in names:
+            for vgroup_id in require_database(name, self._catalog).vgroup_ids:
+                self._storage.vnode(vgroup_id).sync()
+
+    # --- what is shown -----------------------------------------------------------------------------------------
+
+    def infos(self) -> list[IngestInfo]:
+        """Returns how all ingests are now, in order of creation."""
+        controller = self._running()
+        states = {} if controller is None else controller.stream_states()
+        statuses = [] if controller is None else controller.statuses()
+        found = []
+        for ingest in self._catalog.ingests():
+            mine = [status for status in statuses if status.task.stream_id == ingest.id]
+            report = states.get(ingest.id)
+            plan, failed = self._plans.get(ingest.id), self._failed.get(ingest.id)
+            if failed is not None:
+                found.append(IngestInfo(ingest, "FAILED", problem_text(failed[0]), failed[1], plan))
+            elif report is None:
+                stopped = self._config.disable_stream
+                found.append(IngestInfo(ingest, "STOPPED" if stopped else "STARTING",
+                                        "disableStream is set" if stopped else "", None, plan))
+            else:
+                info = IngestInfo(ingest, report.state, report.reason, report.since_ms, plan, restarts=report.restarts)
+                found.append(_with_tasks(info, mine))
+        return found
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str, *, if_exists: bool) -> IngestRecord | None:
+        ingest = self._catalog.ingest(name)
+        if ingest is None and not if_exists:
+            raise NotFoundError(f"ingest {name} does not exist",
+                                hint=did_you_mean(name, (other.name for other in self._catalog.ingests())))
+        return ingest
+
+    def _plan_again(self, ingest: IngestRecord) -> IngestPlan:
+        """Returns the plan of the ingest's text over the table as it is now."""
+        statement = parse_one(ingest.text)
+        assert isinstance(statement, CreateIngest)
+        session = Session(ingest.database, ingest.time_zone, ingest.created_ms)
+        plan = self.plan(statement, session, ingest.tasks)
+        if plan.target_uid != ingest.target_uid:
+            raise NotFoundError(f"the table of ingest {ingest.name} was dropped", code=TABLE_MISSING,
+                                hint="drop the ingest and create it again")
+        if ingest.dlq is None:
+            return plan
+        table = self._catalog.table(*ingest.dlq)
+        if table is None:
+            raise NotFoundError(f"the DLQ table {'.'.join(ingest.dlq)} was dropped", code=TABLE_MISSING)
+        return aimed(plan, table.uid)
+
+    def _run(self, ingest: IngestRecord, plan: IngestPlan) -> None:
+        settings = replace(task_settings(self._config), state_map_bytes=self._config.state_map_size)
+        self._controller().start(RunningStream(
+            ingest.id, ingest.name, plan, task_graph(plan, plan.database.vgroup_ids), (),
+            _Keeper(ingest, self._catalog, self._results, self._states, self._connections), settings,
+            ingest.wanted == "paused", PauseCause(ingest.wanted_reason) if ingest.wanted_reason else None,
+            self._config.ingest_checkpoint_interval))
+
+    def _connection_altered(self, connection: Connection) -> None:
+        """Has ingests from an altered connection read by what it is now."""
+        controller = self._running()
+        for ingest in self._catalog.ingests():
+            if ingest.connection != connection.name:
+                continue
+            if ingest.id in self._failed:
+                self.begin(ingest)
+            elif controller is not None and self.runs(ingest):
+                try:
+                    controller.use_connection(
+                        ingest.id, self._connections.open_for(f"ingest {ingest.name}", connection.name))
+                except PenstockError as error:
+                    _log.warning("connection %s was altered, but can't be used: %s", connection.name, error,
+                                 extra=about(stream=ingest.name))
+
+    def _end_tasks(self, ingest: IngestRecord, timeout_s: float) -> bool:
+        """Returns whether no task of the ingest is left."""
+        controller = self._running()
+        if controller is None:
+            return True
+        try:
+            controller.stop(ingest.id, timeout_s)
+        except UnavailableError as error:
+            _log.warning("ingest %s is to end, but %s", ingest.name, error, extra=about(stream=ingest.name))
+            return False
+        return True
+
+    def _remove_later(self, ingest: IngestRecord) -> None:
+        if self._end_tasks(ingest, _STOP_LATER_S):
+            self._remove_state(ingest)
+
+    def _remove_state(self, ingest: IngestRecord) -> None:
+        """Removes what is left of an ingest that has ended for good; the vnodes forget how far it was."""
+        directory = self._paths.stream(ingest.id)
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            self._catalog.finish([Unfinished("remove_stream", ingest.id)])
+        for database in self._catalog.databases():
+            for vgroup_id in database.vgroup_ids:
+                if vgroup_id not in self._storage.broken:
+                    self._storage.vnode(vgroup_id).forget_ingest(ingest.id)
+
+
+def _with_tasks(info: IngestInfo, statuses: Iterable[TaskStatus]) -> IngestInfo:
+    """Returns what is known of an ingest, with what its tasks tell."""
+    tasks = list(statuses)
+    if not tasks:
+        return info
+    if info.state == "RUNNING":
+        for state in _TOLD_FIRST:
+            worst = next((task for task in tasks if task.state == state), None)
+            if worst is not None:
+                info = replace(info, state=state, reason=worst.reason, since_ms=worst.since_ms)
+                break
+    lags = [task.messages_lag for task in tasks]
+    return replace(
+        info, rows=sum(task.rows_total or 0 for task in tasks), messages=sum(task.messages for task in tasks),
+        nbytes=sum(task.bytes_in for task in tasks),
+        errors=sum(task.error_rows for task in tasks), unknown=sum(task.unknown_rows for task in tasks),
+        lag=sum(lag or 0 for lag in lags) if any(lag is not None for lag in lags) else None,
+        last_refused=next((task.last_refused for task in tasks if task.last_refused), ""))

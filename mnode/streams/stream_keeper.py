@@ -1,0 +1,103 @@
+"""What the engine does for its running streams: their child tables, attempts, backups and connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from penstock.common.connection import OpenedConnection
+from penstock.common.errors import NotFoundError
+from penstock.mnode.catalog.catalog_store import Catalog, StreamRecord
+from penstock.mnode.coordinator.checkpoint_backups import Backups
+from penstock.mnode.coordinator.running_stream import StreamKeeper
+from penstock.mnode.coordinator.stored_plan import StoredPlan
+from penstock.mnode.ddl.connections import Connections
+from penstock.mnode.dnode.task_states import TaskStates
+from penstock.mnode.query.table_scans import tag_array
+from penstock.mnode.write.result_store import ResultStore
+from penstock.sql.schema import ChildTable, Table
+from penstock.tasks.protocol.messages import Contact
+
+
+class CatalogKeeper(StreamKeeper):
+    """Looks after one stream of the catalog, which runs by a stored plan."""
+
+    def __init__(
+        self, stream: StreamRecord, stored: StoredPlan, catalog: Catalog, results: ResultStore, states: TaskStates,
+        backups: Backups, connections: Connections,
+    ) -> None:
+        self._stream = stream
+        self._stored = stored
+        self._catalog = catalog
+        self._results = results
+        self._states = states
+        self._backups = backups
+        self._connections = connections
+        self._user = f"stream {stream.name}"
+
+    def next_attempt(self) -> int:
+        attempt = self._catalog.next_attempt(self._stream.id).attempt
+        self._results.fence(self._stream.id, attempt)
+        self._states.fence(self._stream.id, attempt)
+        return attempt
+
+    def children(self) -> tuple[bytes, ...]:
+        graph = self._stored.graph
+        left = children_of(self._catalog, self._stream.source_uid, graph.vgroup_ids)
+        if not graph.right_vgroup_ids:
+            return left
+        return left + children_of(self._catalog, self._stream.source_uids[1], graph.right_vgroup_ids)
+
+    def connection(self) -> OpenedConnection | None:
+        outside = self._stored.plan.sink.outside
+        return None if outside is None else self._connections.open_for(self._user, outside.connection)
+
+    def lookup_connection(self) -> OpenedConnection | None:
+        lookup = self._stored.plan.source.lookup
+        if lookup is None or lookup.connection is None:
+            return None
+        return self._connections.open_for(self._user, lookup.connection)
+
+    def recover(self) -> bool:
+        return self._backups.restore(self._stream.id, self._stored.graph.read_vgroup_ids)
+
+    def savepoints(self) -> frozenset[int]:
+        stream = self._catalog.stream_by_id(self._stream.id)
+        if stream is None:
+            return frozenset()
+        return self._backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
+
+    def note_contact(self, contact: Contact) -> None:
+        self._connections.note_contact(self._user, contact)
+
+
+def children_of(
+    catalog: Catalog, source_uid: int, vgroup_ids: Iterable[int], homes: Mapping[int, int] | None = None
+) -> tuple[bytes, ...]:
+    """Returns the child tables of a table per vnode, as a deployment carries them.
+
+    `homes`: the vgroups of child tables that are not where the catalog says. Raises NotFoundError.
+    """
+    table = catalog.table_by_uid(source_uid)
+    if table is None:
+        raise NotFoundError("the source table of the stream was dropped")
+    by_vgroup: dict[int, list[ChildTable]] = {}
+    for child in catalog.children(source_uid):
+        by_vgroup.setdefault((homes or {}).get(child.uid, child.vgroup_id), []).append(child)
+    return tuple(children_ipc(table, by_vgroup.get(vgroup_id, ())) for vgroup_id in vgroup_ids)
+
+
+def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
+    """Returns child tables as a deployment carries them: an Arrow IPC stream of uid, name and the tags by name."""
+    members = list(children)
+    arrays = [pa.array([child.uid for child in members], pa.uint64()),
+              pa.array([child.name for child in members], pa.string())]
+    arrays += [tag_array(tag, [child.tag_values[place] for child in members])
+               for place, tag in enumerate(table.tags)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=["uid", "name", *(f"tag_{n}" for n in range(len(table.tags)))])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,267 @@
+"""The verdict on a running stream, in one line: whom everybody waits for, and why. Pure; looks at reports only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.common.quantities import mebibytes
+from penstock.mnode.coordinator.stream_bounds import state_bytes
+from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
+from penstock.mnode.coordinator.task_monitor import TaskReport
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.worker_nodes import Nodes
+
+Kind = Literal[
+    "down", "silent", "outside", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
+    "healthy"]
+
+_SAME_AGAIN = 3
+"""Attempts that fail for the same cause, from which on it is no passing one."""
+_STATE_FULL = 0.9
+"""Share of its bound from which on state counts as exhausted."""
+_BLOCKED_ENOUGH = 0.2
+"""Share of the last seconds that a task must have been blocked, so that a moment's fullness makes no bottleneck."""
+_SATURATED = 0.85
+"""Share of its time from which on the thread of a stream on one worker has no room left."""
+_FAR_BUSIER = 3
+_FAR_BEHIND, _RECORDS_BEHIND = 4, 10
+"""A vnode is slow if it is so many times as many records behind as the others are, and so many more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`text` is for the operator; `task`: the one it is about, if it is about one."""
+
+    kind: Kind
+    text: str
+    task: TaskId | None = None
+
+
+class Names:
+    """What operators call a stream's tasks: `sink s1/v2` is the one of stream s1 on vnode 2.
+
+    The name of an agg task that is on an snode says so too. `right_vgroup_ids`: the vnodes of a join's right side.
+    """
+
+    def __init__(self, stream: str, nodes: Nodes, right_vgroup_ids: tuple[int, ...] = ()) -> None:
+        self._stream = stream
+        self.nodes = nodes
+        self._right = right_vgroup_ids
+
+    @property
+    def vnodes(self) -> int:
+        return len(self.nodes.vgroup_ids)
+
+    def vnode(self, index: int) -> str:
+        right = index - self.vnodes
+        if 0 <= right < len(self._right):
+            return f"v{self._right[right]} (right side)"
+        return f"v{self.nodes.vgroup_ids[index] if index < self.vnodes else f'?{index}'}"
+
+    def __call__(self, task: TaskId) -> str:
+        name, worker = f"{task.level} {self._stream}/{self.vnode(task.index)}", self.nodes.worker_of(task)
+        return name if worker == task.index or task.level == "source" else f"{name} on {self.nodes.node_of(worker)}"
+
+
+def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> StreamInfo:
+    """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED."""
+    found = verdict(info, reports, names)
+    if found.kind == "stalled":
+        stalled = replace(info.status, state="STALLED", reason=found.text.removeprefix("STALLED: "))
+        return replace(info, status=stalled, verdict=found.text)
+    return replace(info, verdict=found.text)
+
+
+def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict:
+    """Returns what holds a stream up. `reports`: those of its tasks, in whichever order."""
+    if info.status.state != "RUNNING" or info.status.reason:
+        return Verdict("down", _down(info.status))
+    silent = next((report for report in reports if report.silent_s is not None), None)
+    if silent is not None:
+        return Verdict("silent", f"{names(silent.status.task)}: {silent.status.reason}", silent.status.task)
+    away = next((report for report in reports if report.status.state == "RETRYING"), None)
+    if away is not None:
+        return Verdict("outside", f"{names(away.status.task)} can't deliver: {away.status.reason}", away.status.task)
+    stalled = _stalled(reports)
+    if stalled is not None:
+        return Verdict("stalled", f"STALLED: {names(stalled.status.task)} {stalled_reason(stalled)}",
+                       stalled.status.task)
+    full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
+    if full is not None:
+        why = (f"its state of {mebibytes(full.status.state_bytes or 0)} has nearly reached its limit of "
+               f"{mebibytes(full.status.state_capacity or 0)}")
+        return Verdict("state", _sentence(names(full.status.task), why), full.status.task)
+    limited = _near_state_limit(info, reports, names)
+    if limited is not None:
+        return limited
+    end = _end_of_chain(reports) or _held_up(reports) or _saturated(reports, names.nodes)
+    if end is not None:
+        return _bottleneck(end, reports, names)
+    return _at_ease(reports, names)
+
+
+def _down(status: StreamStatus) -> str:
+    text = f"{status.state}: {status.reason}" if status.reason else status.state
+    if status.state != "RESTARTING" or status.alike < _SAME_AGAIN:
+        return text
+    return (f"{text}; {status.alike} attempts in a row have failed in this way, so it won't pass by itself: do what "
+            "it asks for, and the stream goes on; if it asks for nothing, the log has the whole error, and a restart "
+            "of the engine ends all processes that may be in the way")
+
+
+def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict | None:
+    held = state_bytes(report.status for report in reports)
+    if not info.state_limit or held < _STATE_FULL * info.state_limit:
+        return None
+    task = max(reports, key=lambda report: report.status.state_bytes or 0).status.task
+    why = (f"most of the stream's state of {mebibytes(held)}, which has nearly reached its STATE_LIMIT of "
+           f"{mebibytes(info.state_limit)}, is there")
+    return Verdict("state", _sentence(names(task), why), task)
+
+
+def stalled_reason(report: TaskReport) -> str:
+    """Returns why a task counts as stalled."""
+    return f"has work to do and made no progress for {report.stalled_s or 0:.0f} s; was {report.status.state}"
+
+
+def _stalled(reports: Sequence[TaskReport]) -> TaskReport | None:
+    """Returns the task that gets nowhere. One that waits for another is only as stalled as that one is."""
+    by_name = _by_name(reports)
+    for report in reports:
+        if report.stalled_s is not None:
+            end = _follow(report, by_name)
+            if end.stalled_s is not None:
+                return end
+    return None
+
+
+def _end_of_chain(reports: Sequence[TaskReport]) -> TaskReport | None:
+    """Follows who blocks whom to the task at the end, from the task that has been blocked most of all."""
+    blocked = [report for report in reports if report.status.blocked_by and (
+        report.blocked is None or report.blocked >= _BLOCKED_ENOUGH)]
+    if not blocked:
+        return None
+    return _follow(max(blocked, key=lambda report: report.blocked or 0.0), _by_name(reports))
+
+
+def _by_name(reports: Sequence[TaskReport]) -> dict[str, TaskReport]:
+    return {str(report.status.task): report for report in reports}
+
+
+def _follow(report: TaskReport, by_name: dict[str, TaskReport]) -> TaskReport:
+    # Reports are of different moments, so two tasks may seem to wait for each other.
+    seen = {str(report.status.task)}
+    while (name := report.status.blocked_by) and name in by_name and name not in seen:
+        seen.add(name)
+        report = by_name[name]
+    return report
+
+
+def _held_up(reports: Sequence[TaskReport]) -> TaskReport | None:
+    """Returns a task that is held up by nobody in the stream and holds nobody up yet.
+
+    A sink that can't write as fast as results come, or else a source that may not read as fast as rows come.
+    """
+    waiting = [report for report in reports if report.status.blocked_by is None and report.status.task.level != "agg"
+               and _has_more(report) and (report.blocked or 0.0) >= _SATURATED]
+    return max(waiting, key=lambda report: (report.status.task.level == "sink", _waiting(report)), default=None)
+
+
+def _saturated(reports: Sequence[TaskReport], nodes: Nodes) -> TaskReport | None:
+    """Returns the busiest task of the worker whose tasks together leave no time, if some have more to do."""
+    threads: dict[int, list[TaskReport]] = {}
+    for report in reports:
+        threads.setdefault(nodes.worker_of(report.status.task), []).append(report)
+    full = [tasks for tasks in threads.values() if _busy(tasks) >= _SATURATED and any(map(_has_more, tasks))]
+    return _busiest(max(full, key=_busy)) if full else None
+
+
+def _busy(tasks: Sequence[TaskReport]) -> float:
+    return sum(report.busy or 0.0 for report in tasks)
+
+
+def _busiest(tasks: Sequence[TaskReport]) -> TaskReport:
+    return max(tasks, key=lambda report: report.busy or 0.0)
+
+
+def _has_more(report: TaskReport) -> bool:
+    return bool(report.lag) or _waiting(report) > 0
+
+
+def _waiting(report: TaskReport) -> int:
+    return report.status.input_bytes + report.status.aside_bytes
+
+
+def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:
+    task = end.status.task
+    why, kind = _why(end)
+    if task.level == "source" and any(report.status.blocked_by == str(task) for report in reports):
+        why += "; others are ahead of its rows by more than MAX_SKEW, and wait"
+    if kind in ("sink", "source"):
+        return Verdict(kind, _sentence(names(task), why), task)
+    behind = _far_behind(reports)
+    if behind == names.nodes.worker_of(task):
+        others = max(report.lag or 0 for report in reports if report.status.task.index != behind)
+        lag = max(report.lag or 0 for report in reports if report.status.task.index == behind)
+        text = f"vnode {names.vnode(behind)} is {lag} records behind, the others at most {others}; "
+        return Verdict("vnode", text + _sentence(names(task), why), task)
+    siblings = [report for report in reports if report.status.task.level == "agg" and report is not end]
+    if kind == "busy" and task.level == "agg" and siblings and (
+            (end.busy or 0.0) >= _FAR_BUSIER * (_busiest(siblings).busy or 0.0)):
+        why = f"its groups are far more work than those of its siblings, {end.busy:.0%} busy against at most " \
+              f"{_busiest(siblings).busy or 0.0:.0%}"
+        return Verdict("skew", _sentence(names(task), why), task)
+    return Verdict(kind, _sentence(names(task), why), task)
+
+
+def _why(end: TaskReport) -> tuple[str, Kind]:
+    status = end.status
+    kind: Kind = "sink" if status.task.level == "sink" else "source"
+    if end.blocked is None or end.blocked >= (end.busy or 0.0):
+        if status.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
+            return status.limit, kind
+        if kind == "sink" and status.state in ("WRITING", "RATE_LIMITED"):
+            return "its writes are acknowledged slowly", "sink"
+    busy = end.busy
+    if busy is None:
+        return f"{status.state}, {status.reason}" if status.reason else status.state, "busy"
+    if end.udf is not None and busy > 0 and 2 * end.udf >= busy:
+        return f"{end.udf:.0%} of its time goes into the function {status.slowest_udf}", "function"
+    return f"busy {busy:.0%} of the time", "busy"
+
+
+def _far_behind(reports: Sequence[TaskReport]) -> int | None:
+    """Returns the place of the one vnode that is far more records behind than all others."""
+    lags: dict[int, int] = {}
+    for report in reports:
+        if report.lag is not None:
+            lags[report.status.task.index] = report.lag
+    if len(lags) < 2:
+        return None
+    *_, others, most = sorted(lags.values())
+    if most < others * _FAR_BEHIND + _RECORDS_BEHIND:
+        return None
+    return next(index for index, lag in lags.items() if lag == most)
+
+
+def _at_ease(reports: Sequence[TaskReport], names: Names) -> Verdict:
+    if not reports:
+        return Verdict("healthy", "healthy")
+    if not any(_has_more(report) or report.rows_in_rate for report in reports):
+        return Verdict("idle", "idle: everything is read, and nothing new comes")
+    busiest = _busiest(reports)
+    if busiest.busy is None:
+        return Verdict("healthy", "healthy")
+    return Verdict("healthy", f"healthy: {names(busiest.status.task)} is the busiest, {busiest.busy:.0%} of the time",
+                   busiest.status.task)
+
+
+def _state_share(report: TaskReport) -> float:
+    status = report.status
+    return (status.state_bytes or 0) / status.state_capacity if status.state_capacity else 0.0
+
+
+def _sentence(name: str, why: str) -> str:
+    return f"{name} is the bottleneck: {why}"

@@ -1,0 +1,125 @@
+"""DELETE: takes its condition apart into one range of time and conditions on tags, refuses everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.mnode.access.session import Result
+from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.name_lookup import require_database, require_table
+from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
+from penstock.planner.bind.scopes import conjuncts, unwrapped
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.sql.schema import Session, Table
+from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
+
+NO_TIME_RANGE = 0x2655
+_COMPARISONS = (exp.GT, exp.GTE, exp.LT, exp.LTE, exp.EQ)
+_FIRST, _LAST = -(2**63), 2**63 - 1
+
+Planner = Callable[[Query, Session], BatchPlan]
+QueryRunner = Callable[[Query, Session], Result]
+
+
+class Deletes:
+    """Executes DELETE."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, plan: Planner, run_query: QueryRunner) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._plan = plan
+        self._run_query = run_query
+
+    def delete(self, statement: Delete, text: str, session: Session) -> Result:
+        """Deletes the rows in a range of time of a table, or of those child tables whose tags fit.
+
+        `InvalidStatementError` (0x2655) for every other condition. A reversed range deletes nothing.
+        """
+        table = require_table(statement.name, session, self._catalog, text)
+        if table.kind == "system":
+            raise InvalidStatementError(f"{statement.name} is a system table")
+        first, last = _FIRST, _LAST
+        tag_conditions: list[exp.Expression] = []
+        for condition in conjuncts(statement.where):
+            if self._is_tag_condition(condition, table):
+                tag_conditions.append(condition)
+                continue
+            low, high = self._range(condition, statement.name, table, session)
+            first, last = max(first, low), min(last, high)
+        if first > last:
+            return Result()
+        for vgroup_id, uids in self._places(table, statement.name, tag_conditions, session).items():
+            self._storage.vnode(vgroup_id).delete(table.storage_uid, uids, first, last)
+        return Result()
+
+    def _is_tag_condition(self, condition: exp.Expression, table: Table) -> bool:
+        names = {column.name for column in condition.find_all(exp.Column)}
+        known = {tag.name for tag in table.tags} | {"tbname"}
+        return bool(names) and names <= known
+
+    def _range(
+        self, condition: exp.Expression, name: Name, table: Table, session: Session
+    ) -> tuple[int, int]:
+        """Returns the inclusive range of time that a comparison means."""
+        refused = InvalidStatementError(
+            f"DELETE takes one range of {table.time_column.name}, and conditions on tags, joined by AND",
+            code=NO_TIME_RANGE)
+        if isinstance(condition, exp.Between):
+            sides: list[exp.Expression] = [condition.this]
+            others = [condition.args["low"], condition.args["high"]]
+        elif isinstance(condition, _COMPARISONS):
+            sides, others = [condition.this, condition.expression], []
+        else:
+            raise refused
+        columns = list(condition.find_all(exp.Column))
+        times = (table.time_column.name, "_rowts", "_c0")
+        if len(columns) != 1 or columns[0].name not in times or columns[0] not in map(unwrapped, sides):
+            raise refused
+        if any(other.find(exp.Column) is not None for other in others):
+            raise refused
+        item = SelectItem(exp.column(exp.to_identifier(table.time_column.name, quoted=True)), None, "")
+        scan = self._plan(Select((item,), TableSource(name), where=condition), session).scans[0]
+        if scan.first_ts is None and scan.last_ts is None:
+            raise refused
+        return (_FIRST if scan.first_ts is None else scan.first_ts), (_LAST if scan.last_ts is None else scan.last_ts)
+
+    def _places(
+        self, table: Table, name: Name, conditions: list[exp.Expression], session: Session
+    ) -> dict[int, list[int] | None]:
+        """Returns what to delete by vgroup: child tables, or None for all of them."""
+        database = require_database(table.database, self._catalog)
+        if table.kind != "super":
+            assert table.vgroup_id is not None
+            if conditions and not self._matching(Name(table.super_name or "", table.database), [
+                *conditions, _named(table.name)], session):
+                return {}
+            return {table.vgroup_id: [table.uid]}
+        if not conditions:
+            return dict.fromkeys(vgroups_of(database, table))
+        places: dict[int, list[int] | None] = {}
+        for child_name in self._matching(name, conditions, session):
+            found = self._catalog.child(database.name, child_name)
+            if found is not None:
+                uids = places.setdefault(found[1].vgroup_id, [])
+                assert uids is not None
+                uids.append(found[1].uid)
+        return places
+
+    def _matching(self, name: Name, conditions: list[exp.Expression], session: Session) -> list[str]:
+        """Returns the names of the child tables whose tags meet the conditions."""
+        where = conditions[0]
+        for condition in conditions[1:]:
+            where = exp.And(this=where, expression=condition)
+        item = SelectItem(exp.column("tbname"), None, "tbname")
+        query = Select((item,), TableSource(name), tags_only=True, where=where)
+        table = self._run_query(query, session).table
+        assert table is not None
+        names: list[str] = table.column(0).to_pylist()
+        return names
+
+
+def _named(name: str) -> exp.Expression:
+    return exp.EQ(this=exp.column("tbname"), expression=exp.Literal.string(name))

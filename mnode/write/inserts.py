@@ -1,0 +1,444 @@
+"""INSERT in all its forms: the whole statement is read and checked first, then written vnode by vnode.
+
+Nothing is written if anything in the statement is wrong. Between vnodes, and between records of a long statement,
+there is no atomicity, as in TDengine: if a disk fails half-way, some rows may be there; writing all of them again is
+harmless, since rows are upserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
+from penstock.common.suggestions import did_you_mean
+from penstock.mnode.access.session import Result
+from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.name_lookup import (
+    COLUMN_MISSING,
+    database_of,
+    require_column,
+    require_database,
+    require_table,
+    table_missing,
+)
+from penstock.mnode.ddl.child_creation import Children, check_child_name
+from penstock.mnode.ddl.tag_values import read_tags
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.write.arrow_rows import read_parquet, slices
+from penstock.mnode.write.csv_rows import CsvBlock, read_csv
+from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, ranks_of
+from penstock.sql.dialect.parser import parse_table_name
+from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.fitting import fitted
+from penstock.sql.rows.values import read_values
+from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
+from penstock.sql.time_bounds import LATEST, oldest_allowed
+from penstock.sql.tree.statements import Insert, InsertTarget, Name, Query
+from penstock.sql.types import DataType, Kind
+
+TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
+
+# Rows in one record of the log: readers take a record as a whole, and lock out other writers for so long.
+_RECORD_ROWS = 1 << 17
+_OUT_OF_RANGE = 0x060B
+_BAD_COLUMNS = 0x263F
+
+_Coming = dict[tuple[str, str], tuple[Table, dict[str, tuple[TagValue, ...]]]]
+"""Children that an INSERT creates, by database and name: super table, and tag values by the child's name."""
+
+_Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
+
+QueryRunner = Callable[[Query, Session], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Checked rows for one storage table. Either all belong to one table, or `names` holds each row's child table.
+
+    `batch` has physical columns. `children` are those of `names` if all of them were there; else `tags` holds the tag
+    values of children that may have to be created.
+    """
+
+    database: Database
+    storage: Table
+    batch: pa.RecordBatch
+    uid: int | None = None
+    vgroup_id: int | None = None
+    names: pa.DictionaryArray | None = None
+    tags: dict[str, tuple[TagValue, ...]] = field(default_factory=dict)
+    children: dict[str, ChildTable] | None = None
+
+
+class Inserts:
+    """Executes INSERT; safe for many threads."""
+
+    def __init__(
+        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner,
+        pool: Executor,
+    ) -> None:
+        """`pool` runs the parts of one statement that go to different vnodes."""
+        self._catalog = catalog
+        self._storage = storage
+        self._children = children
+        self._clock = clock
+        self._run_query = run_query
+        self._pool = pool
+
+    def close(self) -> None:
+        """Waits for writes under way."""
+        self._pool.shutdown(wait=True)
+
+    def insert(self, statement: Insert, text: str, session: Session) -> Result:
+        """Writes the rows and returns how many were given."""
+        coming: _Coming = {}
+        rows = [part for target in statement.targets for part in self._read(target, text, session, coming)]
+        return self._write(rows)
+
+    def write(self, all_rows: Sequence[Rows]) -> Result:
+        """Writes rows that are checked already, in this order, creating the child tables that don't exist."""
+        return self._write(all_rows)
+
+    def create_children(self, all_rows: Sequence[Rows]) -> None:
+        """Creates the child tables of these rows that don't exist."""
+        self._create_children(all_rows)
+
+    def insert_arrow(self, table: str, rows: pa.Table, session: Session, first_row: int = 0) -> Result:
+        """Writes the rows of an Arrow table, columns by name. See `Cursor.insert_arrow`.
+
+        `first_row` is the number, from 0, that errors count rows from.
+        """
+        target = self._named_table(table, session)
+        columns = [self._arrow_column(target, name) for name in rows.column_names]
+        return self._write(self._from_arrow(target, columns, rows, first_row=first_row))
+
+    def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, session: Session) -> Result:
+        """Writes the lines of a piece of a CSV file; `names` are its columns (None: those of the table)."""
+        target = self._named_table(table, session)
+        database = require_database(target.database, self._catalog)
+        if names is None and target.kind == "super":
+            raise InvalidStatementError(
+                f"{table} is a super table: name the columns of the file, tbname among them", code=_BAD_COLUMNS)
+        columns = list(target.columns) if names is None else [self._arrow_column(target, name) for name in names]
+        self._check_keys(target, columns)
+        batch = read_csv(block, columns, Constants(database.precision, session.time_zone, session.now_ms))
+        return self._write([self._rows(database, target, columns, batch, {}, block.first_line - 1)])
+
+    def _named_table(self, name: str, session: Session) -> Table:
+        return self._writable_table(parse_table_name(name), session)
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _read(self, target: InsertTarget, text: str, session: Session, coming: _Coming) -> list[Rows]:
+        table, child_tags = self._target_table(target, text, session, coming)
+        database = require_database(table.database, self._catalog)
+        if target.query is not None:
+            return self._read_query(target, target.query, table, session)
+        by_name = target.file is not None and target.columns is None and target.file.lower().endswith(".parquet")
+        columns = [] if by_name else self._columns(target, table, child_tags)
+        if target.rows is not None:
+            batch = read_values(
+                target.rows, target.rows_offset, columns, precision=database.precision,
+                time_zone=session.time_zone, now_ms=session.now_ms)
+            return [self._rows(database, table, columns, batch, child_tags)]
+        assert target.file is not None
+        path = Path(target.file).expanduser()
+        try:
+            if path.suffix.lower() == ".parquet":
+                found = read_parquet(path, target.columns)
+                columns = [self._file_column(name, table, child_tags) for name in found.column_names]
+                return self._from_arrow(table, columns, found, child_tags)
+            constants = Constants(database.precision, session.time_zone, session.now_ms)
+            batch = read_csv(CsvBlock.of_file(path), columns, constants)
+            return [self._rows(database, table, columns, batch, child_tags)]
+        except PenstockError as error:
+            message = error.message if str(path) in error.message else f"{path}, {error.message}"
+            raise type(error)(message, code=error.code, hint=error.hint) from error
+
+    def _target_table(
+        self, target: InsertTarget, text: str, session: Session, coming: _Coming
+    ) -> tuple[Table, dict[str, tuple[TagValue, ...]]]:
+        """Returns the table, and for a child that USING creates: its super table, its name and tag values."""
+        database = database_of(target.name, session, self._catalog, text)
+        if target.using is None:
+            created = coming.get((database.name, target.name.name))
+            return created or (self._writable_table(target.name, session, text), {})
+        existing = self._catalog.table(database.name, target.name.name)
+        if existing is not None and existing.kind == "child":
+            return existing, {}
+        parent = require_table(target.using, session, self._catalog, text)
+        if parent.kind != "super":
+            raise InvalidStatementError(f"{target.using} is not a super table")
+        if existing is not None:
+            raise InvalidStatementError(f"{target.name} is not a child table of {target.using}")
+        if parent.database != database.name:
+            raise InvalidStatementError(f"{target.name} must be in the database of {parent.database}.{parent.name}")
+        name = check_child_name(target.name.name)
+        tags = read_tags(parent, target.tag_names, target.tag_values, database.precision, session)
+        return coming.setdefault((database.name, name), (parent, {name: tags}))
+
+    def _writable_table(self, name: Name, session: Session, text: str = "") -> Table:
+        table = require_table(name, session, self._catalog, text)
+        if table.kind == "system":
+            raise InvalidStatementError(f"{name} is a system table")
+        return table
+
+    def _columns(
+        self, target: InsertTarget, table: Table, child_tags: Mapping[str, tuple[TagValue, ...]]
+    ) -> list[Column]:
+        """Returns the columns that a row's values are for."""
+        super_form = table.kind == "super" and not child_tags
+        if target.columns is None:
+            if super_form:
+                raise InvalidStatementError(
+                    f"{target.name} is a super table: name the columns, tbname among them", code=_BAD_COLUMNS,
+                    hint=f"INSERT INTO {target.name} (tbname, {table.time_column.name}, ...) VALUES (...)")
+            return list(table.columns)
+        if not super_form:
+            columns = [require_column(name, table.columns, table) for name in target.columns]
+        else:
+            columns = [self._arrow_column(table, name) for name in target.columns]
+        self._check_keys(table, columns)
+        return columns
+
+    def _arrow_column(self, table: Table, name: str) -> Column:
+        if table.kind != "super":
+            return require_column(name, table.columns, table)
+        if name == TBNAME.name:
+            return TBNAME
+        column = table.column(name)
+        if column is None:
+            known = [TBNAME.name, *(c.name for c in (*table.columns, *table.tags))]
+            raise NotFoundError(f"column {name} does not exist in {table.name}", code=COLUMN_MISSING,
+                                hint=did_you_mean(name, known))
+        return column
+
+    def _file_column(self, name: str, table: Table, child_tags: Mapping[str, tuple[TagValue, ...]]) -> Column:
+        """Returns the column that a file's column of this name is for."""
+        return require_column(name, table.columns, table) if child_tags else self._arrow_column(table, name)
+
+    def _check_keys(self, table: Table, columns: Sequence[Column]) -> None:
+        needed = [table.time_column, *([table.key_column] if table.key_column is not None else [])]
+        for key in needed:
+            if key not in columns:
+                raise InvalidStatementError(f"the key column {key.name} is missing", code=_BAD_COLUMNS)
+
+    def _read_query(
+        self, target: InsertTarget, query: Query, table: Table, session: Session
+    ) -> list[Rows]:
+        columns = self._columns(target, table, {})
+        result = self._run_query(query, session).table
+        assert result is not None
+        if result.num_columns != len(columns):
+            raise InvalidStatementError(
+                f"the query gives {result.num_columns} columns, {len(columns)} are to be inserted", code=_BAD_COLUMNS)
+        return self._from_arrow(table, columns, result)
+
+    def _from_arrow(
+        self,
+        table: Table,
+        columns: Sequence[Column],
+        rows: pa.Table,
+        child_tags: dict[str, tuple[TagValue, ...]] | None = None,
+        first_row: int = 0,
+    ) -> list[Rows]:
+        self._check_keys(table, columns)
+        database = require_database(table.database, self._catalog)
+        if len({column.name for column in columns}) < len(columns):
+            raise InvalidStatementError("a column is given twice", code=_BAD_COLUMNS)
+        names = [column.physical for column in columns]
+        parts = []
+        for start, part in slices(rows, first_row):
+            arrays = [fitted(column, part.column(place), start) for place, column in enumerate(columns)]
+            batch = pa.RecordBatch.from_arrays(arrays, names=names)
+            parts.append(self._rows(database, table, columns, batch, child_tags or {}, start))
+        return parts
+
+    def _rows(
+        self,
+        database: Database,
+        table: Table,
+        columns: Sequence[Column],
+        batch: pa.RecordBatch,
+        child_tags: dict[str, tuple[TagValue, ...]],
+        first_row: int = 0,
+    ) -> Rows:
+        """Returns rows that can be written: keys are there and in range, child tables have possible names.
+
+        `first_row` is the number (from 0) of the batch's first row, for errors.
+        """
+        self._check_times(database, table, batch, first_row)
+        key = table.key_column
+        if key is not None and batch.column(key.physical).null_count:
+            raise InvalidValueError(f"the key column {key.name} must not be NULL")
+        if table.kind != "super":
+            parent = table
+            if table.kind == "child":
+                assert table.super_uid is not None
+                found = self._catalog.table_by_uid(table.super_uid)
+                if found is None:
+                    raise table_missing(Name(table.name, table.database), Session(), self._catalog)
+                parent = found
+            return Rows(database, parent, batch, table.uid, table.vgroup_id)
+        if child_tags:
+            (name,) = child_tags
+            names = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), [name])
+            return Rows(database, table, batch, names=names, tags=child_tags)
+        if TBNAME not in columns:
+            raise InvalidStatementError(
+                f"{table.name} is a super table: tbname must be among the columns", code=_BAD_COLUMNS)
+        return self._super_rows(database, table, columns, batch)
+
+    def _super_rows(
+        self, database: Database, table: Table, columns: Sequence[Column], batch: pa.RecordBatch
+    ) -> Rows:
+        names = _plain_codes(batch.column(columns.index(TBNAME)))
+        if names.indices.null_count:
+            check_child_name(None)
+        kept = batch.select([column.physical for column in columns if column in table.columns])
+        texts = names.dictionary.to_pylist()
+        children = self._children.known(table, texts)
+        if children is not None:
+            return Rows(database, table, kept, names=names, children=children)
+        first_rows = _first_rows(names.indices.to_numpy(), len(texts))
+        tags: dict[str, tuple[TagValue, ...]] = {}
+        tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
+        for text, row in zip(texts, first_rows.tolist(), strict=True):
+            name = check_child_name(text)
+            if self._catalog.child(database.name, name) is not None:
+                tags[name] = ()
+                continue
+            tags[name] = tuple(_tag_value(tag_columns.get(tag.name), row) for tag in table.tags)
+        return Rows(database, table, kept, names=names, tags=tags)
+
+    def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch, first_row: int) -> None:
+        times = batch.column(table.time_column.physical)
+        if times.null_count:
+            raise InvalidValueError(f"the primary timestamp {table.time_column.name} must not be NULL")
+        if not batch.num_rows:
+            return
+        values: np.ndarray[tuple[int], np.dtype[np.int64]] = times.to_numpy().view(np.int64)
+        oldest, latest = oldest_allowed(database, self._clock.now_ms()), LATEST[database.precision]
+        if int(values.min()) < oldest or int(values.max()) > latest:
+            row = int(np.flatnonzero((values < oldest) | (values > latest))[0])
+            raise InvalidValueError(
+                f"row {first_row + row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
+                hint=f"KEEP allows {oldest} to {latest}")
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _write(self, all_rows: Sequence[Rows]) -> Result:
+        self._create_children(all_rows)
+        batches: dict[int, dict[int, list[pa.RecordBatch]]] = {}
+        total = 0
+        for rows in all_rows:
+            total += rows.batch.num_rows
+            for vgroup_id, batch in self._placed(rows):
+                pending = batches.setdefault(vgroup_id, {}).setdefault(rows.storage.uid, [])
+                pending.append(batch)
+        wal_level = max((rows.database.options.wal_level for rows in all_rows), default=1)
+        if len(batches) == 1 or not pays_threads(total, wal_level):
+            for vgroup_id, tables in batches.items():
+                self._write_vgroup(vgroup_id, tables)
+            return Result(affected=total)
+        running: list[Future[None]] = [
+            self._pool.submit(self._write_vgroup, vgroup_id, tables) for vgroup_id, tables in batches.items()]
+        errors = [error for future in running if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return Result(affected=total)
+
+    def _create_children(self, all_rows: Sequence[Rows]) -> None:
+        wanted: dict[int, tuple[Table, dict[str, tuple[TagValue, ...]]]] = {}
+        for rows in all_rows:
+            if rows.tags:
+                _, tags = wanted.setdefault(rows.storage.uid, (rows.storage, {}))
+                for name, values in rows.tags.items():
+                    tags.setdefault(name, values)
+        for parent, tags in wanted.values():
+            self._children.ensure(parent, tags)
+
+    def _placed(self, rows: Rows) -> list[tuple[int, pa.RecordBatch]]:
+        """Returns (vgroup, batch with `_tuid`) pairs; rows stay in order within a vgroup."""
+        batch = rows.batch
+        if not batch.num_rows:
+            return []
+        if rows.uid is not None:
+            assert rows.vgroup_id is not None
+            return [(rows.vgroup_id, _with_tuid(batch, pa.repeat(pa.scalar(rows.uid, pa.uint64()), batch.num_rows)))]
+        assert rows.names is not None
+        children = rows.children
+        if children is None:
+            tags = rows.tags or dict.fromkeys(rows.names.dictionary.to_pylist(), ())
+            children = self._children.ensure(rows.storage, tags)
+        known = [children[name] for name in rows.names.dictionary.to_pylist()]
+        return place_by_index(batch, rows.names.indices.to_numpy(), known)
+
+    def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
+        for table_uid, batches in tables.items():
+            for batch in _joined(batches):
+                for start in range(0, batch.num_rows, _RECORD_ROWS):
+                    self._storage.write(vgroup_id, table_uid, batch.slice(start, _RECORD_ROWS))
+
+
+def place_by_index(
+    batch: pa.RecordBatch, index: np.ndarray[tuple[int], np.dtype[np.int32]], children: Sequence[ChildTable]
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits rows over the vgroups of their child tables: (vgroup, batch with `_tuid`).
+
+    `index` tells for each row which of `children` it belongs to. Rows of one child table stay in their order.
+    """
+    uids = np.array([child.uid for child in children], np.uint64)
+    vgroups = np.array([child.vgroup_id for child in children], np.int64)
+    order = order_of(ranks_of(uids, vgroups)[index])
+    if order is not None:
+        batch, index = batch.take(pa.array(order)), index[order]
+    return by_vgroup(_with_tuid(batch, pa.array(uids[index])), vgroups[index])
+
+
+def _with_tuid(batch: pa.RecordBatch, uids: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([uids, *batch.columns], names=["_tuid", *batch.schema.names])
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Joins neighbours that have the same columns, so that a statement costs few writes; the order stays."""
+    groups: list[list[pa.RecordBatch]] = []
+    for batch in batches:
+        if groups and groups[-1][0].schema.equals(batch.schema):
+            groups[-1].append(batch)
+        else:
+            groups.append([batch])
+    return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
+
+
+def _plain_codes(names: pa.Array) -> pa.DictionaryArray:
+    """Returns names as a dictionary with codes of 32 bits, that has each name once and only names that occur."""
+    if not pa.types.is_dictionary(names.type):
+        return names.dictionary_encode()
+    used = names.indices.dictionary_encode()
+    dictionary = names.dictionary.take(used.dictionary).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(dictionary.indices.take(used.indices), dictionary.dictionary)
+
+
+def _first_rows(codes: _Codes, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Returns the first row of each code below `count`, all of which occur."""
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of rows with the same code the last one written stays
+    return first
+
+
+def _tag_value(column: pa.Array | None, row: int) -> TagValue:
+    if column is None:
+        return None
+    scalar = column[row]
+    if pa.types.is_timestamp(column.type):
+        instant: int | None = scalar.value
+        return instant
+    value: TagValue = scalar.as_py()
+    return value

@@ -1,0 +1,244 @@
+"""The dnode's side of sink tasks: writes their results, creates child tables, and refuses what is out of date."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from dataclasses import asdict
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.errors import NotFoundError, StaleAttemptError
+from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.name_lookup import TABLE_MISSING
+from penstock.mnode.ddl.child_creation import Children
+from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
+from penstock.mnode.write.result_children import Places, ResultChildren
+from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
+from penstock.planner.bind.binder import children_table
+from penstock.sql.schema import Table
+from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest, StoreRequest, TableRequest
+from penstock.vnode.store.delivery import IngestDelivery
+from penstock.wal.record import TUID_COLUMN
+
+CHILD, OPERATION, OFFSET = "_child", "_op", "_offset"
+UPSERT, DELETE, REPLACE = 0, 1, 2
+_SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
+
+_Index = Places
+
+
+class ResultStore:
+    """Performs result writes of all streams; safe for many threads, and cheap for child tables that exist."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, children: Children, pool: Executor) -> None:
+        """`pool` runs the parts of one write that go to different vnodes."""
+        self._catalog = catalog
+        self._storage = storage
+        self._children = children
+        self._lock = threading.Lock()
+        self._attempts: dict[int, int] = {}
+        #: a task may write into another table besides, for what it can't use
+        self._known: dict[tuple[TaskId, int], ResultChildren] = {}
+        self._pool = pool
+
+    def close(self) -> None:
+        """Waits for writes under way."""
+        self._pool.shutdown(wait=True)
+
+    def fence(self, stream_id: int, attempt: int) -> None:
+        """From now on only this attempt of the stream (or a later one) may write."""
+        with self._lock:
+            self._attempts[stream_id] = max(attempt, self._attempts.get(stream_id, 0))
+
+    def forget(self, stream_id: int) -> None:
+        """From now on no attempt of the stream may write."""
+        with self._lock:
+            self._attempts.pop(stream_id, None)
+            for known in [known for known in self._known if known[0].stream_id == stream_id]:
+                del self._known[known]
+
+    def write_results(self, write: ResultWrite) -> None:
+        """Performs one write call; returns when all of it is acknowledged by the vnodes.
+
+        `StaleAttemptError` if the stream is gone or a later attempt is known, `NotFoundError` if the result table
+        is gone, `AlreadyExistsError` if a child's name belongs to another table, `StorageError`.
+        """
+        self._check_attempt(write)
+        target = self._catalog.table_by_uid(write.target_uid)
+        if target is None:
+            raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
+        index = np.asarray(write.rows.column(CHILD).to_numpy(), np.int64)
+        children = self._children_of(target, write)
+        children.learn(target, index)
+        operations = np.asarray(write.rows.column(OPERATION).to_numpy(), np.uint8)
+        if not operations.any():
+            self._upsert(target, children, write, write.rows, index)
+            return
+        deleted = np.flatnonzero(operations == DELETE)
+        upserted = np.flatnonzero(operations != DELETE)
+        replacing = np.flatnonzero(operations == REPLACE)
+        if len(replacing):
+            self._delete_others(target, children, write.rows, index, replacing)
+        if len(deleted):
+            upserted = self._delete(target, children, write.rows, index, deleted, upserted)
+        if len(upserted):
+            self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted])
+
+    def read(self, request: StoreRequest) -> pa.Table:
+        """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
+
+        For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing. For a
+        TableRequest: the columns that it names, of all rows there are, or of a super table's children. Raises
+        NotFoundError if that was dropped.
+        """
+        table = self._catalog.table_by_uid(request.table_uid)
+        if isinstance(request, TableRequest):
+            if table is not None and table.kind == "super":
+                return children_table(table, self._catalog).select(request.columns)
+            if table is None or table.vgroup_id is None:
+                raise NotFoundError("the table that is looked up in was dropped", hint="DROP the stream")
+            return self._storage.snapshot(table.vgroup_id, table.storage_uid).to_arrow(list(request.columns))
+        if table is not None and table.vgroup_id not in (None, request.vgroup_id):
+            return _nothing_of(table, request)
+        snapshot = self._storage.snapshot(request.vgroup_id, request.table_uid, as_of=request.as_of)
+        if isinstance(request, SpanRequest):
+            span = snapshot.span(request.first_ts, request.last_ts)
+            return pa.Table.from_pylist([] if span is None else [asdict(span)], schema=_SPAN)
+        return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _check_attempt(self, write: ResultWrite) -> None:
+        known = self._attempts.get(write.stream_id)
+        if known is None:
+            raise StaleAttemptError(f"stream {write.stream_id:x} is not running: {write.task} must stop")
+        if write.attempt < known:
+            raise StaleAttemptError(
+                f"attempt {write.attempt} of stream {write.stream_id:x} was superseded by {known}",
+                hint=f"{write.task} must stop")
+
+    def _children_of(self, target: Table, write: ResultWrite) -> ResultChildren:
+        """Returns what is known of the children that a write numbers: the same for all writes with the same list."""
+        known = self._known.get((write.task, target.uid))
+        if known is None or known.wanted is not write.children:
+            known = ResultChildren(target, write.children, self._catalog, self._children)
+            self._known[write.task, target.uid] = known
+        return known
+
+    def _delete(
+        self,
+        target: Table,
+        children: ResultChildren,
+        rows: pa.RecordBatch,
+        index: _Index,
+        deleted: _Index,
+        upserted: _Index,
+    ) -> _Index:
+        """Deletes keys, and returns the upserts that remain: those whose key isn't deleted again behind them."""
+        times = _times(rows, target)
+        last_delete: dict[tuple[int, int], int] = {}
+        for row in deleted.tolist():
+            last_delete[int(index[row]), int(times[row])] = row
+        self._delete_times(target, children, last_delete)
+        perhaps = upserted[np.isin(times[upserted], times[deleted])].tolist()
+        gone = [row for row in perhaps if last_delete.get((int(index[row]), int(times[row])), -1) > row]
+        return np.setdiff1d(upserted, np.array(gone, np.int64), assume_unique=True)
+
+    def _delete_others(
+        self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index
+    ) -> None:
+        """Deletes the times at which there is a row with another key than the one that is to be the only one there."""
+        key = target.key_column
+        assert key is not None
+        times = _times(rows, target)
+        keys = rows.column(key.name).to_pylist()
+        wanted = {(int(children.uids[index[row]]), int(times[row])): (int(index[row]), keys[row])
+                  for row in replacing.tolist()}
+        places: dict[int, list[tuple[int, int]]] = {}
+        for (uid, ts), (child, _) in wanted.items():
+            places.setdefault(int(children.vgroups[child]), []).append((uid, ts))
+        stale: set[tuple[int, int]] = set()
+        for vgroup_id, found in places.items():
+            uids = pa.array(sorted({uid for uid, _ in found}), pa.uint64())
+            first, last = min(ts for _, ts in found), max(ts for _, ts in found)
+            stored = self._storage.snapshot(vgroup_id, target.uid).to_arrow(
+                [target.time_column.physical, key.physical], uids, first, last)
+            for uid, ts, value in zip(stored.column(0).to_pylist(), stored.column(1).cast(pa.int64()).to_pylist(),
+                                      stored.column(2).to_pylist(), strict=True):
+                child, new = wanted.get((uid, ts), (-1, value))
+                if value != new:
+                    stale.add((child, ts))
+        self._delete_times(target, children, stale)
+
+    def _delete_times(
+        self, target: Table, children: ResultChildren, keys: Iterable[tuple[int, int]]
+    ) -> None:
+        """Deletes all rows at these (place in `children`, time)."""
+        by_time: dict[tuple[int, int], list[int]] = {}
+        for child, ts in keys:
+            by_time.setdefault((int(children.vgroups[child]), ts), []).append(int(children.uids[child]))
+        for (vgroup_id, ts), uids in by_time.items():
+            self._storage.delete_in(vgroup_id, target, tuple(uids), ts, ts)
+
+    def _upsert(
+        self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index
+    ) -> None:
+        """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
+        known = {column.name: column for column in target.columns}
+        names = [name for name in rows.schema.names if name in known]
+        origin = () if write.delivered is None else (rows.column(OFFSET),)
+        rows = pa.RecordBatch.from_arrays([*rows.select(names).columns, *origin],
+                                          names=[*names, *[OFFSET] * len(origin)])
+        order = order_of(children.ranks[index])
+        if order is not None:
+            rows, index = rows.take(pa.array(order)), index[order]
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(children.uids[index]),
+             *(_stored(rows.column(name), known[name].type.arrow()) for name in names), *rows.columns[len(names):]],
+            names=[TUID_COLUMN, *(known[name].physical for name in names), *[OFFSET] * len(origin)])
+        parts = by_vgroup(batch, children.vgroups[index])
+        database = self._catalog.database(target.database)
+        if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
+            for vgroup_id, part in parts:
+                self._write(vgroup_id, target, write, part)
+            return
+        running = [self._pool.submit(self._write, vgroup_id, target, write, part) for vgroup_id, part in parts]
+        errors = [error for future in running if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+
+    def _write(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> None:
+        """Writes what goes to one vnode; what it has of a delivery, it leaves out."""
+        if write.delivered is None:
+            self._storage.write(vgroup_id, target.uid, part)
+            return
+        offsets = part.column(OFFSET).to_numpy()
+        self._storage.write(
+            vgroup_id, target.uid, part.drop_columns([OFFSET]),
+            IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets))
+
+
+def _nothing_of(table: Table, request: RowsRequest | SpanRequest) -> pa.Table:
+    """Returns the answer for a normal table that has its rows in another vnode."""
+    if isinstance(request, SpanRequest):
+        return _SPAN.empty_table()
+    return pa.schema([("_tuid", pa.uint64()), *storage_schema(table)[0], ("_ver", pa.uint64())]).empty_table()
+
+
+def _times(rows: pa.RecordBatch, target: Table) -> _Index:
+    """Returns the primary timestamps as integers of the database's precision."""
+    return np.asarray(rows.column(target.time_column.name).cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns values in the type that the vnode stores; timestamps travel as integers."""
+    if values.type == kind:
+        return values
+    if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(values.type):
+        return values.cast(pa.int64()).cast(kind)
+    return values.cast(kind, safe=False)

@@ -1,0 +1,47 @@
+"""Rows on their way to their vnodes: in which order, and which rows go where. Knows nothing of tables' contents."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.vnode.store.sorted_keys import I64, U64, stable_order
+
+_FEW_ROWS = 4096
+
+
+def ranks_of(uids: U64, vgroups: I64) -> I64:
+    """Returns for each of some child tables its rank by vgroup and uid; those that are the same one have the same."""
+    order = np.lexsort((uids, vgroups))
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.cumsum(np.append(False, np.diff(uids[order]) != 0))
+    return ranks
+
+
+def order_of(ranks: I64) -> npt.NDArray[np.intp] | None:
+    """Returns the order of rows by the ranks of their tables, None if they have it; rows of one table stay in theirs.
+
+    Vnodes store rows so, and would have to sort them otherwise.
+    """
+    return stable_order(ranks) if bool((ranks[1:] < ranks[:-1]).any()) else None
+
+
+def by_vgroup(batch: pa.RecordBatch, vgroups: I64) -> list[tuple[int, pa.RecordBatch]]:
+    """Cuts rows that are ordered by vgroup: (vgroup, its rows). `vgroups`: of each row."""
+    if not len(vgroups):
+        return []
+    if vgroups[0] == vgroups[-1]:
+        return [(int(vgroups[0]), batch)]
+    starts = [0, *((vgroups[1:] != vgroups[:-1]).nonzero()[0] + 1).tolist(), len(vgroups)]
+    return [(int(vgroups[start]), batch.slice(start, stop - start)) for start, stop in pairwise(starts)]
+
+
+def pays_threads(rows: int, wal_level: int) -> bool:
+    """Tells whether vnodes shall be written to at the same time: few rows are written before a thread has woken.
+
+    With WAL_LEVEL 2 each vnode waits for its disk, which they can do at the same time.
+    """
+    return rows >= _FEW_ROWS or wal_level == 2

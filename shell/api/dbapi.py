@@ -1,0 +1,624 @@
+"""PEP 249 connections and cursors over an engine in this process or a server; parameters become literals of SQL.
+
+Timestamps come out as naive `datetime` in the connection's time zone; what is finer than a microsecond is cut off
+there, and exact in `fetch_arrow`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import zoneinfo
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+import pyarrow as pa
+
+from penstock.common import errors
+from penstock.common.config import Config, load_config
+from penstock.mnode.access.roles import OWNER, Identity
+from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.admin.engine_registry import EngineLease, open_engine
+from penstock.mnode.write.arrow_schema import create_table, quoted
+from penstock.shell.api.arrow_values import column_values
+from penstock.shell.api.parameter_binding import bind, bind_rows
+from penstock.shell.api.time_window import TimeWindow
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.tree.statements import Name
+from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
+
+if TYPE_CHECKING:
+    from penstock.mnode.engine import Engine
+    from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
+
+apilevel = "2.0"
+threadsafety = 2
+paramstyle = "qmark"
+
+ArrowData = Any
+"""A `pyarrow` Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or what has Arrow's C interface."""
+
+IngestMode = Literal["create", "append", "replace", "create_append"]
+
+_PIECE_ROWS = 1 << 20
+_PIECE_BYTES = 64 << 20
+
+
+# --- exceptions ----------------------------------------------------------------------------------------------------
+
+
+class Warning(Exception):
+    """Never raised; PEP 249 wants the name."""
+
+
+class Error(Exception):
+    """Base of PEP 249's errors. Every one that is raised is a `PenstockError` as well."""
+
+
+class InterfaceError(Error):
+    """The interface was used wrongly."""
+
+
+class DatabaseError(Error):
+    """The engine refused or failed."""
+
+
+class DataError(DatabaseError):
+    """A value doesn't fit."""
+
+
+class OperationalError(DatabaseError):
+    """Disk, memory, another process: not the statement's fault."""
+
+
+class IntegrityError(DatabaseError):
+    """Something still depends on the object."""
+
+
+class InternalError(DatabaseError):
+    """A defect of Penstock."""
+
+
+class ProgrammingError(DatabaseError):
+    """The statement is wrong."""
+
+
+class NotSupportedError(DatabaseError):
+    """Penstock doesn't do that."""
+
+
+_CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
+    (errors.InvalidValueError, DataError),
+    (errors.InUseError, IntegrityError),
+    (errors.NotSupportedError, NotSupportedError),
+    (errors.SqlSyntaxError, ProgrammingError),
+    (errors.NotFoundError, ProgrammingError),
+    (errors.AlreadyExistsError, ProgrammingError),
+    (errors.InvalidStatementError, ProgrammingError),
+    (errors.PermissionDeniedError, ProgrammingError),
+    (errors.ConfigError, ProgrammingError),
+    (errors.UnauthenticatedError, OperationalError),
+    (errors.CancelledError, OperationalError),
+    (errors.LimitExceededError, OperationalError),
+    (errors.BusyError, OperationalError),
+    (errors.DataDirectoryInUseError, OperationalError),
+    (errors.StorageError, OperationalError),
+    (errors.CorruptionError, OperationalError),
+    (errors.UnavailableError, OperationalError),
+    (errors.OutOfMemoryError, OperationalError),
+)
+
+
+_raised_classes: dict[type[errors.PenstockError], type[errors.PenstockError]] = {}
+
+
+def _raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
+    """Returns the subclass of an error that is in PEP 249's hierarchy as well; always the same one."""
+    known = _raised_classes.get(kind)
+    if known is None:
+        known = _raised_classes.setdefault(kind, _make_raised_class(kind))
+    return known
+
+
+def _make_raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
+    category = next((category for base, category in _CATEGORIES if issubclass(kind, base)), InternalError)
+    return type(kind.__name__, (kind, category), {"__doc__": kind.__doc__, "__module__": __name__})
+
+
+def _translated(error: errors.PenstockError) -> errors.PenstockError:
+    """Returns the error as one that is a PEP 249 error too."""
+    if isinstance(error, Error):
+        return error
+    kind = _raised_class(type(error))
+    return kind(error.message, code=error.code, hint=error.hint, position=error.position)
+
+
+class _Closed(errors.InvalidStatementError, InterfaceError):
+    """The connection or cursor is closed, or has no result."""
+
+
+# --- type objects --------------------------------------------------------------------------------------------------
+
+
+class _TypeObject:
+    """Compares equal to the type codes (names of SQL types) it stands for."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        self._kinds = frozenset(str(kind) for kind in kinds)
+
+    def __eq__(self, other: object) -> bool:
+        return other in self._kinds if isinstance(other, str) else self is other
+
+    def __hash__(self) -> int:
+        return hash(self._kinds)
+
+
+STRING = _TypeObject(Kind.VARCHAR, Kind.NCHAR, Kind.JSON)
+BINARY = _TypeObject(Kind.VARBINARY, Kind.GEOMETRY)
+NUMBER = _TypeObject(*INTEGERS, *FLOATS, Kind.DECIMAL, Kind.BOOL)
+DATETIME = _TypeObject(Kind.TIMESTAMP)
+ROWID = _TypeObject()
+
+Description = tuple[str, str, None, int | None, int | None, int | None, bool]
+
+
+def _describe(name: str, kind: DataType) -> Description:
+    return name, str(kind.kind), None, kind.width(), kind.digits, kind.scale, True
+
+
+# --- connections and cursors -----------------------------------------------------------------------------------------
+
+
+C = TypeVar("C", bound="Connection")
+
+
+def connect(
+    path: str | os.PathLike[str] = "./penstock-data",
+    config: Config | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    tls_roots: str | os.PathLike[str] | None = None,
+) -> Connection:
+    """Returns a connection to the data directory `path`, starting an engine in this process if none is open.
+
+    Connections to one path share one engine, which stops when the last of them is closed; its configuration is
+    that of the first. `DataDirectoryInUseError` if another process has the directory open.
+
+    With `host` it is a connection to `penstock serve` there instead: on `port` (`flightPort` if left out), as `user`
+    with `password`, and by TLS if `tls_roots` names a PEM file of the certificates to trust. Of the configuration the
+    time zone counts then. `unix:PATH` is the server's socket (`socketPath`), where the engine's account needs no login.
+    `UnavailableError` if nobody answers, `UnauthenticatedError` if the login is refused.
+    """
+    try:
+        settings = load_config(config)
+        if host is None:
+            return Connection(open_engine(Path(path), settings), settings.timezone)
+        from penstock.shell.flight_sql.client import RemoteLease
+
+        roots = _certificates(Path(tls_roots)) if tls_roots is not None else None
+        login = (user, password or "") if user is not None else None
+        lease = RemoteLease(host, port or settings.flight_port, login, roots, settings.timezone)
+        return Connection(lease, settings.timezone)
+    except errors.PenstockError as error:
+        raise _translated(error) from error
+
+
+class Connection:
+    """A session with an engine: the current database is per connection. May be used by several threads.
+
+    There are no transactions: `commit` does nothing, since every statement is durable when it returns, and
+    `rollback` is refused.
+    """
+
+    Warning = Warning
+    Error = Error
+    InterfaceError = InterfaceError
+    DatabaseError = DatabaseError
+    DataError = DataError
+    OperationalError = OperationalError
+    IntegrityError = IntegrityError
+    InternalError = InternalError
+    ProgrammingError = ProgrammingError
+    NotSupportedError = NotSupportedError
+
+    def __init__(self, lease: EngineLease | RemoteLease, time_zone: str, identity: Identity = OWNER) -> None:
+        self._lease: EngineLease | RemoteLease | None = lease
+        self._session = SessionState(time_zone, identity=identity, connection_id=lease.login(identity.name))
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> SessionState:
+        """The session's state: current database, time zone, settings."""
+        return self._session
+
+    @property
+    def lease(self) -> EngineLease:
+        """The connection's hold on its engine. `InterfaceError` if it is closed, `NotSupportedError` without an engine
+        in this process.
+        """
+        lease = self._open_lease()
+        if not isinstance(lease, EngineLease):
+            raise _translated(errors.NotSupportedError("that takes the engine in this process, not at a server"))
+        return lease
+
+    @property
+    def executor(self) -> Engine | RemoteEngine:
+        """Who executes the connection's statements. `InterfaceError` if the connection is closed."""
+        return self._open_lease().engine
+
+    def _open_lease(self) -> EngineLease | RemoteLease:
+        lease = self._lease
+        if lease is None:
+            raise _Closed("the connection is closed")
+        return lease
+
+    def set_time_zone(self, name: str) -> None:
+        """Makes an IANA name the zone of times without one, in statements and results. `DataError` for other names."""
+        if name not in zoneinfo.available_timezones():
+            raise _translated(errors.InvalidValueError(f"there is no time zone {name}"))
+        self._open_lease().set_time_zone(name)
+        self._session.time_zone = name
+
+    def cursor(self) -> Cursor:
+        _ = self._open_lease()
+        return Cursor(self)
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
+        """Returns a new cursor that has executed the statement."""
+        return self.cursor().execute(statement, parameters)
+
+    def ingest_lines(
+        self, lines: str | bytes | Iterable[str | bytes], *, database: str | None = None, precision: str = "ns"
+    ) -> int:
+        """Writes lines of InfluxDB's line protocol and returns how many there were.
+
+        `lines`: text with any number of lines, or single lines. `precision`: the unit of their timestamps, one of h,
+        m, s, ms, us, ns; without a timestamp it is now. `database`: the one in use if left out. Super tables and
+        child tables are made, and columns and tags added, as the lines need them. A mistake in any line refuses them
+        all, with its number and text; writing the same lines again changes nothing.
+        """
+        engine = self.executor
+        target = database or self._session.database
+        try:
+            if target is None:
+                raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
+            return engine.ingest_lines(_as_bytes(lines), target, precision, self._session)
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+
+    def time_window(self, database: str | None = None, *, since: str | None = None) -> TimeWindow:
+        """Returns what was written to a database up to now: a `TimeWindow`, to be read and closed.
+
+        `since`: the stream cut that it begins at, such as the `last` of another window; None: at the very beginning.
+        `database`: the one in use if left out. Windows that follow each other have each row exactly once, unless it
+        was written again.
+        """
+        engine = self.lease.engine
+        name = database or self._session.database
+        try:
+            if name is None:
+                raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
+            first, last, hold = engine.cuts.hold(name, since)
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+        return TimeWindow(first, last, lambda cut: self.time_window(name, since=cut),
+                          lambda: engine.cuts.release(name, hold))
+
+    def cancel(self) -> None:
+        """Ends what the connection's statements compute, which raise `CancelledError`; any thread may call it.
+
+        What a statement changes it changes whole or not at all.
+        """
+        self._open_lease().cancel(self._session.connection_id)
+
+    def commit(self) -> None:
+        _ = self._open_lease()
+
+    def rollback(self) -> None:
+        raise _translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
+
+    def close(self) -> None:
+        """Closes the connection; the last one of a data directory stops its engine. Closing twice is allowed."""
+        with self._lock:
+            lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.logout(self._session.connection_id)
+            try:
+                lease.release()
+            except errors.PenstockError as error:
+                raise _translated(error) from error
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Cursor:
+    """Executes statements and hands out their rows. One thread at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.arraysize = 1
+        self._result = Result()
+        self._rowcount = -1
+        self._rows: Iterator[tuple[Any, ...]] = iter(())
+        self._fetched = 0
+        self._closed = False
+
+    @property
+    def description(self) -> list[Description] | None:
+        """One 7-tuple per result column (name, type, None, bytes, digits, scale, True), or None without rows."""
+        if not self._result.has_rows:
+            return None
+        return [_describe(column.name, column.type) for column in self._result.columns]
+
+    @property
+    def rowcount(self) -> int:
+        """Rows of the result, or rows changed, or -1 before the first statement."""
+        return self._rowcount
+
+    @property
+    def rownumber(self) -> int:
+        return self._fetched
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
+        """Executes one statement; `?` in it are replaced by `parameters`."""
+        self._run(bind(statement, parameters) if parameters else statement)
+        return self
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> Cursor:
+        """Executes the statement once per row. An INSERT of one row becomes few INSERTs of many."""
+        changed = 0
+        for text in bind_rows(statement, rows):
+            self._run(text)
+            changed += self._result.affected
+        self._rowcount = changed
+        return self
+
+    def insert_arrow(self, table: str, rows: ArrowData, first_row: int = 0) -> Cursor:
+        """Inserts Arrow data: its columns by name; for a super table also `tbname` and tags.
+
+        `table` is a name as in SQL, for example `db.meters`. `rows`: a table, a batch, a reader of batches, or
+        whatever has Arrow's C interface or is a pandas data frame. Columns that are missing keep what they have.
+        Timestamps may be Arrow timestamps or integers in the database's precision. All rows are checked before any
+        is written; those of a reader piece by piece, so that they needn't fit into memory. Errors count rows from
+        `first_row`.
+        """
+        self._check_open()
+        engine = self.connection.executor
+        affected = 0
+        try:
+            for part in arrow_tables(rows):
+                affected += engine.insert_arrow(
+                    table, part, self.connection.session, first_row=first_row + affected).affected
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+        self._take(Result(affected=affected))
+        return self
+
+    def adbc_ingest(
+        self,
+        table_name: str,
+        data: ArrowData,
+        mode: IngestMode = "create",
+        *,
+        catalog_name: str | None = None,
+        db_schema_name: str | None = None,
+        temporary: bool = False,
+        tags: Sequence[str] = (),
+    ) -> int:
+        """Inserts Arrow data and returns the number of rows, as ADBC's cursors do.
+
+        `mode`: `create` makes the table, which must not exist; `append` needs it; `replace` drops it first;
+        `create_append` makes it where it is missing. `db_schema_name`: its database, else the one in use. A table
+        that is made has the types of the data, and its first timestamp as key; `tags` (names of columns) make it a
+        super table whose children the column `tbname` names. A table is dropped again if its first rows don't fit.
+        """
+        self._check_open()
+        try:
+            if catalog_name is not None or temporary:
+                raise errors.NotSupportedError("there are no catalogs and no temporary tables")
+            if mode not in get_args(IngestMode):
+                raise errors.InvalidStatementError(f"{mode!r} is not a mode",
+                                                   hint=", ".join(get_args(IngestMode)))
+            return self._ingest(Name(table_name, db_schema_name), data, mode, tags)
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+
+    def _ingest(self, table: Name, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
+        name = quoted_table(table.name, table.database)
+        if mode == "append":
+            return self.insert_arrow(name, data).rowcount
+        with spooled(data) as rows:
+            create = print_sql(create_table(table, rows, tags))
+            return self._create_and_fill(
+                name, create, rows.to_reader() if isinstance(data, pa.RecordBatchReader) else rows, mode)
+
+    def _create_and_fill(self, name: str, create: str, rows: ArrowData, mode: IngestMode) -> int:
+        exists = False
+        if mode == "replace":
+            self._run(f"DROP TABLE IF EXISTS {name}")
+        try:
+            self._run(create)
+        except errors.AlreadyExistsError:
+            if mode != "create_append":
+                raise
+            exists = True
+        try:
+            return self.insert_arrow(name, rows).rowcount
+        except errors.PenstockError:
+            if not exists:
+                self._run(f"DROP TABLE {name}")
+            raise
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        self._check_result()
+        row = next(self._rows, None)
+        self._fetched += row is not None
+        return row
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        self._check_result()
+        wanted = self.arraysize if size is None else size
+        rows = [row for _, row in zip(range(wanted), self._rows, strict=False)]
+        self._fetched += len(rows)
+        return rows
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        self._check_result()
+        rows = list(self._rows)
+        self._fetched += len(rows)
+        return rows
+
+    def fetch_arrow(self) -> pa.Table:
+        """Returns the whole result, whatever was fetched before; timestamps are naive and in UTC."""
+        self._check_result()
+        return self._result.table
+
+    def setinputsizes(self, sizes: Sequence[object]) -> None:
+        """Does nothing; PEP 249 wants it."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Does nothing; PEP 249 wants it."""
+
+    def close(self) -> None:
+        self._closed = True
+        self._take(Result())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, statement: str) -> None:
+        self._check_open()
+        engine = self.connection.executor
+        try:
+            self._take(engine.execute(statement, self.connection.session))
+        except errors.PenstockError as error:
+            self._take(Result())
+            raise _translated(error) from error
+
+    def _take(self, result: Result) -> None:
+        self._result = result
+        self._rowcount = result.affected if result.table is None else result.table.num_rows
+        self._rows = _rows(result, self.connection.session.time_zone)
+        self._fetched = 0
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _Closed("the cursor is closed")
+
+    def _check_result(self) -> None:
+        self._check_open()
+        if not self._result.has_rows:
+            raise _Closed("the statement returned no rows", hint="fetch only after SELECT, SHOW, DESCRIBE or EXPLAIN")
+
+
+def ingest_lines(
+    path_or_connection: str | os.PathLike[str] | Connection,
+    lines: str | bytes | Iterable[str | bytes],
+    *,
+    database: str,
+    precision: str = "ns",
+) -> int:
+    """Writes lines of InfluxDB's line protocol into a data directory or an open connection; see `Connection`."""
+    if isinstance(path_or_connection, Connection):
+        return path_or_connection.ingest_lines(lines, database=database, precision=precision)
+    with connect(path_or_connection) as connection:
+        return connection.ingest_lines(lines, database=database, precision=precision)
+
+
+def arrow_tables(data: ArrowData) -> Iterator[pa.Table]:
+    """Yields Arrow data as tables: a reader's in pieces of about a million rows or 64 MiB, everything else at once."""
+    if not isinstance(data, pa.RecordBatchReader):
+        try:
+            yield data if isinstance(data, pa.Table) else pa.table(data)
+        except (TypeError, pa.ArrowInvalid) as error:
+            raise errors.InvalidValueError(f"{type(data).__name__} is not Arrow data: {error}") from error
+        return
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in data:
+        pending.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, rows, size = [], 0, 0
+    yield pa.Table.from_batches(pending, data.schema)
+
+
+@contextmanager
+def spooled(data: ArrowData) -> Iterator[pa.Table]:
+    """Gives Arrow data as one table; what a reader has, in a file that is mapped into memory meanwhile."""
+    if not isinstance(data, pa.RecordBatchReader):
+        yield next(arrow_tables(data))
+        return
+    with tempfile.NamedTemporaryFile(prefix="penstock-ingest-") as file:
+        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), data.schema) as writer:
+            for batch in data:
+                writer.write_batch(batch)
+        file.flush()
+        with pa.memory_map(file.name) as source:
+            yield pa.ipc.open_stream(source).read_all()
+
+
+def quoted_table(name: str, database: str | None) -> str:
+    """Returns the name of a table, of a database if it isn't the one in use, as SQL takes it."""
+    return quoted(name) if database is None else f"{quoted(database)}.{quoted(name)}"
+
+
+def _certificates(path: Path) -> bytes:
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise errors.NotFoundError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _as_bytes(lines: str | bytes | Iterable[str | bytes]) -> bytes:
+    if isinstance(lines, bytes):
+        return lines
+    if isinstance(lines, str):
+        return lines.encode()
+    single = (line if isinstance(line, bytes) else line.encode() for line in lines)
+    return b"\n".join(line.removesuffix(b"\n") for line in single)
+
+
+def _rows(result: Result, time_zone: str) -> Iterator[tuple[Any, ...]]:
+    """Yields rows batch by batch, so that a client that stops early doesn't pay for all."""
+    if result.table is None:
+        return
+    for batch in result.table.to_batches(max_chunksize=8192):
+        columns = [column_values(column, time_zone) for column in batch.columns]
+        yield from zip(*columns, strict=True)
+
+
+__all__ = [
+    "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Connection", "Cursor", "DataError", "DatabaseError", "Error",
+    "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError", "OperationalError", "ProgrammingError",
+    "Warning", "apilevel", "connect", "ingest_lines", "paramstyle", "threadsafety",
+]

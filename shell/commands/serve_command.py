@@ -1,0 +1,129 @@
+"""`penstock serve`: an engine as a service in the foreground. At SIGTERM or SIGINT streams write a last checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from penstock import __version__
+from penstock.common.admission import ConnectionBounds
+from penstock.common.config import Config
+from penstock.common.errors import ConfigError, StorageError
+from penstock.common.logging import logger
+from penstock.common.private import exposed, write_private
+from penstock.mnode.access.logins import tls_for_clients
+from penstock.mnode.access.roles import Identity
+from penstock.mnode.admin.engine_registry import EngineLease, open_engine
+from penstock.shell.api.dbapi import Connection
+from penstock.shell.commands.sd_notify import READY, STOPPING, notify
+from penstock.shell.server.client_sessions import Sessions
+from penstock.shell.server.flight_server import Bounds, FlightSqlServer
+from penstock.shell.server.flight_service import FlightSql
+
+_log = logger(__name__)
+_SOCKET_PATH_BYTES = 107
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_serve(options: argparse.Namespace, config: Config) -> int:
+    """Serves until a signal comes, and returns the exit code. Raises PenstockErrors if it can't begin."""
+    data = Path(options.data)
+    signals = _catch_signals()
+    with ExitStack() as last, ExitStack() as undo:
+        lease = open_engine(data, config)
+        undo.callback(lease.release)
+        server = open_flight_sql(lease, data, config)
+        undo.callback(server.close)
+        if options.pid_file is not None:
+            last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
+        http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
+        socket = server.socket
+        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}"
+             f"{f', socket {socket}' if socket is not None else ''}, process {os.getpid()}")
+        if not lease.engine.catalog.users():
+            _say("WARNING: there are no users, and trustLoopback is set: every account of this machine is an admin"
+                 if config.trust_loopback else
+                 f"there are no users yet, so only the socket answers: penstock --host unix:{socket} -c \"CREATE USER "
+                 "name PASS '...' ROLE admin\"")
+        problem = exposed(data)
+        if problem is not None:
+            _say(f"WARNING: {problem}")
+        notify(READY)
+        _wait_for_signal(signals)
+        notify(STOPPING)
+        _say("closing: streams write a last checkpoint")
+    _say("closed")
+    return 0
+
+
+def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSqlServer:
+    """Returns a server of Flight SQL for an engine. Raises ConfigError or UnavailableError."""
+    engine = lease.engine
+    tls = tls_for_clients(config, engine.catalog)
+
+    def connect(identity: Identity) -> Connection:
+        return Connection(open_engine(data, config), config.timezone, identity)
+
+    sessions = Sessions(connect, engine.clock, config.token_lifetime)
+    server = FlightSqlServer(
+        FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
+        Bounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config)),
+        engine.clock, tls.pem() if tls is not None else None,
+        _socket_of(data, config, needed=not config.trust_loopback and not engine.catalog.users()))
+    engine.activity.port_opened(server.port, "Flight SQL", server.guard.admission.counts)
+    return server
+
+
+def _socket_of(data: Path, config: Config, *, needed: bool) -> Path | None:
+    """Returns where the socket is to be, None if no socket can be there. Raises ConfigError if it is `needed`."""
+    path = (data / config.socket_path.expanduser()).absolute()
+    size = len(os.fsencode(path))
+    if size <= _SOCKET_PATH_BYTES:
+        return path
+    problem = f"the path of the socket, {path}, has {size} bytes; {_SOCKET_PATH_BYTES} are possible"
+    if needed:
+        raise ConfigError(f"there are no users, and {problem}", hint="choose a shorter socketPath")
+    _log.warning("%s: there is no socket", problem)
+    return None
+
+
+def _catch_signals() -> int:
+    """Returns the end of a pipe from which SIGTERM and SIGINT can be read.
+
+    The system's own handler writes into it. One of Python's only runs between two steps of the main thread: after a
+    signal that came just before that begins to wait, it would wait for ever.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda caught, frame: None)
+    return reading
+
+
+def _wait_for_signal(reading: int) -> None:
+    while os.read(reading, 1)[0] not in _STOP_SIGNALS:
+        pass
+
+
+@contextmanager
+def _pid_file(path: Path) -> Iterator[None]:
+    """Keeps the process id in a file. Which process has a data directory, the lock in it tells, not this file."""
+    try:
+        write_private(path, b"%d\n" % os.getpid())
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,189 @@
+"""What a source task computes over rows: by its kernel where the plan has one, by the planner's SQL otherwise.
+
+Both give the same partials; the SQL also takes over the blocks that a kernel declines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import InvalidValueError
+from penstock.planner.task_plans.stream_plan import LOOKUP, StreamPlan, WindowsPlan
+from penstock.tasks.compute.child_tables import Children
+from penstock.tasks.compute.dense_aggregation import Ints
+from penstock.tasks.compute.duckdb_computer import Computer, as_batch
+from penstock.tasks.compute.kernel_vectors import Bools, NotInKernelError, mask_of
+from penstock.tasks.compute.lateness import Judged, expired_rows, suspects
+from penstock.tasks.compute.row_segments import TIME_COLUMN
+from penstock.tasks.compute.segment_kernel import segment_partials, sorted_rows, sorted_schema
+from penstock.tasks.compute.source_kernel import RowColumns, partials_batch, projected, window_partials
+from penstock.tasks.compute.vnode_groups import Groups
+from penstock.tasks.protocol.block_schema import WINDOW_START
+
+_ROW_NUMBERS = pa.schema([("_row", pa.int64())])
+
+
+class FirstStage:
+    """One source task's `SourcePlan.sql`, in the schema of its blocks."""
+
+    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, children: Children) -> None:
+        self._plan = plan
+        self._source = plan.source
+        self._kernel = plan.source.kernel
+        self._schema = schema
+        self._computer = computer
+        self._children = children
+        self._known: pa.Table | None = None
+        self._groups: Groups | None = None
+        self._looked_up: pa.Table | None = None
+
+    def note_children(self) -> None:
+        """Sees to it that the child tables are those that the log has told of so far."""
+        if not self._source.needs_children:
+            return
+        children = self._children.table()
+        if children is not self._known:
+            self._known = children
+            self._groups = None
+
+    def _table(self, sql: str, **rows: pa.Table) -> pa.Table:
+        """Returns the result of SQL over rows and the child tables that these are of.
+
+        What can't be computed of other tables' tags must not fail these rows, and DuckDB may compute what depends on
+        tags alone before it joins.
+        """
+        relations = rows if self._looked_up is None else {**rows, LOOKUP: self._looked_up}
+        if self._known is None:
+            return self._computer.table(sql, **relations)
+        ((_, table),) = rows.items()
+        own = pc.is_in(self._known.column("_tuid"), pc.unique(table.column("_tuid")))
+        return self._computer.table(sql, **relations, children=self._known.filter(own))
+
+    def look_up_in(self, table: pa.Table) -> None:
+        """Has rows look up in this copy from now on."""
+        self._looked_up = table
+
+    def _run(self, sql: str, schema: pa.Schema, **rows: pa.Table) -> pa.RecordBatch:
+        return as_batch(self._table(sql, **rows), schema)
+
+    def compute(self, rows: pa.Table) -> pa.RecordBatch:
+        """Returns the partials, or the results of a scalar stream, of rows none of which is expired."""
+        if not rows.num_rows:
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        self.note_children()
+        found = self._by_kernel(rows)
+        if found is None:
+            found = self._run(self._source.sql, self._schema, rows=rows)
+        if not self._plan.sends_partials and self._plan.policies.on_error != "null":
+            self._check_keys(found)
+        return found
+
+    def _check_keys(self, results: pa.RecordBatch) -> None:
+        """Raises InvalidValueError if a result has no place in the target, for its primary key lacks a part."""
+        for column in (self._plan.sink.columns[0], self._plan.sink.key_column):
+            if column is not None and results.column(f"r{self._plan.sink.columns.index(column)}").null_count:
+                raise InvalidValueError(f"a row cannot be written: the target's key column {column.name} would be NULL")
+
+    def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Ints]:
+        """Returns the partials of rows some of which may be expired, without what is, and the numbers of those that are
+        for all their windows. Of these only the ones that WHERE lets through are named.
+        """
+        assert self._source.late_sql is not None
+        assert self._source.expired_sql is not None
+        self.note_children()
+        if self._kernel is not None and self._kernel.panes is not None:
+            expired, partly = expired_rows(judged, self._kernel.panes)
+            timely = self._by_kernel(judged.rows, ~(expired | partly))
+            if timely is not None:
+                batches = [timely]
+                if partly.any():
+                    doubtful = suspects(judged).filter(pa.array(partly))
+                    batches.append(self._run(self._source.late_sql, self._schema, rows=doubtful))
+                return batches, np.flatnonzero(self._counted(judged, expired))
+        doubtful = suspects(judged)
+        numbers = self._run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
+        return [self._run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
+
+    def attempt(self, rows: pa.Table) -> None:
+        """Raises InvalidValueError if any of the rows can't be computed, be they in a window or not."""
+        if not rows.num_rows:
+            return
+        if self._plan.row_window is None:
+            self.compute(rows)
+        else:
+            self.segments_by_row(self.in_windows(rows))
+
+    def segments_by_row(self, rows: pa.Table) -> pa.RecordBatch:
+        """Returns the partials of rows from `in_windows`, as if those of one time were a window."""
+        return self.segments(rows.append_column(WINDOW_START.name, rows.column(TIME_COLUMN)))
+
+    def in_windows(self, rows: pa.Table, *, in_order: bool = False) -> pa.Table:
+        """Returns the rows that may be in row windows, sorted by group and time, with their marks.
+
+        `in_order`: those of each table are sorted by time already.
+        """
+        self.note_children()
+        kernel = self._kernel
+        if kernel is None:
+            return self._table(self._source.rows_sql, rows=rows)
+        try:
+            return sorted_rows(kernel, rows, self.groups, self._source.time_column,
+                               in_order=in_order and self._source.group_is_table)
+        except NotInKernelError:
+            schema = sorted_schema(kernel, rows.schema)
+            found = self._table(self._source.rows_sql, rows=rows)
+            return found.select(schema.names).cast(schema)
+
+    def segments(self, windowed: pa.Table) -> pa.RecordBatch:
+        """Returns the partials of rows from `in_windows`, each with the `_wstart` of its window."""
+        self.note_children()
+        kernel = self._kernel
+        if kernel is None:
+            return self._run(self._source.sql, self._schema, windowed=windowed)
+        try:
+            return partials_batch(segment_partials(kernel, windowed, self.groups), self.groups, self._schema)
+        except NotInKernelError:
+            if not self._source.needs_children:
+                return self._run(self._source.sql, self._schema, windowed=windowed)
+            joined = "SELECT r.*, c.* EXCLUDE (_tuid) FROM narrow r LEFT JOIN children c USING (_tuid)"
+            return self._run(f"WITH windowed AS ({joined}) {self._source.sql}", self._schema, narrow=windowed)
+
+    def _counted(self, judged: Judged, expired: Bools) -> Bools:
+        """Returns which of the expired rows the stream would have read."""
+        assert self._kernel is not None
+        if self._kernel.condition is None or not expired.any():
+            return expired
+        rows = judged.rows.filter(pa.array(expired))
+        counted = expired.copy()
+        counted[expired] = mask_of(self._kernel.condition, RowColumns(rows, self.groups), rows.num_rows)
+        return counted
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of the tables that are known now."""
+        assert self._kernel is not None
+        self.note_children()
+        if self._groups is None:
+            if self._known is not None:
+                self._computer.register("children", self._known)
+            self._groups = Groups(
+                self._kernel.groups_sql, self._plan.grouping.keys, self._children.table(), self._computer)
+        return self._groups
+
+    def _by_kernel(self, rows: pa.Table, keep: Bools | None = None) -> pa.RecordBatch | None:
+        kernel, computation = self._kernel, self._plan.computation
+        if kernel is None or self._plan.row_window is not None:
+            return None
+        groups = self.groups
+        columns = RowColumns(rows, groups)
+        try:
+            if not isinstance(computation, WindowsPlan):
+                return projected(kernel, columns, rows.num_rows, groups, self._schema)
+            found = window_partials(
+                kernel, computation.accumulators, columns, rows.num_rows, groups, self._source.time_column, keep)
+        except NotInKernelError:
+            return None
+        return partials_batch(found, groups, self._schema)
+

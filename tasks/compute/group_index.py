@@ -1,0 +1,143 @@
+"""The groups an agg task has seen: dense numbers for their ids, and their keys by column."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import Field
+from penstock.tasks.compute.accumulators import Slots
+from penstock.tasks.compute.dense_ids import Ids, Numbering
+from penstock.tasks.protocol.block_schema import GROUP, fields_schema
+from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+
+GROUP_PREFIX = b"g"
+_GROUP_KEY = struct.Struct(">Q")
+_BATCH_KEY = struct.Struct(">QB")
+_GROUPS_PER_BATCH = 4_096
+_WHAT = "the groups of a task"
+_BYTES_PER_GROUP = 96
+"""Its id, its number, and the tuple of its keys, about."""
+
+
+class GroupIndex:
+    """Numbers groups in the order in which they come: 0, 1, ... Numbers survive restarts."""
+
+    def __init__(self, keys: Sequence[Field]) -> None:
+        self.key_fields = fields_schema(keys)
+        self._numbering = Numbering()
+        self._keys: list[tuple[Any, ...]] = []
+        self._columns: list[pa.Array] | None = None
+        self._unsaved = 0  # groups from this number on
+        self._outdated: list[bytes] = []  # keys of the store whose values are to be written anew
+        self._key_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the groups take, which are all in memory for as long as the task runs."""
+        return len(self._keys) * (_BYTES_PER_GROUP + 8 * len(self.key_fields)) + self._key_bytes
+
+    def number(self, gid: int) -> int:
+        """Returns the number of a known group."""
+        return self._numbering.number(gid)
+
+    def numbers(self, gids: Sequence[int] | Ids) -> Slots:
+        """Returns the numbers of groups, -1 for unknown ones."""
+        return self._numbering.find(np.asarray(gids, np.uint64))
+
+    def id(self, number: int) -> int:
+        """Returns the id of a group."""
+        return int(self._numbering.ids[number])
+
+    def ids(self, numbers: Slots) -> Ids:
+        """Returns the ids of groups."""
+        return self._numbering.ids[numbers]
+
+    def learn(self, block: pa.RecordBatch) -> Slots:
+        """Returns the numbers of the groups of a block that begins with `_gid` and the keys; new ones get theirs."""
+        gids: Ids = block.column(GROUP.name).to_numpy()
+        numbers, rows = self._numbering.find_or_first(gids)
+        if not len(rows):
+            return numbers
+        place, chosen = block.schema.get_field_index(GROUP.name) + 1, pa.array(rows)
+        keys = [block.column(place + n).take(chosen).to_pylist() for n in range(len(self.key_fields))]
+        self._add(gids[rows], list(zip(*keys, strict=True)) if keys else [()] * len(rows))
+        return self._numbering.find(gids)
+
+    def adopt(self, others: GroupIndex, numbers: Slots) -> None:
+        """Takes over those groups of another index that aren't known here."""
+        gids = others.ids(numbers)
+        unknown = self._numbering.find(gids) < 0
+        self._add(gids[unknown], [others.key(number) for number in numbers[unknown].tolist()])
+
+    def key(self, number: int) -> tuple[Any, ...]:
+        """Returns the keys of a group."""
+        return self._keys[number]
+
+    def key_columns(self, numbers: Slots) -> list[pa.Array]:
+        """Returns the keys of groups, column by column."""
+        if self._columns is None:
+            self._columns = [pa.array([keys[n] for keys in self._keys], field.type)
+                             for n, field in enumerate(self.key_fields)]
+        if len(numbers) == len(self._keys) and (numbers == np.arange(len(numbers))).all():
+            return self._columns
+        chosen = pa.array(numbers)
+        return [column.take(chosen) for column in self._columns]
+
+    def unsaved(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yields what a store must hold besides what it was given before; None: no more."""
+        first, self._unsaved = self._unsaved, len(self._keys)
+        for key in self._outdated:
+            yield key, None
+        self._outdated = []
+        for begin in range(first, self._unsaved, _GROUPS_PER_BATCH):
+            end = min(begin + _GROUPS_PER_BATCH, self._unsaved)
+            columns = zip(*self._keys[begin:end], strict=True) if self.key_fields else ()
+            arrays = [pa.array(self._numbering.ids[begin:end]),
+                      *(pa.array(values, field.type) for values, field in zip(columns, self.key_fields, strict=True))]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._stored_schema)
+            yield GROUP_PREFIX + _BATCH_KEY.pack(begin, 0), pack_batch(batch)
+
+    def restore(self, stored: Sequence[tuple[bytes, bytes]]) -> None:
+        """Takes over all groups from a store. Raises CorruptionError."""
+        of_format_1: list[tuple[int, tuple[Any, ...], int]] = []
+        for key, value in stored:  # in the order of their numbers
+            if len(key) == 1 + _GROUP_KEY.size:
+                match unpack(value, _WHAT):
+                    case (int(number), tuple(keys)) if len(keys) == len(self.key_fields):
+                        pass
+                    case _:
+                        raise damaged(_WHAT, "a group has other keys than those of the stream")
+                of_format_1.append((number, keys, _GROUP_KEY.unpack(key[1:])[0]))
+                self._outdated.append(key)
+        of_format_1.sort(key=lambda group: group[0])
+        self._add(np.array([gid for _, _, gid in of_format_1], np.uint64), [keys for _, keys, _ in of_format_1])
+        for key, value in stored:
+            if len(key) == 1 + _BATCH_KEY.size:
+                first, _ = _BATCH_KEY.unpack(key[1:])
+                batch = unpack_batch(value, self._stored_schema, _WHAT)
+                if first != len(self._keys):
+                    raise damaged(_WHAT, f"number {len(self._keys)} is missing")
+                keys_of = zip(*(column.to_pylist() for column in batch.columns[1:]), strict=True)
+                self._add(batch.column(0).to_numpy(), list(keys_of) if self.key_fields else [()] * batch.num_rows)
+        # Those of format 1 are written once more, as values of today.
+        self._unsaved = 0 if of_format_1 else len(self._keys)
+
+    @property
+    def _stored_schema(self) -> pa.Schema:
+        return pa.schema([GROUP, *self.key_fields])
+
+    def _add(self, gids: Ids, keys: Sequence[tuple[Any, ...]]) -> None:
+        self._numbering.add(gids)
+        self._keys += keys
+        self._key_bytes += sum(map(sys.getsizeof, chain.from_iterable(keys)))
+        self._columns = None

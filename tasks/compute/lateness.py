@@ -1,0 +1,271 @@
+"""Judges the rows of WAL records by time: what is new, late or rewritten, as a function of the WAL alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.task_plans.kernel_spec import Panes
+from penstock.planner.task_plans.stream_plan import SourcePlan, StreamPlan
+from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.compute.id_time_pairs import among
+from penstock.tasks.compute.quarantine import TableTimes
+from penstock.tasks.protocol.messages import LeftOutRow
+from penstock.vnode.store.sorted_keys import TS_MAX
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, RowsRecord
+
+LATE, UPDATED = 1, 2
+NEVER = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows of one block with what is known of their time.
+
+    `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
+    `last`: per row the newest event time of its table before the record (None: all appends).
+    `limits`, `ends`, `versions`, `ingest_times_ms`: of each record the newest event time of the vnode before it minus
+    the delay after which windows close, the number of its last row plus one, its WAL version, and when it was written.
+    """
+
+    rows: pa.Table
+    ts: npt.NDArray[np.int64]
+    change: npt.NDArray[np.uint8] | None
+    last: npt.NDArray[np.int64] | None
+    limits: npt.NDArray[np.int64]
+    ends: tuple[int, ...]
+    versions: tuple[int, ...]
+    ingest_times_ms: tuple[int, ...]
+
+    @property
+    def limit(self) -> npt.NDArray[np.int64]:
+        """The limit of each row: that of its record."""
+        return np.repeat(self.limits, np.diff(self.ends, prepend=0))
+
+    @property
+    def newest(self) -> int:
+        """The greatest time of the rows."""
+        return int(self.ts.max())
+
+
+def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
+    """Returns those rows of a record that the stream reads: all, or those of one child table."""
+    if plan.source.keep_tuid is None:
+        return batch
+    return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
+
+
+def judge(
+    records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes,
+    noted: Sequence[int | None] | None = None,
+) -> tuple[Judged | None, list[LeftOutRow]]:
+    """Returns the rows of some records that the stream reads (None: there are none), and those from the future.
+
+    Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
+    before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
+    judged by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
+    newest. `times` knows the tables that have such rows, and learns of more.
+    """
+    kept: list[RowsRecord] = []
+    batches: list[pa.RecordBatch] = []
+    lasts: list[npt.NDArray[np.int64]] = []
+    reached: list[int | None] = []
+    future: list[LeftOutRow] = []
+    for place, record in enumerate(records):
+        batch = own_rows(record.batch, plan)
+        if plan.policies.time.max_future is not None:
+            batch, ahead = _without_future(batch, record, plan, times)
+            future += ahead
+        if not batch.num_rows:
+            continue
+        if times:
+            lasts.append(times.correct(batch.column("_tuid").to_numpy(), times_of(batch), _verdict(batch, LAST_COLUMN)))
+        elif plan.policies.time.max_future is not None:
+            lasts.append(_verdict(batch, LAST_COLUMN))
+        kept.append(record)
+        batches.append(batch)
+        if noted is not None:
+            reached.append(noted[place])
+    if not batches:
+        return None, future
+    merged = _joined(batches)
+    ts: npt.NDArray[np.int64] = merged.column(batches[0].schema.names[1]).to_numpy().view(np.int64)
+    sizes = np.array([batch.num_rows for batch in batches])
+    ends = np.cumsum(sizes)
+    if noted is None:
+        seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
+        reached = [newest, *(seen if newest is None else np.maximum(seen, newest)).tolist()][:-1]
+    limits = np.array([NEVER if time is None else time - plan.policies.closing_delay for time in reached], np.int64)
+    change = last = None
+    if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
+        change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
+        if change.any():
+            last = np.concatenate(lasts or [_verdict(batch, LAST_COLUMN) for batch in batches])
+        else:
+            change = None
+    judged = Judged(source_rows(merged, plan, ts), ts, change, last, limits, tuple(ends.tolist()),
+                    tuple(record.version for record in kept), tuple(record.ingest_time_ms for record in kept))
+    return judged, future
+
+
+def _without_future(
+    batch: pa.RecordBatch, record: RowsRecord, plan: StreamPlan, times: TableTimes
+) -> tuple[pa.RecordBatch, list[LeftOutRow]]:
+    """Returns the rows of a record but for those from the future, and these; `times` learns of their tables."""
+    ts = times_of(batch)
+    bound = future_bound(record.ingest_time_ms, plan)
+    ahead = ts > bound
+    if not ahead.any():
+        return batch, []
+    found, batch = batch.filter(pa.array(ahead)), batch.filter(pa.array(~ahead))
+    times.watch(found.column("_tuid").unique().to_pylist(), batch.column("_tuid").to_numpy(), ts[~ahead])
+    return batch, _left_out(found, record, bound, plan.source)
+
+
+def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
+    """Returns the newest event time that a row that was written then may have."""
+    if plan.policies.time.max_future is None:
+        return TS_MAX
+    return ingest_time_ms * (UNITS_PER_SECOND[plan.source.precision] // 1_000) + plan.policies.time.max_future
+
+
+def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int, source: SourcePlan) -> list[LeftOutRow]:
+    keys = [None] * rows.num_rows if source.key_column is None else rows.column(2).to_pylist()
+    return [LeftOutRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms, key) for tuid, ts, key in
+            zip(rows.column("_tuid").to_pylist(), times_of(rows).tolist(), keys, strict=True)]
+
+
+def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Returns the primary timestamps of a record's rows, in units of the database's precision."""
+    times: npt.NDArray[np.int64] = batch.column(1).to_numpy().view(np.int64)
+    return times
+
+
+def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> Judged:
+    """Returns rows of the relation `rows` as ones that are neither late nor rewritten, sorted by time.
+
+    Their records aren't known: they count as one of the version `as_of`, written when the stream was created.
+    """
+    rows = rows.sort_by(plan.source.time_column)
+    ts = rows.column(plan.source.time_column).to_numpy()
+    created_ms = plan.policies.time.created // (UNITS_PER_SECOND[plan.source.precision] // 1_000)
+    return Judged(rows, ts, None, None, np.array([NEVER]), (len(ts),), (as_of,), (created_ms,))
+
+
+def record_of(judged: Judged, row: int) -> int:
+    """Returns the number of the record that a row came with."""
+    return bisect_right(judged.ends, row)
+
+
+def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
+    """Returns the rows of a block but for some, by their numbers; None if none is left."""
+    kept = np.ones(len(judged.ts), bool)
+    kept[rows] = False
+    if not kept.any():
+        return None
+    counts = np.cumsum(kept)
+    return Judged(
+        judged.rows.filter(pa.array(kept)), judged.ts[kept], None if judged.change is None else judged.change[kept],
+        None if judged.last is None else judged.last[kept], judged.limits,
+        tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
+
+
+def may_be_late(judged: Judged) -> bool:
+    """Tells whether any of the rows may be expired."""
+    if judged.change is None:
+        return False
+    return bool(((judged.change != 0) & (judged.ts < judged.limit)).any())
+
+
+def late_rows(judged: Judged) -> pa.Table:
+    """Returns the rows that may be expired."""
+    if judged.change is None:
+        return judged.rows.slice(0, 0)
+    return judged.rows.filter(pa.array((judged.change != 0) & (judged.ts < judged.limit)))
+
+
+def suspects(judged: Judged) -> pa.Table:
+    """Returns rows that may be late with `_row`, `_limit` and `_last`."""
+    assert judged.change is not None
+    # An append is the newest row of its table, so it never is expired: it gets no limit.
+    appended = judged.change == 0
+    limit = pa.array(judged.limit, mask=appended)
+    last = pa.array(judged.last, mask=appended)
+    rows = judged.rows.append_column("_row", pa.array(np.arange(len(judged.ts))))
+    return rows.append_column("_limit", limit).append_column("_last", last)
+
+
+def expired_rows(judged: Judged, panes: Panes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Returns which rows that may be late are expired for all their INTERVAL windows, and which for some only.
+
+    A row is expired for a window that had ended by the watermark, unless its table had not come to a later one.
+    """
+    assert judged.change is not None
+    assert judged.last is not None
+    rows = np.flatnonzero((judged.change != 0) & (judged.ts < judged.limit))
+    ts, limit = judged.ts[rows], judged.limit[rows]
+    behind = (ts - panes.offset) % panes.step
+    newest_end = ts - behind + panes.width
+    oldest_end = newest_end - (-(-(panes.width - behind) // panes.step) - 1) * panes.step
+    last = judged.last[rows]
+    last_end = last - (last - panes.offset) % panes.step + panes.width
+    whole, some = np.zeros(len(judged.ts), bool), np.zeros(len(judged.ts), bool)
+    whole[rows] = (newest_end <= limit) & (newest_end < last_end)
+    some[rows] = ~whole[rows] & (oldest_end <= limit) & (oldest_end < last_end)
+    return whole, some
+
+
+def updated(judged: Judged, expired: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_] | None:
+    """Returns which rows rewrite a key that existed, or None if none do.
+
+    `expired`: the rows that came too late, by their numbers; they count for nothing, nor do others of their keys.
+    """
+    if judged.change is None:
+        return None
+    found: npt.NDArray[np.bool_] = judged.change == UPDATED
+    if expired is not None and len(expired):
+        tuids = judged.rows.column("_tuid").to_numpy()
+        found &= ~among(tuids, judged.ts, tuids[expired], judged.ts[expired])
+    return found if found.any() else None
+
+
+def source_rows(table: pa.Table, plan: StreamPlan, ts: npt.NDArray[np.int64] | None = None) -> pa.Table:
+    """Returns stored rows as the relation `rows`: `_tuid` and the plan's columns by name, timestamps as int64.
+
+    `ts`: the values of the primary timestamp, if they are at hand.
+    """
+    names, columns = ["_tuid"], [table.column("_tuid")]
+    known = frozenset(table.column_names)
+    for column in plan.source.columns:
+        if ts is not None and column.name == plan.source.time_column:
+            stored = pa.chunked_array([pa.array(ts)])
+        elif column.physical in known:
+            stored = table.column(column.physical)
+        else:
+            stored = pa.nulls(table.num_rows, column.type.arrow())
+        if pa.types.is_timestamp(stored.type):
+            stored = stored.cast(pa.int64())
+        names.append(column.name)
+        columns.append(stored)
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Returns batches of one table as one; columns may have been added between them."""
+    schema = batches[0].schema
+    if all(batch.schema is schema or batch.schema.equals(schema) for batch in batches):
+        return pa.Table.from_batches(batches)
+    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+
+
+def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """Returns the column `_change` or `_last`: zeros if all rows are appends."""
+    if name not in batch.schema.names:
+        return np.zeros(batch.num_rows, np.int64)
+    return np.asarray(batch.column(name)).astype(np.int64)

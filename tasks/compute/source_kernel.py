@@ -1,0 +1,210 @@
+"""Runs a `SourceKernel`: the partials or results of a block of rows, in NumPy instead of DuckDB.
+
+Rows are numbered by (group, pane), aggregated without sorting, and panes are put together to windows last, so that a
+sliding window costs by panes and not by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.task_plans.kernel_spec import FieldKernel, Panes, SourceKernel
+from penstock.planner.task_plans.stream_plan import Accumulator
+from penstock.tasks.compute.accumulators import Values, columns_for, combine
+from penstock.tasks.compute.dense_aggregation import Aggregation, Coded, Ints
+from penstock.tasks.compute.kernel_vectors import Bools, Columns, Vector, evaluate, mask_of, vector_of
+from penstock.tasks.compute.vnode_groups import Groups
+
+_DENSE_MIN = 8_192
+_DENSE_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """One partial per (group, window). `groups`: numbers of `Groups`; `fields` in the order of the accumulators'."""
+
+    groups: Ints
+    starts: Ints
+    rows: Ints
+    fields: Sequence[Vector]
+
+
+class RowColumns:
+    """The columns of some rows, each converted once: those of the table by name, else tags and marks."""
+
+    def __init__(self, rows: pa.Table, groups: Groups) -> None:
+        self._rows = rows
+        self._groups = groups
+        self._names = frozenset(rows.column_names)
+        self._known: dict[str, Vector] = {}
+
+    def __call__(self, name: str) -> Vector:
+        vector = self._known.get(name)
+        if vector is None:
+            if name in self._names:
+                vector = vector_of(self._rows.column(name))
+            else:
+                vector = self._groups.column(name, self("_tuid").values)
+            self._known[name] = vector
+        return vector
+
+
+class Chosen:
+    """The columns of some of the rows."""
+
+    def __init__(self, columns: Columns, mask: Bools) -> None:
+        self._columns = columns
+        self._rows = np.flatnonzero(mask)
+        self._known: dict[str, Vector] = {}
+
+    def __call__(self, name: str) -> Vector:
+        vector = self._known.get(name)
+        if vector is None:
+            vector = self._known[name] = self._columns(name).take(self._rows)
+        return vector
+
+
+def window_partials(
+    kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: Groups, time: str,
+    keep: Bools | None = None,
+) -> Partials:
+    """Returns the partials of `count` rows in their INTERVAL windows. `keep`: which rows count. Raises
+    NotInKernelError."""
+    assert kernel.panes is not None
+    if kernel.condition is not None:
+        mask = mask_of(kernel.condition, columns, count)
+        keep = mask if keep is None else keep & mask
+    if keep is not None and not keep.all():
+        columns = Chosen(columns, keep)
+        count = int(keep.sum())
+    return _by_pane(kernel, accumulators, columns, count, groups, time)
+
+
+def _by_pane(
+    kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: Groups, time: str
+) -> Partials:
+    panes = kernel.panes
+    assert panes is not None
+    if not count:
+        empty = np.zeros(0, np.int64)
+        columns_empty = columns_for([field for accumulator in accumulators for field in accumulator.fields], 0)
+        return Partials(empty, empty, empty, [_vector(column) for column in columns_empty])
+    numbers = columns(time).values - panes.offset
+    numbers //= panes.pane
+    low = int(numbers.min())
+    span = int(numbers.max()) - low + 1
+    numbers -= low
+    group = groups.of(columns("_tuid").values)
+    coded, code_of = _coded(group, numbers, len(groups.gids), span, count)
+    fields = aggregate(kernel, coded, columns)
+    found = Partials(code_of // span, (code_of % span + low) * panes.pane + panes.offset, coded.rows[coded.present],
+                     fields)
+    return found if panes.pane == panes.width else _in_windows(found, panes, accumulators)
+
+
+def _coded(group: Ints, pane: Ints, groups: int, span: int, count: int) -> tuple[Coded, Ints]:
+    """Returns the rows by code, and group * span + pane of each code that has rows."""
+    codes = pane
+    if groups > 1:
+        codes = group * span
+        codes += pane
+    if groups * span <= max(_DENSE_MIN, _DENSE_SHARE * count):
+        coded = Coded.of(codes, groups * span)
+        return coded, coded.present
+    distinct, codes = np.unique(codes, return_inverse=True)
+    coded = Coded.of(codes, len(distinct))
+    return coded, distinct
+
+
+def aggregate(kernel: SourceKernel, coded: Coded, columns: Columns) -> list[Vector]:
+    """Returns the fields of all accumulators for the codes that have rows."""
+    aggregation = Aggregation(coded, columns)
+    fields: list[Vector] = []
+    for part in kernel.aggregates:
+        if isinstance(part, FieldKernel):
+            fields.append(aggregation.field(part))
+        else:
+            fields += aggregation.pick(part)
+    return fields
+
+
+def _in_windows(found: Partials, panes: Panes, accumulators: Sequence[Accumulator]) -> Partials:
+    """Puts the panes of a sliding window together: each of its panes in turn is combined into all windows at once."""
+    behind = (found.starts - panes.offset) % panes.step
+    newest = found.starts - behind
+    counts = -(-(panes.width - behind) // panes.step)
+    low = int(newest.min()) - (panes.width // panes.step) * panes.step
+    span = (int(newest.max()) - low) // panes.step + 1
+    most = int(counts.max())
+    back = np.arange(most)
+    starts = newest[:, None] - back[None, :] * panes.step
+    codes = (found.groups[:, None] * span + (starts - low) // panes.step)[back[None, :] < counts[:, None]]
+    distinct = np.unique(codes)
+    groups, window = distinct // span, (distinct % span) * panes.step + low
+    # Where the pane of (group, start) is among the partials, which are sorted by both.
+    first = int(found.starts.min())
+    pane_span = (int(found.starts.max()) - first) // panes.pane + 1
+    keys = found.groups * pane_span + (found.starts - first) // panes.pane
+    rows = np.zeros(len(distinct), np.int64)
+    fields = [field for accumulator in accumulators for field in accumulator.fields]
+    target = columns_for(fields, len(distinct))
+    source = [_values(vector, column.type, len(keys)) for vector, column in zip(found.fields, target, strict=True)]
+    for pane in range(panes.width // panes.pane):
+        number = (window - first) // panes.pane + pane
+        inside = np.flatnonzero((number >= 0) & (number < pane_span))
+        wanted = groups[inside] * pane_span + number[inside]
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        hit = keys[place] == wanted
+        slots, place = inside[hit], place[hit]
+        rows[slots] += found.rows[place]
+        position = 0
+        for accumulator in accumulators:
+            end = position + len(accumulator.fields)
+            combine(accumulator, target[position:end], slots, source[position:end], place)
+            position = end
+    return Partials(groups, window, rows, [_vector(column) for column in target])
+
+
+def _values(vector: Vector, type_: pa.DataType, count: int) -> Values:
+    return Values.of(vector.arrow(type_, count))
+
+
+def _vector(column: Values) -> Vector:
+    if column.dtype == np.dtype(object):
+        return Vector(column.arrow())
+    return Vector(column.data, None if column.valid.all() else column.valid)
+
+
+def partials_batch(found: Partials, groups: Groups, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns partials as a block: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields."""
+    count = len(found.starts)
+    everyone = pa.array(found.groups)
+    arrays = [pa.array(groups.gids[found.groups]), *(key.take(everyone) for key in groups.keys),
+              pa.array(found.starts), pa.array(found.rows)]
+    place = len(arrays)
+    arrays += [vector.arrow(schema.field(place + n).type, count) for n, vector in enumerate(found.fields)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def projected(
+    kernel: SourceKernel, columns: Columns, count: int, groups: Groups, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Returns the results of a scalar stream: `_row`, `_gid`, keys, the result columns. Raises NotInKernelError."""
+    if kernel.condition is not None:
+        mask = mask_of(kernel.condition, columns, count)
+        if not mask.all():
+            columns = Chosen(columns, mask)
+            count = int(mask.sum())
+    tuids: npt.NDArray[np.uint64] = columns("_tuid").values
+    group = groups.of(tuids)
+    everyone = pa.array(group)
+    arrays = [pa.array(tuids), pa.array(groups.gids[group]), *(key.take(everyone) for key in groups.keys)]
+    place = len(arrays)
+    arrays += [evaluate(part, columns).arrow(schema.field(place + n).type, count)
+               for n, part in enumerate(kernel.projections)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,100 @@
+"""Dense numbers for the child tables and groups of one vnode: what a kernel computes with instead of ids and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import Field
+from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.compute.kernel_vectors import NotInKernelError, Vector, vector_of
+from penstock.tasks.protocol.block_schema import GROUP, fields_schema
+
+_SPARSE = 16
+_ALWAYS_DENSE = 65_536
+_RUN = 4
+
+
+class IdIndex:
+    """Finds a number for each of some distinct 64-bit ids: `numbers`, or their places (None)."""
+
+    def __init__(self, ids: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64] | None = None) -> None:
+        numbers = np.arange(len(ids)) if numbers is None else numbers
+        self._sorted: npt.NDArray[np.uint64] | None = None
+        self._low = ids.min() if len(ids) else np.uint64(0)
+        self._span = int(ids.max()) - int(self._low) + 1 if len(ids) else 1
+        if self._span <= max(_ALWAYS_DENSE, _SPARSE * len(ids)):
+            self._numbers = np.full(self._span, -1)
+            self._numbers[(ids - self._low).view(np.int64)] = numbers
+        else:
+            order = np.argsort(ids)
+            self._sorted, self._numbers = ids[order], numbers[order]
+
+    def find(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Returns the number of each id; raises NotInKernelError for unknown ones.
+
+        The rows of a record are sorted by table: ids that come in runs are looked up once per run.
+        """
+        if not len(ids):
+            return np.zeros(0, np.int64)
+        heads = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        if _RUN * len(heads) > len(ids):
+            return self._look_up(ids)
+        heads = np.concatenate([[0], heads])
+        return np.repeat(self._look_up(ids[heads]), np.diff(heads, append=len(ids)))
+
+    def _look_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64]
+        if self._sorted is None:
+            # Ids below the least one wrap to huge numbers.
+            places = ids - self._low
+            if int(places.max()) >= self._span:
+                raise NotInKernelError
+            found = self._numbers[places.view(np.int64)]
+        else:
+            at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
+            if (self._sorted[at] != ids).any():
+                raise NotInKernelError
+            found = self._numbers[at]
+        if int(found.min()) < 0:
+            raise NotInKernelError
+        return found
+
+
+class Groups:
+    """The groups of one vnode's child tables, as `SourceKernel.groups_sql` gives them for one state of `children`.
+
+    `children` is registered at the computer.
+    """
+
+    def __init__(self, sql: str | None, keys: Sequence[Field], children: pa.Table, computer: Computer) -> None:
+        self._tables = IdIndex(children.column("_tuid").to_numpy())
+        self._children = children
+        self._vectors: dict[str, Vector] = {}
+        self._sql = sql
+        if sql is None:
+            self.gids = np.zeros(1, np.uint64)
+            self.keys: list[pa.Array] = []
+            return
+        schema = pa.schema([pa.field("_tuid", pa.uint64()), GROUP, *fields_schema(keys)])
+        found = computer.run(sql, schema)
+        self.gids, first, group_of = np.unique(
+            found.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
+        self._group_of = IdIndex(found.column("_tuid").to_numpy(), group_of.astype(np.int64))
+        self.keys = [column.take(pa.array(first)) for column in found.columns[2:]]
+
+    def of(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Returns the group number of each row, given their tables; raises NotInKernelError for unknown tables."""
+        if self._sql is None:
+            return np.zeros(len(tuids), np.int64)
+        return self._group_of.find(tuids)
+
+    def column(self, name: str, tuids: npt.NDArray[np.uint64]) -> Vector:
+        """Returns `tbname` or a tag of each row."""
+        vector = self._vectors.get(name)
+        if vector is None:
+            vector = self._vectors[name] = vector_of(self._children.column(name))
+        return vector.take(self._tables.find(tuids))

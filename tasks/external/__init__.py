@@ -1,0 +1,4 @@
+"""Systems outside: connectors that read, sinks that write, notifications.
+
+Imports of this part: flow and what is below.
+"""

@@ -1,0 +1,234 @@
+"""The sink task's way out: writers that hand results to a courier, at once or with the checkpoint they belong to."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.common.connection import OpenedConnection
+from penstock.common.errors import InternalError
+from penstock.tasks.external.emit.async_sink_writer import Courier, Delivery, Trouble
+from penstock.tasks.external.emit.result_events import OutsideRows
+from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.state.state_store import StateStore
+
+_PREFIX = b"staged/"
+_PART_BITS = 20
+_PART_BYTES = 16 * 1024 * 1024
+
+
+def checkpoint_of(number: int) -> int:
+    """Returns which checkpoint a delivery with this number belongs to."""
+    return number >> _PART_BITS
+
+
+def part_of(number: int) -> int:
+    """Returns which part of its checkpoint a delivery with this number is."""
+    return number & (1 << _PART_BITS) - 1
+
+
+class OutsideWriter(ResultWriter, Protocol):
+    """A `ResultWriter` whose target is outside, and may be away for a while."""
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why nothing is delivered now, or None."""
+        ...
+
+    @property
+    def next_try(self) -> float | None:
+        """When `acknowledged` should be called even if nothing changed, in monotonic time."""
+        ...
+
+    @property
+    def undelivered(self) -> bool:
+        """Whether the task's state holds results that are still to be delivered."""
+        ...
+
+    def use(self, connection: OpenedConnection) -> None:
+        """Goes on by another version of the connection."""
+        ...
+
+    def try_now(self) -> None:
+        """Tries again at once."""
+        ...
+
+    def save(self) -> Any:
+        """Returns what `restore` needs besides the store, as JSON can hold it."""
+        ...
+
+    def restore(self, saved: Any) -> None:
+        """Takes over what `save` returned at the checkpoint that the store is at."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _CourierWriter:
+    """What writers are alike in: whatever they deliver, their courier brings."""
+
+    def __init__(self, rows: OutsideRows, courier: Courier) -> None:
+        self._rows = rows
+        self._courier = courier
+        self._submitted = 0
+
+    @property
+    def trouble(self) -> Trouble | None:
+        return self._courier.trouble
+
+    @property
+    def next_try(self) -> float | None:
+        return self._courier.next_try
+
+    def use(self, connection: OpenedConnection) -> None:
+        self._courier.use(connection)
+
+    def try_now(self) -> None:
+        self._courier.try_now()
+
+    def close(self) -> None:
+        self._courier.close()
+
+
+class DirectWriter(_CourierWriter):
+    """Delivers each write by itself."""
+
+    def submit(self, write: ResultWrite) -> None:
+        self._submitted += 1
+        self._courier.put(Delivery(self._submitted, self._rows.of(write)))
+
+    def acknowledged(self) -> int:
+        return self._courier.check()
+
+    @property
+    def undelivered(self) -> bool:
+        return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
+
+    def save(self) -> Any:
+        return {"known": self._courier.known}
+
+    def restore(self, saved: Any) -> None:
+        self._courier.known = saved["known"]
+
+
+class StagedWriter(_CourierWriter):
+    """A `TransactionalWriter`: results are in the task's state until their checkpoint is valid, then they leave.
+
+    What a checkpoint has is cut into parts, which are numbered by the checkpoint and their place in it. A part leaves
+    once its checkpoint is valid, and again after a restart unless a later checkpoint knows that it was taken: it is
+    for the target to tell by the number that it has it already. Numbers grow also over a restart that goes back to an
+    older checkpoint, since no id of a checkpoint is used twice.
+    """
+
+    def __init__(self, rows: OutsideRows, courier: Courier, store: StateStore, backlog_bytes: int) -> None:
+        """While more than `backlog_bytes` of valid checkpoints wait to leave, no further write is acknowledged."""
+        super().__init__(rows, courier)
+        self._store = store
+        self._backlog_bytes = backlog_bytes
+        self._open: list[pa.RecordBatch] = []  # of the part that is being filled
+        self._open_bytes = 0
+        self._fresh: list[tuple[int, int]] = []  # key in the store and bytes of parts of the next checkpoint
+        self._parts: list[tuple[int, int, int, int]] = []  # key, bytes, checkpoint, number of prepared ones, in order
+        self._next_key = 0
+        self._valid = -1  # the newest valid checkpoint
+        self._sent = 0  # how many of the first `_parts` the courier has
+        self._seen = 0  # how many deliveries it had done when they were forgotten here
+        self._acknowledged = 0
+
+    # -- as a ResultWriter -------------------------------------------------------------------------------------------
+
+    def submit(self, write: ResultWrite) -> None:
+        rows = self._rows.of(write)
+        self._open.append(rows)
+        self._open_bytes += rows.nbytes
+        self._submitted += 1
+        if self._open_bytes >= _PART_BYTES:
+            self._close_part()
+
+    def acknowledged(self) -> int:
+        self._settle(self._courier.check())
+        if self._backlog <= self._backlog_bytes:
+            self._acknowledged = self._submitted
+        return self._acknowledged
+
+    # -- as a TransactionalWriter ------------------------------------------------------------------------------------
+
+    def recover(self, checkpoint_id: int | None) -> None:
+        self._valid = -1 if checkpoint_id is None else checkpoint_id
+        self._send()
+
+    def prepare(self, checkpoint_id: int) -> None:
+        self._close_part()
+        for part, (key, size) in enumerate(self._fresh):
+            self._parts.append((key, size, checkpoint_id, checkpoint_id << _PART_BITS | part))
+        self._fresh.clear()
+
+    def commit(self, checkpoint_id: int) -> None:
+        self._valid = max(self._valid, checkpoint_id)
+        self._send()
+
+    def commit_writes(self) -> None:
+        raise InternalError("results that leave with checkpoints don't leave before")
+
+    # -- as an OutsideWriter -----------------------------------------------------------------------------------------
+
+    @property
+    def undelivered(self) -> bool:
+        return bool(self._parts)
+
+    def save(self) -> Any:
+        return {"known": self._courier.known, "next": self._next_key, "parts": [list(part) for part in self._parts]}
+
+    def restore(self, saved: Any) -> None:
+        self._courier.known = saved["known"]
+        self._next_key = saved["next"]
+        self._parts = [(key, size, checkpoint, number) for key, size, checkpoint, number in saved["parts"]]
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _backlog(self) -> int:
+        return sum(size for _, size, checkpoint, _ in self._parts if checkpoint <= self._valid)
+
+    def _close_part(self) -> None:
+        """Puts what was written into the store."""
+        if not self._open:
+            return
+        batch = self._open[0] if len(self._open) == 1 else pa.concat_batches(self._open)
+        self._open, self._open_bytes = [], 0
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        stored = sink.getvalue().to_pybytes()
+        self._store.put_many([(_key(self._next_key), stored)])
+        self._fresh.append((self._next_key, len(stored)))
+        self._next_key += 1
+
+    def _settle(self, delivered: int) -> None:
+        """Forgets what was delivered, and sends more."""
+        done = delivered - self._seen
+        if not done:
+            return
+        self._store.put_many([(_key(key), None) for key, *_ in self._parts[:done]])
+        del self._parts[:done]
+        self._sent -= done
+        self._seen = delivered
+        self._send()
+
+    def _send(self) -> None:
+        """Hands the courier the next part of a valid checkpoint; it has one at a time, the others cost no memory."""
+        if self._sent or not self._parts or self._parts[0][2] > self._valid:
+            return
+        key, _, _, number = self._parts[0]
+        (stored,) = self._store.get_many([_key(key)])
+        if stored is None:
+            raise InternalError(f"part {number} of the results to be delivered is missing")
+        with pa.ipc.open_stream(stored) as reader:
+            self._courier.put(Delivery(number, reader.read_next_batch()))
+        self._sent = 1
+
+
+def _key(number: int) -> bytes:
+    return _PREFIX + number.to_bytes(8, "big")

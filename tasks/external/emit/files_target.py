@@ -1,0 +1,53 @@
+"""Files of results: one per delivery, whose name says which one it is."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from penstock.planner.task_plans.stream_plan import OutsidePlan
+from penstock.sql.tree.statements import OutsideFormat
+from penstock.tasks.external.connectors.files import Folder
+from penstock.tasks.external.emit.async_sink_writer import Delivery
+from penstock.tasks.external.emit.external_writers import checkpoint_of, part_of
+from penstock.tasks.external.emit.result_events import OutsideRows, json_text
+
+_ENDINGS: dict[OutsideFormat, str] = {"parquet": "parquet", "json": "jsonl", "csv": "csv", "avro": "avro"}
+
+
+class FilesTarget:
+    """A folder. A delivery that comes again replaces its own file: exactly once."""
+
+    def __init__(self, folder: Folder, plan: OutsidePlan, rows: OutsideRows, stream: str, index: int) -> None:
+        assert plan.format is not None
+        self._format = plan.format
+        self._rows = rows
+        self._prefix = f"{stream}-{index}"
+        self._folder = folder
+
+    def deliver(self, delivery: Delivery) -> None:
+        number = delivery.number
+        name = f"{self._prefix}-{checkpoint_of(number):08d}-{part_of(number):04d}.{_ENDINGS[self._format]}"
+        self._folder.put(name, encoded(self._rows, delivery.rows, self._format))
+
+    def close(self) -> None:
+        """Nothing is open between deliveries."""
+
+
+def encoded(rows: OutsideRows, batch: pa.RecordBatch, format_: OutsideFormat) -> bytes:
+    """Returns the file of some rows."""
+    sink = io.BytesIO()
+    if format_ == "parquet":
+        pq.write_table(rows.named(batch), sink, compression="zstd")
+    elif format_ == "csv":
+        pacsv.write_csv(rows.plain(batch), sink)
+    elif format_ == "avro":
+        from penstock.tasks.external.connectors.avro import file_of
+
+        return file_of(rows.avro_schema, (record for _, record in rows.records(batch)))
+    else:
+        sink.writelines(json_text(event.named).encode() + b"\n" for event in rows.events(batch))
+    return sink.getvalue()

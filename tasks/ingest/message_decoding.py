@@ -1,0 +1,356 @@
+"""Messages to columns: JSON, CSV and Avro. Whole batches at once; what is wrong with one of them fails the batch.
+
+Who calls tries parts of a batch that failed, down to single messages, and so finds those that can't be read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+
+from penstock.common.errors import InvalidValueError
+from penstock.sql.rows.constants import shorten
+from penstock.sql.rows.line_protocol import Points, parse_lines
+
+Path = tuple[str, ...]
+Index = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_BLOCK_BYTES = 64 << 20  # larger than any batch: columns come in one piece
+_OPEN, _CLOSE = ord("{"), ord("}")
+_EXACT = float(1 << 53)
+"""Up to here floating-point numbers hold whole numbers as they are."""
+_FEW = 16
+"""So few messages are read one by one: Arrow needs longer to get started."""
+
+
+class Fields(Protocol):
+    """The content of a batch: rows, and which message each is of (None: each message is one row)."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def messages(self) -> Index | None: ...
+
+    def values(self, path: Path) -> pa.Array:
+        """Returns the values of a field, NULL where a row has none; of NULL type if no row has one."""
+        ...
+
+    def unknown(self) -> Bools | None:
+        """Returns which rows have fields that nobody asks for; None: none has."""
+        ...
+
+
+Decoder = Callable[[Sequence[bytes]], Fields]
+"""Reads a batch. Raises InvalidValueError."""
+
+
+@dataclass
+class _Wanted:
+    """The fields that are asked for, as a tree; a leaf is a field."""
+
+    inner: dict[str, _Wanted] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, paths: Iterable[Path]) -> _Wanted:
+        root = cls()
+        for path in paths:
+            node = root
+            for key in path:
+                node = node.inner.setdefault(key, cls())
+        return root
+
+    def knows(self, value: Mapping[str, Any]) -> bool:
+        """Whether all fields of an object are asked for, or within one that is."""
+        for key, inner in value.items():
+            node = self.inner.get(key)
+            if node is None:
+                if inner is not None:
+                    return False
+            elif node.inner and isinstance(inner, dict) and not node.knows(inner):
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class RowFields:
+    """Rows as Python objects."""
+
+    content: Sequence[Mapping[str, Any]]
+    wanted: _Wanted
+    messages: Index | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.content)
+
+    def values(self, path: Path) -> pa.Array:
+        found = [_at(row, path) for row in self.content]
+        try:
+            return pa.array(found)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise InvalidValueError(f"field {'.'.join(path)}: {error}") from error
+
+    def unknown(self) -> Bools | None:
+        unknown = np.array([not self.wanted.knows(row) for row in self.content], np.bool_)
+        return unknown if unknown.any() else None
+
+
+@dataclass(frozen=True)
+class TableFields:
+    """Rows as columns, objects within them as structs."""
+
+    table: pa.Table
+    wanted: _Wanted
+    messages: Index | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.table.num_rows)
+
+    def values(self, path: Path) -> pa.Array:
+        place = self.table.schema.get_field_index(path[0])
+        if place < 0:
+            return pa.nulls(self.rows)
+        array = self.table.column(place).combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.nulls(0, array.type)
+        for key in path[1:]:
+            if not pa.types.is_struct(array.type) or array.type.get_field_index(key) < 0:
+                return pa.nulls(self.rows)
+            array = pc.struct_field(array, key)
+        return array
+
+    def unknown(self) -> Bools | None:
+        unknown = np.zeros(self.rows, np.bool_)
+        for name, column in zip(self.table.column_names, self.table.columns, strict=True):
+            _note_unknown(unknown, self.wanted, name, column)
+        return unknown if unknown.any() else None
+
+
+def _note_unknown(unknown: Bools, wanted: _Wanted, name: str, column: pa.ChunkedArray | pa.Array) -> None:
+    node = wanted.inner.get(name)
+    if node is None:
+        if column.null_count < len(column):
+            unknown |= column.is_valid().to_numpy(zero_copy_only=False)
+    elif node.inner and pa.types.is_struct(column.type):
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        for inner in array.type:
+            _note_unknown(unknown, node, inner.name, pc.struct_field(array, inner.name))
+
+
+def _at(value: Any, path: Path) -> Any:
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+# --- JSON --------------------------------------------------------------------------------------------------------
+
+
+class JsonDecoder:
+    """Each message is an object, which is a row, or an array of objects."""
+
+    def __init__(self, paths: Sequence[Path], texts: Sequence[Path]) -> None:
+        """`paths`: the fields that are asked for; `texts`: those of them that are text for those who ask."""
+        self._wanted = _Wanted.of(paths)
+        self._paths = tuple(dict.fromkeys(paths))
+        self._texts = texts
+        # Most senders write a field always as text or always as a number: what worked last is tried first.
+        self._ways = [_text_schema(texts), None]
+
+    def __call__(self, messages: Sequence[bytes]) -> Fields:
+        if len(messages) > _FEW and all(
+                message and message[0] == _OPEN and message[-1] == _CLOSE for message in messages):
+            for way in list(self._ways):
+                fields = self._at_once(messages, way)
+                if fields is not None:
+                    if way is not self._ways[0]:
+                        self._ways.reverse()
+                    return fields
+        return self._one_by_one(messages)
+
+    def _at_once(self, messages: Sequence[bytes], schema: pa.Schema | None) -> Fields | None:
+        """Returns what Arrow makes of the messages, None if it doesn't do.
+
+        Each message begins and ends with a brace, so it makes one row at least; if there are as many rows as
+        messages, each is one.
+        """
+        options = pa_json.ParseOptions(explicit_schema=schema, newlines_in_values=False)
+        try:
+            table = pa_json.read_json(
+                pa.BufferReader(b"\n".join(messages)),
+                read_options=pa_json.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), parse_options=options)
+        except pa.ArrowInvalid:
+            return None
+        if table.num_rows != len(messages):
+            return None
+        fields = TableFields(table, self._wanted)
+        return None if any(self._is_altered(path, fields.values(path)) for path in self._paths) else fields
+
+    def _is_altered(self, path: Path, values: pa.Array) -> bool:
+        """Whether values are others than their messages have, for the sake of their neighbours or of their looks.
+
+        Arrow takes text that looks like a time for one, and whole numbers beside others for floating-point numbers.
+        """
+        if pa.types.is_timestamp(values.type):
+            return True
+        if not pa.types.is_floating(values.type):
+            return False
+        largest = pc.max(pc.abs(values)).as_py()
+        return path in self._texts or (largest is not None and not largest <= _EXACT)
+
+    def _one_by_one(self, messages: Sequence[bytes]) -> Fields:
+        content: list[Mapping[str, Any]] = []
+        index: list[int] = []
+        for number, message in enumerate(messages):
+            rows = _read_json(message)
+            content += rows
+            index += [number] * len(rows)
+        return RowFields(content, self._wanted, np.array(index, np.int64))
+
+
+def _read_json(message: bytes) -> list[Mapping[str, Any]]:
+    try:
+        value = json.loads(message)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"no JSON: {error}") from error
+    rows = value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise InvalidValueError(f"{shorten(repr(value))} is no JSON object, nor an array of them")
+    return rows
+
+
+def _text_schema(texts: Sequence[Path]) -> pa.Schema | None:
+    """Returns the schema that has these fields as text, and leaves the rest open."""
+    if not texts:
+        return None
+    return pa.schema(_text_fields(_Wanted.of(texts)))
+
+
+def _text_fields(wanted: _Wanted) -> list[pa.Field]:
+    return [pa.field(key, pa.struct(_text_fields(node)) if node.inner else pa.string())
+            for key, node in wanted.inner.items()]
+
+
+# --- CSV ---------------------------------------------------------------------------------------------------------
+
+
+class CsvDecoder:
+    """Each message is one line, or several; all values are text. An empty value that isn't quoted is NULL."""
+
+    def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
+        self._wanted = _Wanted.of(paths)
+        self._names = names
+        self._convert = pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""],
+            quoted_strings_can_be_null=False)
+
+    def __call__(self, messages: Sequence[bytes]) -> Fields:
+        ends = [message.rstrip(b"\r\n") for message in messages]
+        if len(messages) > _FEW and all(ends) and not any(b"\n" in end or b"\r" in end for end in ends):
+            try:
+                table = pa_csv.read_csv(
+                    pa.BufferReader(b"\n".join(ends)),
+                    read_options=pa_csv.ReadOptions(
+                        use_threads=False, block_size=_BLOCK_BYTES, column_names=list(self._names)),
+                    convert_options=self._convert)
+            except pa.ArrowInvalid:
+                table = None
+            if table is not None and table.num_rows == len(messages):
+                return TableFields(table, self._wanted)
+        return self._one_by_one(messages)
+
+    def _one_by_one(self, messages: Sequence[bytes]) -> Fields:
+        content: list[Mapping[str, Any]] = []
+        index: list[int] = []
+        for number, message in enumerate(messages):
+            for line in self._lines(message):
+                if len(line) != len(self._names):
+                    raise InvalidValueError(f"{len(line)} values where {len(self._names)} belong")
+                content.append({name: value or None for name, value in zip(self._names, line, strict=True)})
+                index.append(number)
+        return RowFields(content, self._wanted, np.array(index, np.int64))
+
+    @staticmethod
+    def _lines(message: bytes) -> list[list[str]]:
+        try:
+            return [line for line in csv.reader(io.StringIO(message.decode()), strict=True) if line]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InvalidValueError(f"no CSV: {error}") from error
+
+
+# --- Avro --------------------------------------------------------------------------------------------------------
+
+
+class AvroDecoder:
+    """Each message is one record without its schema, as `penstock.tasks.external.connectors.avro` reads it."""
+
+    def __init__(self, paths: Sequence[Path], read: Callable[[bytes], Any]) -> None:
+        """`read` returns the record, or raises InvalidValueError."""
+        self._wanted = _Wanted.of(paths)
+        self._read = read
+
+    def __call__(self, messages: Sequence[bytes]) -> Fields:
+        content = []
+        for message in messages:
+            record = self._read(message)
+            if not isinstance(record, dict):
+                raise InvalidValueError(f"{shorten(repr(record))} is no Avro record")
+            content.append(record)
+        return RowFields(content, self._wanted)
+
+
+# --- line protocol -----------------------------------------------------------------------------------------------
+
+LINE_TIME, LINE_MEASUREMENT = "_time", "_measurement"
+"""What the instant (ns, NULL where a line has none) and the measurement of a line are called among its fields."""
+
+
+class LineDecoder:
+    """Each message is one line of InfluxDB's line protocol, or several; only those of one measurement are rows."""
+
+    def __init__(self, paths: Sequence[Path], measurement: str) -> None:
+        self._wanted = _Wanted.of([*paths, (LINE_TIME,), (LINE_MEASUREMENT,)])
+        self._measurement = measurement
+
+    def __call__(self, messages: Sequence[bytes]) -> Fields:
+        data = b"\n".join(messages)
+        try:
+            found = parse_lines(data)
+        except UnicodeDecodeError as error:
+            raise InvalidValueError(f"no line protocol: {error}") from error
+        groups = [points for points in found if points.measurement == self._measurement]
+        table = pa.concat_tables([self._table(points) for points in groups], promote_options="permissive") \
+            if groups else pa.table({})
+        lines = np.concatenate([points.lines for points in groups]) if groups else np.zeros(0, np.int64)
+        # The message of a line is the last that begins at it or before.
+        begins = np.cumsum([1, *(message.count(b"\n") + 1 for message in messages[:-1])])
+        index: Index = np.searchsorted(begins, lines, side="right") - 1
+        order = np.argsort(lines, kind="stable")
+        return TableFields(table.take(pa.array(order)), self._wanted, index[order])
+
+    def _table(self, points: Points) -> pa.Table:
+        timeless = points.timeless if points.timeless is not None else np.zeros(points.num_rows, np.bool_)
+        columns: dict[str, pa.Array] = {}
+        for name in dict.fromkeys(key for series in points.series for key, _ in series.tags):
+            values = pa.array([dict(series.tags).get(name) for series in points.series], pa.string())
+            columns[name] = values.take(pa.array(points.index))
+        columns |= {one.name: one.values for one in points.fields}
+        columns[LINE_TIME] = pa.array(points.times, mask=timeless)
+        columns[LINE_MEASUREMENT] = pa.repeat(pa.scalar(points.measurement), points.num_rows)
+        return pa.table(columns)

@@ -1,0 +1,317 @@
+"""Messages to rows of a super table, as an ingest's plan says; messages that can't be are told with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import InvalidValueError
+from penstock.planner.streams.ingest_plan import IngestPlan, MappedColumn
+from penstock.sql.rows.constants import shorten
+from penstock.sql.rows.fitting import fitted
+from penstock.sql.schema import Column, can_name_child
+from penstock.sql.time_bounds import LATEST, oldest_allowed
+from penstock.sql.tree.statements import MessageField, TimeUnit
+from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind
+from penstock.tasks.external.connectors.incoming_messages import MessageBatch
+from penstock.tasks.ingest.message_decoding import (
+    LINE_MEASUREMENT,
+    LINE_TIME,
+    AvroDecoder,
+    CsvDecoder,
+    Decoder,
+    Fields,
+    JsonDecoder,
+    LineDecoder,
+    Path,
+)
+from penstock.tasks.protocol.messages import ResultChild
+
+CHILD, OPERATION, OFFSET = "_child", "_op", "_offset"
+
+_NAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
+_UNITS: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A message that can't become rows. `place`: its number in the batch."""
+
+    place: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a batch became: `rows` as `ResultWrite` has them, with the offset of each row's message in `_offset`.
+
+    They are in the order of the messages. `unknown`: how many rows have fields that no column takes.
+    """
+
+    rows: pa.RecordBatch
+    refused: tuple[Refused, ...]
+    unknown: int
+
+
+class MessageMapper:
+    """Makes rows of messages. `children` are the child tables of all rows so far, numbered by their place."""
+
+    def __init__(self, plan: IngestPlan, now_ms: Callable[[], int],
+                 read_avro: Callable[[bytes], object] | None = None) -> None:
+        """`now_ms`: the clock, for what KEEP allows. `read_avro` reads one record; only for FORMAT avro."""
+        self._plan = plan
+        self._now_ms = now_ms
+        self.children: list[ResultChild] = []
+        self._places: dict[str, int] = {}
+        self._time = plan.columns[0].field if not plan.on_arrival else None
+        self._columns = plan.columns if plan.on_arrival else plan.columns[1:]
+        self._decode = self._decoder(read_avro)
+        names = [plan.time_column.name, *(one.column.name for one in self._columns)]
+        kinds = [pa.int64(), *(one.column.type.arrow() for one in self._columns)]
+        self._schema = pa.schema([(CHILD, pa.int32()), (OPERATION, pa.uint8()), (OFFSET, pa.int64()),
+                                  *zip(names, kinds, strict=True)])
+
+    def convert(self, batch: MessageBatch) -> Converted:
+        """Makes rows of what can be used. Halves a batch with a message that can't, until it is alone."""
+        rows: list[pa.RecordBatch] = []
+        refused: list[Refused] = []
+        unknown = 0
+        waiting = [(0, len(batch))]
+        while waiting:
+            first, stop = waiting.pop()
+            if first == stop:
+                continue
+            part = batch if stop - first == len(batch) else batch.part(first, stop)
+            try:
+                made, strange = self._rows(part)
+            except InvalidValueError as error:
+                if stop - first == 1:
+                    refused.append(Refused(first, error.message))
+                else:
+                    middle = (first + stop) // 2
+                    waiting += [(middle, stop), (first, middle)]
+                continue
+            rows.append(made)
+            unknown += strange
+        return Converted(pa.concat_batches(rows) if rows else _empty(self._schema), tuple(refused), unknown)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _decoder(self, read_avro: Callable[[bytes], object] | None) -> Decoder:
+        plan = self._plan
+        columns = [*plan.columns, *plan.tags, MappedColumn(_NAME, plan.tbname)]
+        paths = [path for one in columns if (path := _path(one.field)) is not None]
+        if plan.format == "csv":
+            return CsvDecoder(paths, [name.strip() for name in plan.schema.split(",")])
+        if plan.format == "avro":
+            assert read_avro is not None
+            return AvroDecoder(paths, read_avro)
+        if plan.format == "line":
+            return LineDecoder(paths, plan.measurement)
+        texts = [path for one in columns if _is_text(one.column) and (path := _path(one.field)) is not None]
+        return JsonDecoder(paths, texts)
+
+    def _rows(self, batch: MessageBatch) -> tuple[pa.RecordBatch, int]:
+        """Makes rows of all messages; returns them, and how many have unknown fields. Raises InvalidValueError."""
+        plan = self._plan
+        limit = plan.max_message
+        if max(map(len, batch.values)) > limit:
+            size = max(map(len, batch.values))
+            raise InvalidValueError(f"the message has {size} bytes, MAX_MESSAGE is {limit}")
+        fields = self._decode(batch.values)
+        unknown = fields.unknown()
+        if unknown is not None and plan.refuses_unknown:
+            raise InvalidValueError("the message has fields that no column takes")
+        source = _Source(batch, fields)
+        times = self._times(source)
+        arrays = [pa.array(times), *(_values(one.column, source.values(one.field), self._plan.time_zone)
+                                     for one in self._columns)]
+        children = self._children(source)
+        head = [pa.array(children), pa.array(np.zeros(fields.rows, np.uint8)), source.offsets()]
+        rows = pa.RecordBatch.from_arrays([*head, *arrays], schema=self._schema)
+        return rows, 0 if unknown is None else int(unknown.sum())
+
+    def _times(self, source: _Source) -> Ints:
+        """Returns the primary timestamps in the database's precision."""
+        plan = self._plan
+        arrival = source.arrivals() * (UNITS_PER_SECOND[plan.precision] // 1_000)
+        if self._time is None:
+            return arrival
+        values = source.values(self._time)
+        if self._time.part == "time":
+            nanoseconds = values.fill_null(0).to_numpy()
+            given = nanoseconds // (_UNITS["ns"] // UNITS_PER_SECOND[plan.precision])
+            times: Ints = np.where(values.is_valid().to_numpy(zero_copy_only=False), given, arrival)
+        else:
+            if values.null_count:
+                raise InvalidValueError(f"the message has no time in {self._time}")
+            times = _instants(values, plan)
+        if len(times):
+            oldest, latest = oldest_allowed(plan.database, self._now_ms()), LATEST[plan.precision]
+            wrong = np.flatnonzero((times < oldest) | (times > latest))
+            if len(wrong):
+                raise InvalidValueError(f"the timestamp {times[wrong[0]]} is out of range: KEEP allows {oldest} to "
+                                        f"{latest} {plan.precision}")
+        return times
+
+    def _children(self, source: _Source) -> npt.NDArray[np.int32]:
+        """Returns the place of each row's child table; rows of a table that wasn't there before bring its tags."""
+        names = _values(_NAME, source.values(self._plan.tbname), self._plan.time_zone)
+        if names.null_count:
+            raise InvalidValueError(f"the message has no name of a child table in {self._plan.tbname}")
+        encoded = names.dictionary_encode()
+        known = [self._places.get(name) for name in encoded.dictionary.to_pylist()]
+        if None in known:
+            self._note_children(encoded, source)
+            known = [self._places[name] for name in encoded.dictionary.to_pylist()]
+        places = np.array(known, np.int32)
+        found: npt.NDArray[np.int32] = places[encoded.indices.to_numpy()]
+        return found
+
+    def _note_children(self, encoded: pa.DictionaryArray, source: _Source) -> None:
+        names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+        first = np.empty(len(names), np.int64)
+        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+        fresh = [code for code, name in enumerate(names) if name not in self._places]
+        for code in fresh:
+            _check_child_name(names[code])
+        rows = pa.array(first[fresh])
+        tags = [_values(tag.column, source.values(tag.field).take(rows), self._plan.time_zone)
+                for tag in self._plan.tags]
+        # Only once all of it is known to be good: a batch that fails is tried again in parts.
+        for number, code in enumerate(fresh):
+            self._places[names[code]] = len(self.children)
+            self.children.append(ResultChild(names[code], tuple(_tag(tag[number]) for tag in tags)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A batch and its content: what a field of the plan can be."""
+
+    batch: MessageBatch
+    fields: Fields
+
+    def values(self, field: MessageField) -> pa.Array:
+        """Returns the values of a field by row."""
+        path = _path(field)
+        if path is not None:
+            return self.fields.values(path)
+        if field.part == "key":
+            keys = self.batch.keys or [None] * len(self.batch)
+            try:
+                found = pa.array([None if key is None else key.decode() for key in keys], pa.string())
+            except UnicodeDecodeError as error:
+                raise InvalidValueError(f"the key is no UTF-8 text: {error}") from error
+        elif isinstance(self.batch.topics, str):
+            return pa.repeat(pa.scalar(_level(self.batch.topics, field.level), pa.string()), self.fields.rows)
+        else:
+            found = pa.array([_level(topic, field.level) for topic in self.batch.topics], pa.string())
+        return found if self.fields.messages is None else found.take(pa.array(self.fields.messages))
+
+    def offsets(self) -> pa.Array:
+        return pa.array(self._by_row(self.batch.offsets))
+
+    def arrivals(self) -> Ints:
+        return self._by_row(self.batch.times_ms)
+
+    def _by_row(self, values: Sequence[int]) -> Ints:
+        array = np.array(values, np.int64)
+        return array if self.fields.messages is None else array[self.fields.messages]
+
+
+def _path(field: MessageField) -> Path | None:
+    """Returns where a field is in the content, None if it isn't there."""
+    if field.part is None:
+        return field.path
+    return {"time": (LINE_TIME,), "measurement": (LINE_MEASUREMENT,)}.get(field.part)
+
+
+def _level(topic: str, level: int | None) -> str | None:
+    if level is None:
+        return topic
+    levels = topic.split("/")
+    return levels[level - 1] if level <= len(levels) else None
+
+
+def _is_text(column: Column) -> bool:
+    """Whether the values of a column may come as text that must stay as it is."""
+    return column.type.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.TIMESTAMP)
+
+
+def _values(column: Column, values: pa.Array, time_zone: str) -> pa.Array:
+    """Returns values in the type that a write has them in; times as int64. Raises InvalidValueError."""
+    if column.type.kind is Kind.TIMESTAMP:
+        kind = column.type.arrow()
+        if pa.types.is_string(values.type):
+            values = _read_times(column.name, values, kind, time_zone)
+        return fitted(column, values)
+    if pa.types.is_string(values.type):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidValueError(f"column {column.name}: no UTF-8 text") from error
+    return fitted(column, values)
+
+
+def _instants(values: pa.Array, plan: IngestPlan) -> Ints:
+    """Returns times in the database's precision; `values` has no NULLs."""
+    kind = plan.time_column.type.arrow()
+    per_second, unit = UNITS_PER_SECOND[plan.precision], _UNITS[plan.time_unit]
+    if pa.types.is_string(values.type):
+        if plan.format != "csv":
+            values = _read_times(plan.time_column.name, values, kind, plan.time_zone)
+        else:
+            try:
+                values = values.cast(pa.int64())
+            except pa.ArrowInvalid:
+                values = _read_times(plan.time_column.name, values, kind, plan.time_zone)
+    if pa.types.is_integer(values.type):
+        numbers: Ints = values.cast(pa.int64()).to_numpy()
+        if per_second >= unit:
+            factor = per_second // unit
+            if len(numbers) and int(np.abs(numbers).max()) > (2**63 - 1) // factor:
+                raise InvalidValueError(f"the timestamp {numbers[np.abs(numbers).argmax()]} is out of range")
+            return numbers * factor
+        return numbers // (unit // per_second)
+    if pa.types.is_floating(values.type):
+        scaled = np.rint(values.to_numpy() * (per_second / unit))
+        if not (np.abs(scaled) < 2.0**63).all():
+            raise InvalidValueError("the timestamp is out of range")
+        rounded: Ints = scaled.astype(np.int64)
+        return rounded
+    return np.asarray(fitted(plan.time_column, values).cast(pa.int64()).to_numpy(), np.int64)
+
+
+def _read_times(name: str, values: pa.Array, kind: pa.DataType, time_zone: str) -> pa.Array:
+    """Reads ISO 8601; what has no zone is in the session's."""
+    try:
+        return values.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("ns")).cast(kind, safe=False)
+    except pa.ArrowInvalid:
+        pass
+    try:
+        local = values.cast(pa.timestamp("ns"))
+        return pc.assume_timezone(local, time_zone).cast(pa.timestamp("ns")).cast(kind, safe=False)
+    except pa.ArrowInvalid as error:
+        shown = next((shorten(value.as_py()) for value in values if value.is_valid), "")
+        raise InvalidValueError(f"column {name}: {shown!r} is no time",
+                                hint="ISO 8601 and numbers are; TIME_UNIT says in what unit numbers are") from error
+
+
+def _check_child_name(name: str) -> None:
+    if not can_name_child(name):
+        raise InvalidValueError(f"{name!r} cannot be the name of a child table: 1 to 192 bytes without a dot")
+
+
+def _tag(value: pa.Scalar) -> object:
+    return value.value if pa.types.is_timestamp(value.type) else value.as_py()
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

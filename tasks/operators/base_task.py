@@ -1,0 +1,237 @@
+"""What all tasks have in common: events, a store with checkpoints, and the plain part of a status."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.common.closed_duckdb import DuckdbBounds
+from penstock.common.errors import PenstockError
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.tasks.compute.child_tables import Children
+from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.compute.function_runtime import UserFunctions
+from penstock.tasks.flow.outbox import Outbox
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.operators.state_tracker import StateTracker
+from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
+from penstock.tasks.protocol.messages import (
+    Barrier,
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    Pause,
+    Resume,
+    SetRates,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+)
+
+ROWS_TOTAL = "rows"
+"""What a checkpoint calls the rows that the task has read since the stream was created."""
+
+
+class BaseTask:
+    """A task of a stream or an ingest. Subclasses set up their queues, work in `step` and say what their state is."""
+
+    input: ChannelQueue[TaskId]
+    followed_table: int | None = None
+
+    def __init__(self, task: TaskId, deployment: Deployment, environment: TaskEnvironment) -> None:
+        settings = deployment.settings
+        self.id = task
+        self._attempt = deployment.attempt
+        self._settings = settings
+        self._environment = environment
+        self._clock = environment.clock
+        self._store = environment.open_state(task, settings.state_map_bytes)
+        self._tracker = StateTracker(self._clock)
+        self._events: deque[TaskEvent] = deque()
+        self._checkpoint_id = deployment.checkpoint_id
+        self._checkpoint_time_ms: int | None = None
+
+    def post(self, event: TaskEvent) -> None:
+        self._events.append(event)
+        self._environment.wake()
+
+    def close(self) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        """Gives back what every task has; subclasses have more."""
+        self._store.close()
+
+    def _handle_events(self) -> bool:
+        """Handles what was posted; returns whether there was anything."""
+        handled = False
+        while self._events:
+            handled = True
+            self._handle(self._events.popleft())
+        return handled
+
+    def _handle(self, event: TaskEvent) -> None:
+        """Handles one event; events that don't concern a level are left alone."""
+        match event:
+            case CheckpointCommitted(checkpoint_id, kept):
+                self._store.committed(checkpoint_id, kept)
+                self._checkpoint_id = checkpoint_id
+                self._checkpoint_time_ms = self._clock.now_ms()
+            case CheckpointAbandoned(checkpoint_id):
+                self._abandon(checkpoint_id)
+            case SetRates() as rates:
+                self._settings = self._settings.with_rates(rates)
+                self._apply_rates()
+
+    def _apply_rates(self) -> None:
+        """Works by the rates of its settings from now on; a task that has none goes on as before."""
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        """Stops waiting for whatever a checkpoint needed that is given up."""
+        raise NotImplementedError
+
+    @property
+    def _rows_total(self) -> int | None:
+        """Rows read since the stream was created; None where nobody counts them."""
+        return None
+
+    @property
+    def _has_unwritten(self) -> bool:
+        """Whether the state holds results that are still to be written; only sink tasks' may."""
+        return False
+
+    def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
+        """Goes back to a checkpoint; returns what `_state` gave then, or None at the stream's beginning."""
+        try:
+            self._store.enter(self._attempt)
+            return self._store.restore(checkpoint_id)
+        except PenstockError:
+            # The next attempt may open the store in this process, and LMDB allows only one to have it open.
+            self._release()
+            raise
+
+    def _state(self) -> Mapping[str, Any]:
+        """Hands what changed to the store; returns the rest of what a restart needs, as JSON can hold it."""
+        raise NotImplementedError
+
+    def _checkpoint(self, checkpoint_id: int, outbox: Outbox | None, version: int | None = None) -> None:
+        """Makes the state durable, passes the barrier on and acknowledges; `version` is a source's place in its WAL."""
+        started = time.perf_counter()
+        stored = self._store.checkpoint(checkpoint_id, {**self._state(), ROWS_TOTAL: self._rows_total})
+        if outbox is not None:
+            outbox.signal(Barrier(checkpoint_id))
+            outbox.flush()
+        duration_ms = (time.perf_counter() - started) * 1000
+        self._environment.acknowledge(TaskCheckpoint(
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total,
+            self._has_unwritten))
+
+    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
+        """Returns what every task reports, and `more` fields of `TaskStatus`. `table_bytes`: state beside the store."""
+        state = self._tracker.current
+        if output is not None:
+            more |= {"output_bytes": output.used_bytes, "output_capacity": output.capacity_bytes,
+                     "output_peak": output.peak_bytes}
+        more["state_bytes"] = self._store.used_bytes + table_bytes
+        more["state_memory"] = self._store.memory_bytes + table_bytes
+        blocked = self._tracker.blocked()
+        return TaskStatus(
+            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
+            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
+            input_peak=self.input.peak_bytes, checkpoint_id=self._checkpoint_id,
+            checkpoint_time_ms=self._checkpoint_time_ms, rows_total=self._rows_total,
+            blocked_s=blocked.total_s, blocked_now_s=blocked.now_s, limited_s=blocked.limited_s, limit=blocked.limit,
+            state_capacity=self._settings.state_map_bytes, **more)
+
+
+class ComputingTask(BaseTask):
+    """A task of a stream: it computes what the stream's plan says, with users' functions where that calls them."""
+
+    def __init__(self, task: TaskId, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+        super().__init__(task, deployment, environment)
+        plan, settings = deployment.plan, deployment.settings
+        self._plan: StreamPlan = plan
+        # Only source tasks can tell which row a function failed for.
+        strict = plan.policies.on_error != "null" and task.level == "source"
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
+        self._computer = Computer(self._functions, DuckdbBounds(
+            settings.compute_bytes, spill=environment.spill, spill_bytes=settings.compute_spill_bytes))
+
+    def _release(self) -> None:
+        self._computer.close()
+        super()._release()
+
+    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
+        functions = self._functions
+        return super()._status(output, table_bytes, udf_errors=functions.errors, udf_report=functions.report,
+                               udf_s=functions.seconds, slowest_udf=functions.slowest, **more)
+
+
+class BaseSourceTask(ComputingTask):
+    """A task that follows one vnode's WAL, and may be paused. Subclasses open `_wal` once they know from where on."""
+
+    def __init__(self, index: int, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+        super().__init__(TaskId(deployment.stream_id, "source", index), deployment, environment)
+        self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
+        self._source = self._plan.source
+        self.followed_table = self._source.storage_uid
+        self._vgroup_id = deployment.graph.source_vgroup_ids[index]
+        self._children = Children(self._source, deployment.children[index])
+        self._checkpoints: deque[int] = deque()
+        self._begun = 0
+        self._paused = deployment.paused
+        self._version = deployment.start_versions[index]
+        self._rows_in = 0
+        self._rows_before = 0
+
+    def _handle(self, event: TaskEvent) -> None:
+        match event:
+            case StartCheckpoint(checkpoint_id):
+                if checkpoint_id > self._begun:  # told twice, it is begun once
+                    self._begun = checkpoint_id
+                    self._checkpoints.append(checkpoint_id)
+            case Pause():
+                self._paused = True
+            case Resume(skip_to_end):
+                self._paused = False
+                if skip_to_end:
+                    self._skip_to_end()
+            case _:
+                super()._handle(event)
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        if checkpoint_id in self._checkpoints:
+            self._checkpoints.remove(checkpoint_id)
+
+    def _enter_blocked(self, outbox: Outbox) -> None:
+        """What it has made isn't taken; a task that rests makes nothing more, and is paused."""
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM; what it has sent isn't taken")
+        else:
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(outbox.blocked_channel))
+
+    @property
+    def _rows_total(self) -> int:
+        return self._rows_before + self._rows_in
+
+    def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
+        meta = super()._restore_store(checkpoint_id)
+        # Checkpoints of older versions don't have the number.
+        self._rows_before = 0 if meta is None else meta.get(ROWS_TOTAL, 0)
+        return meta
+
+    def _skip_to_end(self) -> None:
+        """Leaves out what is in the WAL and wasn't processed."""
+        raise NotImplementedError
+
+    def _open_wal(self) -> None:
+        """Follows the WAL from the version that was processed last."""
+        self._wal = self._environment.open_wal(self._vgroup_id, self._version)
+
+    def close(self) -> None:
+        self._wal.close()
+        super().close()

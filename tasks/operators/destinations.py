@@ -1,0 +1,74 @@
+"""Which child table a group's results go to, and which sink task writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.placement import place
+from penstock.planner.task_plans.stream_plan import Field, SinkPlan
+from penstock.tasks.compute.dense_ids import Ids, Numbering, Numbers
+from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.protocol.block_schema import GROUP, block_type, fields_schema
+from penstock.tasks.protocol.messages import ResultChild
+
+
+class Destinations:
+    """Child tables by group: computed once per group by the planner's SQL, from the group's keys.
+
+    `children` grows with every new group and never changes otherwise: what was said of a place in it stays true.
+    """
+
+    def __init__(self, plan: SinkPlan, keys: Sequence[Field], computer: Computer) -> None:
+        self._plan = plan
+        self._keys = tuple(keys)
+        self._computer = computer
+        self._groups = Numbering()
+        self.children: list[ResultChild] = []
+        self._sinks: Numbers = np.zeros(0, np.int64)
+        self._schema = pa.schema([
+            GROUP, pa.field("_child", pa.string()),
+            *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
+        ])
+
+    def first_of_new(self, batch: pa.RecordBatch) -> Numbers:
+        """Returns the first row of each group of a result batch that isn't known yet, in order."""
+        return self._groups.find_or_first(batch.column(GROUP.name).to_numpy())[1]
+
+    def learn(self, batch: pa.RecordBatch) -> Numbers:
+        """Returns for each row of a result batch the place of its group's child table in `children`.
+
+        Children of groups that are new are computed first.
+        """
+        gids: Ids = batch.column(GROUP.name).to_numpy()
+        places, unknown = self._groups.find_or_first(gids)
+        if not len(unknown):
+            return places
+        self._compute(batch, unknown)
+        return self._groups.find(gids)
+
+    def _compute(self, batch: pa.RecordBatch, rows: Numbers) -> None:
+        """Computes the children of new groups, each given by one of its rows."""
+        index = pa.array(rows)
+        columns = [batch.column(name).take(index) for name in (GROUP.name, *(field.name for field in self._keys))]
+        groups = pa.Table.from_arrays(columns, schema=pa.schema([GROUP, *fields_schema(self._keys)]))
+        found = self._computer.run(self._plan.children_sql, self._schema, groups=groups)
+        names = found.column(1).to_pylist()
+        tags = [found.column(2 + n).to_pylist() for n in range(len(self._plan.tags))]
+        values = zip(*tags, strict=True) if tags else ((),) * len(names)
+        # Children first: a group that is numbered must have one.
+        self.children += [ResultChild(name, of_tags) for name, of_tags in zip(names, values, strict=True)]
+        self._groups.add(found.column(0).to_numpy())
+
+    def sinks_of(self, places: Numbers, sinks: int) -> Numbers:
+        """Returns the index of the sink task for each place in `children`: that of the vnode the child is placed on.
+
+        Once vgroups were split unevenly it may be another one: what counts is that a child has one sink task.
+        """
+        fresh = self.children[len(self._sinks):]
+        if fresh:
+            found = [place(f"{self._plan.database}.{child.name}", sinks) for child in fresh]
+            self._sinks = np.concatenate((self._sinks, np.array(found, np.int64)))
+        return self._sinks[places]

@@ -1,0 +1,87 @@
+"""From a deployment to the writer of one of its sink tasks, for results that leave Penstock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
+from penstock.common.errors import InternalError
+from penstock.tasks.external.emit.async_sink_writer import Courier, Target
+from penstock.tasks.external.emit.external_writers import DirectWriter, OutsideWriter, StagedWriter
+from penstock.tasks.external.emit.result_events import OutsideRows
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.sink.dead_results import DeadResultTable
+from penstock.tasks.source.dead_letter_writer import DeadLetters
+from penstock.tasks.state.state_store import StateStore
+
+_BACKLOG_QUEUES = 4
+"""So many queues' worth of results of valid checkpoints may wait in a task's state until its target takes them."""
+
+OpenTarget = Callable[[OpenedConnection, bool], Target]
+
+
+def outside_writer(
+    task: TaskId, deployment: StreamDeployment, store: StateStore, clock: Clock, wake: Callable[[], None],
+    dead_writer: Callable[[], ResultWriter], open_with: OpenTarget | None = None,
+) -> tuple[OutsideWriter, Courier]:
+    """Returns the writer of a sink task, and its courier, which isn't started. `dead_writer` makes one for the DLQ.
+
+    `open_with` opens something else than the target of the plan.
+    """
+    plan, settings = deployment.plan, deployment.settings
+    outside = plan.sink.outside
+    if outside is None or deployment.connection is None:
+        raise InternalError(f"{task} has no connection to write by")
+    rows = OutsideRows(plan.sink, deployment.name)
+    dead = None
+    if plan.dlq is not None and plan.dlq.failures:
+        letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
+                              deployment.graph.vgroup_ids[task.index], plan.source.precision, dead_writer())
+        dead = DeadResultTable(letters, rows, plan.sink.text, clock)
+    courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake,
+                      dead=dead, give_up_after_s=settings.retry_time_s)
+    if plan.emits_at_checkpoints:
+        return StagedWriter(rows, courier, store, _BACKLOG_QUEUES * settings.queue_bytes), courier
+    return DirectWriter(rows, courier), courier
+
+
+def open_target(task: TaskId, deployment: StreamDeployment, connection: OpenedConnection, known: bool) -> Target:
+    """Opens the target of one sink task; see `Courier`. Libraries are needed by who uses them only."""
+    stream, sink = deployment.name, deployment.plan.sink
+    outside, rows = sink.outside, OutsideRows(sink, stream)
+    assert outside is not None
+    name = f"penstock-{stream}-{deployment.stream_id:x}-{task.index}"
+    match outside.kind:
+        case "postgres":
+            from penstock.tasks.external.emit.postgres_target import PostgresTarget
+            from penstock.tasks.external.emit.postgres_target_table import PostgresTable
+
+            table = PostgresTable(sink)
+            return PostgresTarget(connection, table, task, stream, deployment.attempt, known=known)
+        case "files":
+            from penstock.tasks.external.connectors.files import Folder
+            from penstock.tasks.external.emit.files_target import FilesTarget
+
+            return FilesTarget(Folder(connection, outside.place), outside, rows, stream, task.index)
+        case "kafka":
+            from penstock.tasks.external.connectors.kafka import Sender
+            from penstock.tasks.external.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
+
+            if not deployment.plan.emits_at_checkpoints:
+                return KafkaTarget(Sender(connection, outside.place), outside, rows)
+            sender = Sender(connection, outside.place, transactional_id=name, group=name)
+            return KafkaTransactionTarget(sender, outside, rows)
+        case "mqtt":
+            from penstock.tasks.external.connectors.mqtt import Publisher
+            from penstock.tasks.external.emit.mqtt_target import MqttTarget
+
+            return MqttTarget(Publisher(connection, name), outside, rows)
+        case "webhook":
+            from penstock.tasks.external.connectors.webhook import Poster
+            from penstock.tasks.external.emit.webhook_target import WebhookTarget
+
+            return WebhookTarget(Poster(connection, outside.place), rows, stream)

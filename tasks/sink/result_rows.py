@@ -1,0 +1,102 @@
+"""Makes the rows of one write call out of result blocks: only what counts of them, in the target's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.task_plans.stream_plan import SinkPlan
+from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.protocol.block_schema import OPERATION
+from penstock.vnode.store.sorted_keys import stable_order, strictly_ascending
+
+Times = npt.NDArray[np.int64]
+
+
+class ResultRows:
+    """The rows that `ResultWrite` carries, for one result table."""
+
+    def __init__(self, sink: SinkPlan, windowed: bool) -> None:
+        """`windowed`: results belong to windows, else to rows of the source."""
+        self._sink = sink
+        self._windowed = windowed
+        self._names = [OPERATION.name, *(f"r{n}" for n in range(len(sink.columns)))]
+        self._types = [column.type.arrow() for column in sink.columns]
+        self._columns = ["_child", OPERATION.name, *(column.name for column in sink.columns)]
+
+    def of(self, blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers]) -> pa.RecordBatch:
+        """Returns the rows of blocks without those that later ones make void.
+
+        `places`: for each row of each block the place of its child table.
+        """
+        batches = [block.select(self._names) for block in blocks]
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        place = places[0] if len(places) == 1 else np.concatenate(places)
+        if batch.column("r0").null_count:
+            timed = batch.column("r0").is_valid()
+            batch, place = batch.filter(timed), place[timed.to_numpy(zero_copy_only=False)]
+        batch, place = self._newest(batch, place)
+        values = [_fitted(column, wanted) for column, wanted in zip(batch.columns[1:], self._types, strict=True)]
+        child = pa.array(place.astype(np.int32))
+        return pa.RecordBatch.from_arrays([child, batch.column(0), *values], names=self._columns)
+
+    def _newest(self, batch: pa.RecordBatch, place: Numbers) -> tuple[pa.RecordBatch, Numbers]:
+        """Where the target's key has two parts, a window is the only row of its time, whatever its key was before."""
+        composite = self._sink.key_column is not None
+        by_row = composite and not self._windowed
+        kept = _newest_per_composite_key(batch, place) if by_row else _newest_per_key(place, _times(batch))
+        if kept is not None:
+            batch, place = batch.take(pa.array(kept)), place[kept]
+        if composite and self._windowed:
+            gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
+            batch = batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(2, pa.uint8())))
+        return batch, place
+
+
+def _fitted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if column.type == wanted:
+        return column
+    # Times are the same numbers in both types; for few rows Arrow's cast takes longer than all else here.
+    same_numbers = pa.types.is_timestamp(wanted) and pa.types.is_int64(column.type)
+    return column.view(wanted) if same_numbers else column.cast(wanted)
+
+
+def _times(batch: pa.RecordBatch) -> Times:
+    times: Times = batch.column("r0").view(pa.int64()).to_numpy()
+    return times
+
+
+def _newest_per_key(place: Numbers, times: Times) -> Numbers | None:
+    """Returns the last row of each (child, time), in order; None: all rows."""
+    if len(place) < 2:
+        return None
+    later = times[1:] > times[:-1]
+    if bool((later | ((times[1:] == times[:-1]) & (place[1:] > place[:-1]))).all()):
+        return None  # window by window, each child once
+    order = stable_order(place)
+    if strictly_ascending(place[order], times[order]):
+        return None  # each child's rows in order of time
+    order = np.lexsort((times, place))  # stable: of equal keys the last one stays last
+    of_place, of_times = place[order], times[order]
+    last = np.ones(len(order), np.bool_)
+    last[:-1] = (of_place[1:] != of_place[:-1]) | (of_times[1:] != of_times[:-1])
+    return None if last.all() else np.sort(order[last])
+
+
+def _newest_per_composite_key(batch: pa.RecordBatch, place: Numbers) -> Numbers:
+    """Returns the last row of each (child, time, key), in order; a delete voids what is before it at its time."""
+    deleted: dict[tuple[int, int], int] = {}
+    kept: dict[tuple[int, int, object], int] = {}
+    keys = zip(place.tolist(), _times(batch).tolist(), batch.column("r1").to_pylist(),
+               batch.column(OPERATION.name).to_pylist(), strict=True)
+    for row, (child, ts, key, operation) in enumerate(keys):
+        if operation == 1:
+            deleted[child, ts] = row
+        elif key is not None:
+            kept[child, ts, key] = row
+    rows = [row for (child, ts, _), row in kept.items() if row > deleted.get((child, ts), -1)]
+    return np.array(sorted([*rows, *deleted.values()]), np.int64)

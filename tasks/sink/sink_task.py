@@ -1,0 +1,435 @@
+"""The sink task: turns result blocks into rate-limited, acknowledged writes, to the dnode or to a target outside."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.common.errors import InternalError
+from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.external.emit.async_sink_writer import Trouble
+from penstock.tasks.external.emit.external_writers import OutsideWriter
+from penstock.tasks.external.notify.window_notifier import NotifyCounts
+from penstock.tasks.flow.inbox import Inbox
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.flow.token_bucket import TokenBucket, burst
+from penstock.tasks.operators.base_task import ComputingTask
+from penstock.tasks.operators.destinations import Destinations
+from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.block_schema import OPENED, OPERATION
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import (
+    Barrier,
+    Block,
+    CheckpointCommitted,
+    Contact,
+    ResultWrite,
+    Resume,
+    StartCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    UseConnection,
+    Watermark,
+)
+from penstock.tasks.protocol.result_writers import ResultWriter, TransactionalWriter
+from penstock.tasks.sink.in_flight_results import SetAside
+from penstock.tasks.sink.result_rows import ResultRows
+
+_SMALLEST_WRITE = 64 * 1024
+# Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
+_CALLS_AT_ONCE_S = 0.1
+_BYTES_AT_ONCE_S = 1.0
+_TABLES_AT_ONCE_S = 0.1
+# One that the dnode performs and one on its way to it; more would only keep results from being merged.
+_WRITES_UNDER_WAY = 2
+_PATIENCE_S = 0.25
+"""How long a checkpoint may wait for results to be written, before they become part of it instead."""
+_ASIDE_QUEUES = 4
+"""With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
+
+
+class SinkTask(ComputingTask):
+    """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
+
+    Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a
+    writer for which that isn't so takes them in transactions. They are performed in their order, and none behind one
+    that failed.
+
+    A checkpoint covers what is before its barriers: that is written by then. If it can't be written soon, because of
+    a rate limit and full queues, it becomes part of the sink's state instead, and is written as time allows: so a
+    checkpoint takes as long as reading the queues, not as long as writing what is in them.
+    """
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, upstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        super().__init__(TaskId(deployment.stream_id, "sink", index), deployment, environment)
+        plan, settings = deployment.plan, deployment.settings
+        self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.output: ChannelQueue[TaskId] | None = None
+        self._attempt = deployment.attempt
+        self._inbox = Inbox(self.input, aligned=plan.policies.guarantee == "exactly_once")
+        self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
+        self._result_rows = ResultRows(plan.sink, plan.sends_partials)
+        self._outside: OutsideWriter | None = None
+        self._connection = deployment.connection
+        self._delivered_before = 0  # rows, by other options of the connection
+        if plan.sink.outside is not None:
+            self._outside = environment.outside_writer(self.id, deployment, self._store)
+        self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
+        self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
+        self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
+        self._commits_with_checkpoints = plan.policies.guarantee == "exactly_once" or plan.emits_at_checkpoints
+        now = self._clock.monotonic()
+        calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
+        self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
+        self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
+        # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
+        # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
+        makes_tables = plan.grouping.by_values and self._outside is None
+        tables = settings.sink_tables_per_second if makes_tables else 0.0
+        self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
+        self._tables = TokenBucket(tables, self._tables_at_once, now)
+        self._new_tables = 0  # in `_blocks`, at most
+        self._rest: Block | None = None  # of the last block, with more new tables than one write may have
+        self._blocks: list[pa.RecordBatch] = []
+        self._blocks_bytes = 0
+        self._ready: ResultWrite | None = None
+        self._ready_bytes = 0
+        self._writing: deque[tuple[int, int]] = deque()  # rows and bytes of each write under way
+        self._allowed_at: float | None = None
+        self._barriers: deque[tuple[TaskId, Barrier]] = deque()
+        self._aside = SetAside(self._store)
+        self._aside_bytes_max = _ASIDE_QUEUES * settings.queue_bytes
+        # The checkpoint that is under way, and when it has waited for long enough; whether it sets results aside.
+        self._begun: tuple[int, float] | None = None
+        self._sets_aside = False
+        # A checkpoint whose barriers are all in while writes from before them are under way.
+        self._due: int | None = None
+        self._rows_in = 0
+        self._bytes_in = 0
+        self._rows_out = 0
+        self._bytes_out = 0
+        self._writes = 0
+        self._acknowledged = 0  # by this attempt's writer
+        meta = self._restore_store(deployment.checkpoint_id)
+        if meta is not None:
+            self._writes = meta["writes"]
+            self._aside.restore(meta.get("aside", ()))  # checkpoints of older versions have none
+            self.input.reserve(self._aside.nbytes)
+            if self._outside is not None and meta.get("outside") is not None:
+                self._outside.restore(meta["outside"])
+        if self._transactions is not None:
+            self._transactions.recover(deployment.checkpoint_id)
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        progressed |= self._finish_writes()
+        progressed |= self._work()
+        if not progressed and self._overdue:
+            progressed = self._set_aside()
+        # What is set aside takes the place of what would fill the queue; but a barrier must get through.
+        awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
+        progressed |= self.input.reserve(self._aside.nbytes, awaited)
+        trouble = self._trouble
+        if not progressed and trouble is not None:
+            self._tracker.enter("RETRYING", str(trouble))
+        elif not progressed and not self._has_results and not self._writing:
+            if self._inbox.aligning:
+                waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
+                self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+            else:
+                self._tracker.enter("IDLE", "nothing in its input queue")
+        return progressed
+
+    def _work(self) -> bool:
+        """Takes and writes results, and makes checkpoints, as far as writes and rates let it."""
+        if len(self._writing) == _WRITES_UNDER_WAY or (self._writing and self._due is not None):
+            self._enter_writing()
+            return False
+        if self._due is not None:
+            self._complete(self._due)
+            return True
+        taken = self._gather() if self._ready is None and not self._barriers else False
+        if self._has_results:
+            return self._try_write() or taken
+        if self._writing:
+            self._enter_writing()
+            return taken
+        if self._barriers:
+            channel, barrier = self._barriers.popleft()
+            if self._inbox.barrier(channel, barrier):
+                self._complete(barrier.checkpoint_id)
+            return True
+        return taken
+
+    def _enter_writing(self) -> None:
+        if self._trouble is None:
+            whom = "the dnode" if self._outside is None else self._plan.sink.text
+            self._tracker.enter("WRITING", f"waits for {whom} to acknowledge a write")
+
+    @property
+    def _trouble(self) -> Trouble | None:
+        """Why what it writes, or has to tell of, isn't taken outside; None: it is."""
+        outside = None if self._outside is None else self._outside.trouble
+        return outside or (None if self._notifier is None else self._notifier.trouble)
+
+    @property
+    def _has_results(self) -> bool:
+        """Whether it has taken results for a write that isn't under way yet."""
+        return bool(self._blocks)
+
+    def next_deadline(self) -> float | None:
+        patient = None if self._begun is None or self._overdue else self._begun[1]
+        retries = [None if each is None else each.next_try for each in (self._outside, self._notifier)]
+        return min((at for at in (self._allowed_at, patient, *retries) if at is not None), default=None)
+
+    def status(self) -> TaskStatus:
+        trouble = None if self._outside is None else self._outside.trouble
+        notified = NotifyCounts() if self._notifier is None else self._notifier.counts
+        return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
+                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes,
+                            trouble_since_ms=None if trouble is None else trouble.since_ms,
+                            contact=self._contact(trouble),
+                            notify_sent=notified.sent, notify_failed=notified.failed, notify_waiting=notified.waiting,
+                            notify_error=notified.error)
+
+    def _contact(self, trouble: Trouble | None) -> Contact | None:
+        if self._connection is None or (trouble is None and self._rows_out <= self._delivered_before):
+            return None
+        return Contact(self._connection.name, self._connection.version, "" if trouble is None else str(trouble))
+
+    def close(self) -> None:
+        for way_out in (self._outside, self._notifier):
+            if way_out is not None:
+                way_out.close()
+        super().close()
+
+    def _apply_rates(self) -> None:
+        now, settings = self._clock.monotonic(), self._settings
+        calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
+        self._calls.change(calls, burst(calls, _CALLS_AT_ONCE_S), now)
+        self._bytes.change(rate, burst(rate, _BYTES_AT_ONCE_S), now)
+        self._allowed_at = None
+
+    @property
+    def _write_bytes_max(self) -> int:
+        """How large one write should be: a second's worth, where that isn't very little."""
+        rate, largest = self._settings.sink_bytes_per_second, self._settings.block_bytes_max
+        return largest if rate == 0 else min(largest, max(_SMALLEST_WRITE, int(rate)))
+
+    # -- gathering and writing -------------------------------------------------------------------------------
+
+    def _gather(self) -> bool:
+        """Takes blocks up to the size of one write, or up to a barrier; returns whether it took anything."""
+        taken_any = False
+        enough = self._write_bytes_max
+        while self._blocks_bytes < enough and not self._barriers:
+            if self._rest is not None:
+                if self._blocks:
+                    break
+                rest, self._rest = self._rest, None
+                self._add(rest)
+                taken_any = True
+                continue
+            oldest = self._aside.take()
+            if oldest is not None:
+                self._add(Block(oldest))
+                taken_any = True
+                continue
+            taken = self._inbox.next()
+            if taken is None:
+                break
+            taken_any = True
+            channel, item = taken
+            match item:
+                case Block() as block:
+                    self._note_taken(block)
+                    self._add(block)
+                case Barrier() as barrier:
+                    self._barriers.append((channel, barrier))
+                case Watermark():
+                    continue
+        return taken_any
+
+    def _add(self, block: Block) -> None:
+        """Adds rows to those of the next write, up to the one that would bring too many new child tables."""
+        if not self._tables.unlimited:
+            first = self._destinations.first_of_new(block.data)
+            room = int(self._tables_at_once) - self._new_tables
+            if len(first) > room:
+                end = int(first[room])
+                self._rest = block.part(end, block.data.num_rows - end)
+                block = block.part(0, end)
+            self._new_tables += min(len(first), room)
+        if block.data.num_rows:
+            self._blocks.append(block.data)
+            self._blocks_bytes += block.nbytes
+
+    def _note_taken(self, block: Block) -> None:
+        self._rows_in += block.data.num_rows
+        self._bytes_in += block.nbytes
+
+    def _make_ready(self) -> ResultWrite:
+        """Makes one write of all blocks that were taken."""
+        places = [self._destinations.learn(block) for block in self._blocks]
+        blocks = self._blocks
+        if self._notifier is not None:
+            for block, place in zip(blocks, places, strict=True):
+                self._notifier.take(block, place, self._destinations.children)
+        if self._plan.announces_windows:
+            blocks, places = _results_only(blocks, places)
+        rows = self._result_rows.of(blocks, places)
+        self._ready_bytes = rows.nbytes
+        return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
+                           self._destinations.children, rows)
+
+    def _try_write(self) -> bool:
+        """Submits a write if all buckets allow it. Blocks are merged only then, so that later ones come along."""
+        now = self._clock.monotonic()
+        at = max(self._calls.available_at(1, now), self._tables.available_at(self._new_tables, now))
+        if at <= now:
+            self._ready = self._ready or self._make_ready()
+            at = self._bytes.available_at(self._ready_bytes, now)
+        if at > now:
+            self._allowed_at = at
+            self._tracker.enter("RATE_LIMITED", self._limit_text(now))
+            return False
+        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)
+                and self._tables.try_take(self._new_tables, now)):
+            raise InternalError(f"{self.id}: a token bucket refused what it had promised")
+        assert self._ready is not None
+        write = self._ready
+        self._writing.append((write.rows.num_rows, self._ready_bytes))
+        self._forget_blocks()
+        if self._notifier is not None:
+            self._notifier.submit()
+        self._writer.submit(write)
+        return True
+
+    def _forget_blocks(self) -> None:
+        """The blocks that were taken are on their way, or set aside."""
+        self._blocks, self._blocks_bytes = [], 0
+        self._ready, self._ready_bytes, self._new_tables = None, 0, 0
+        self._allowed_at = None
+
+    def _limit_text(self, now: float) -> str:
+        if self._bytes.available_at(self._ready_bytes, now) > now:
+            return f"its rate limit of {self._settings.sink_bytes_per_second / 1e6:g} MB/s"
+        if self._tables.available_at(self._new_tables, now) > now:
+            return f"its limit of {self._settings.sink_tables_per_second:g} new child tables per second"
+        return f"its limit of {self._settings.sink_calls_per_second:g} write calls per second"
+
+    def _finish_writes(self) -> bool:
+        """Counts the writes that were acknowledged since the last call; returns whether there were any."""
+        acknowledged = self._writer.acknowledged()
+        if self._notifier is not None:
+            acknowledged = min(acknowledged, self._notifier.acknowledged())
+        if acknowledged == self._acknowledged:
+            return False
+        for _ in range(acknowledged - self._acknowledged):
+            rows, size = self._writing.popleft()
+            self._writes += 1
+            self._rows_out += rows
+            self._bytes_out += size
+        self._acknowledged = acknowledged
+        if self._transactions is not None and not self._commits_with_checkpoints:
+            self._transactions.commit_writes()
+        self._tracker.enter("RUNNING")
+        return True
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether a checkpoint has waited long enough for results to be written."""
+        return self._begun is not None and self._clock.monotonic() >= self._begun[1]
+
+    def _set_aside(self) -> bool:
+        """Takes what is before the barriers of a checkpoint into the state, as much as one step should.
+
+        Returns whether there was anything.
+        """
+        assert self._begun is not None
+        # Once begun it goes on to the barriers: no more than the queues of the stream hold can be before them.
+        self._sets_aside |= self._aside.nbytes <= self._aside_bytes_max
+        size = 0
+        while self._sets_aside and size < self._settings.block_bytes_max:
+            taken = self._barriers.popleft() if self._barriers else self._inbox.next_before(self._begun[0])
+            if taken is None:
+                return size > 0
+            channel, item = taken
+            match item:
+                case Block(data=data) as block:
+                    self._aside.add(data)
+                    self._note_taken(block)
+                    size += block.nbytes
+                case Barrier() as barrier:
+                    if self._inbox.barrier(channel, barrier):
+                        self._due = barrier.checkpoint_id
+                        return True
+                case Watermark():
+                    continue
+        return size > 0
+
+    def _complete(self, checkpoint_id: int) -> None:
+        """Makes the checkpoint durable: everything before its barriers is written and acknowledged, or set aside."""
+        self._aside.put_back(self._blocks if self._rest is None else [*self._blocks, self._rest.data])
+        self._rest = None
+        self._forget_blocks()
+        if self._transactions is not None and self._commits_with_checkpoints:
+            self._transactions.prepare(checkpoint_id)
+        self._checkpoint(checkpoint_id, None)
+        self._end_checkpoint()
+
+    def _end_checkpoint(self) -> None:
+        self._begun = self._due = None
+        self._sets_aside = False
+
+    def _handle(self, event: TaskEvent) -> None:
+        super()._handle(event)
+        match event:
+            case StartCheckpoint(checkpoint_id) if not self._inbox.is_over(checkpoint_id):
+                self._begun = checkpoint_id, self._clock.monotonic() + _PATIENCE_S
+            case CheckpointCommitted(checkpoint_id) if self._transactions is not None:
+                self._transactions.commit(checkpoint_id)
+            case UseConnection(connection) if self._outside is not None and connection.name == self._plan.sink.database:
+                self._outside.use(connection)
+                self._connection, self._delivered_before = connection, self._rows_out
+            case Resume():
+                for way_out in (self._outside, self._notifier):
+                    if way_out is not None:
+                        way_out.try_now()
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
+        if self._begun is not None and self._begun[0] <= checkpoint_id:
+            self._end_checkpoint()
+
+    @property
+    def _has_unwritten(self) -> bool:
+        return bool(self._aside) or (self._outside is not None and self._outside.undelivered)
+
+    def _state(self) -> Mapping[str, Any]:
+        outside = {} if self._outside is None else {"outside": self._outside.save()}
+        return {"writes": self._writes, "aside": self._aside.save(), **outside}
+
+
+def _results_only(
+    blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers]
+) -> tuple[list[pa.RecordBatch], list[Numbers]]:
+    """Returns the rows of blocks, and their places, without those that only tell of windows."""
+    results: list[pa.RecordBatch] = []
+    of_results: list[Numbers] = []
+    for block, place in zip(blocks, places, strict=True):
+        written = block.column(OPERATION.name).to_numpy() < OPENED
+        whole = bool(written.all())
+        results.append(block if whole else block.filter(pa.array(written)))
+        of_results.append(place if whole else place[written])
+    return results, of_results

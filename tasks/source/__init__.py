@@ -1,0 +1,4 @@
+"""Source tasks: following the log, event time, recalculation, dead letters, lookups, history.
+
+Imports of this part: window and what is below.
+"""

@@ -1,0 +1,264 @@
+"""The source task of FORCE_WINDOW_CLOSE: computes each window once, when the clock has ended it.
+
+A window sees what the vnode had acknowledged when it ended: records are told apart by their ingest time, so that a
+window that is computed later (after PAUSE, or a restart) gives what it would have given then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.task_plans.stream_plan import INSTANT, ForcePlan
+from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.compute.lateness import source_rows
+from penstock.tasks.flow.outbox import Outbox
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.operators.base_task import BaseSourceTask
+from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.block_schema import GROUP, result_schema
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import TaskId, TaskStatus
+from penstock.tasks.state.old_pickles import is_pickle
+from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+from penstock.tasks.window.window_fill import GapRows, filled_rows, gap_schema
+from penstock.wal.record import DeleteRecord, MetaRecord, Record
+
+WINDOWS_PER_RUN = 500
+_GROUPS_KEY, _ROWS_KEY = b"groups", b"rows"
+
+
+class ForceSourceTask(BaseSourceTask):
+    """One vnode's source task of a stream that runs by the clock; its output goes to the sink task.
+
+    It follows the WAL to know the child tables, and where in it each window ended; rows are read from the store.
+    """
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        super().__init__(index, deployment, environment)
+        plan, settings = deployment.plan, deployment.settings
+        assert isinstance(plan.computation, ForcePlan)
+        output = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
+        self.output: ChannelQueue[TaskId] | None = output
+        self._queue: ChannelQueue[TaskId] = output
+        self._force = plan.computation
+        self._outbox = Outbox(output, settings.block_bytes_max)
+        self._records: deque[Record] = deque()
+        self._grid = self._force.windows.grid
+        self._schema = result_schema(plan.grouping.keys, plan.result_fields)
+        self._keys = len(plan.grouping.keys)
+        self._next = self._window_of(self._force.created)
+        # Per group that ever had data: its keys and its newest results.
+        self._groups: dict[int, tuple[Any, ...]] = {}
+        self._kept: pa.Table | None = None
+        meta = self._restore_store(deployment.checkpoint_id)
+        if meta is not None:
+            self._restore(meta)
+        self._open_wal()
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        if not self._outbox.flush():
+            self._enter_blocked(self._outbox)
+            return progressed
+        if self._checkpoints:
+            self._checkpoint(self._checkpoints.popleft(), self._outbox, self._version)
+            return True
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
+            return progressed
+        self._read_ahead()
+        until_ms = self._records[0].ingest_time_ms if self._records else self._clock.now_ms()
+        if self._end_ms(self._next) <= until_ms:
+            self._tracker.enter("RUNNING")
+            self._compute(until_ms)
+            self._outbox.flush()
+            return True
+        if self._records:
+            self._apply(self._records.popleft())
+            return True
+        self._tracker.enter("IDLE", "waits for the end of the window")
+        return progressed
+
+    def next_deadline(self) -> float | None:
+        if self._paused or self._outbox.blocked_channel is not None:
+            return None
+        return self._clock.monotonic() + max(0, self._end_ms(self._next) - self._clock.now_ms()) / 1000
+
+    def status(self) -> TaskStatus:
+        return self._status(
+            self._queue, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
+            processed_version=self._version, wal_version=self._wal.acknowledged_version, wal_access=self._wal.access,
+            watermark=self._next)
+
+    # -- the WAL ---------------------------------------------------------------------------------------------
+
+    def _skip_to_end(self) -> None:
+        """Leaves out the windows that have ended meanwhile."""
+        while self._read_ahead():
+            while self._records:
+                self._apply(self._records.popleft())
+        now = self._clock.now_ms() * UNITS_PER_SECOND[self._force.windows.precision] // 1000
+        self._next = max(self._next, self._window_of(now))
+
+    def _read_ahead(self) -> bool:
+        if not self._records:
+            self._records.extend(self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max))
+        return bool(self._records)
+
+    def _apply(self, record: Record) -> None:
+        match record:
+            case MetaRecord(body=body):
+                self._children.apply(body)
+            case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid and self._kept is not None:
+                self._kept = self._without(self._kept, record)
+        self._version = record.version
+
+    def _without(self, rows: pa.Table, delete: DeleteRecord) -> pa.Table:
+        ts = rows.column(self._source.time_column).to_numpy()
+        gone = (ts >= delete.first_ts) & (ts <= delete.last_ts)
+        if delete.tuids is not None:
+            gone &= np.isin(rows.column("_tuid").to_numpy(), np.array(delete.tuids, np.uint64))
+        return rows.filter(pa.array(~gone))
+
+    # -- windows ---------------------------------------------------------------------------------------------
+
+    def _window_of(self, ts: int) -> int:
+        return self._force.windows.bounds(ts)[0][0]
+
+    def _end_ms(self, start: int) -> int:
+        """Returns the first millisecond at which the window is over."""
+        return -(-end_of(start, self._grid) * 1000 // UNITS_PER_SECOND[self._force.windows.precision])
+
+    def _compute(self, until_ms: int) -> None:
+        """Computes the windows that have ended by then, a bounded number of them, from the store as of now."""
+        starts = [self._next]
+        # A run makes at most about a block of filled rows.
+        most = 1 if self._force.alone else min(
+            WINDOWS_PER_RUN, max(1, self._settings.block_rows_max // max(1, len(self._groups))))
+        while (following := end_of(starts[-1], self._grid)) and len(starts) < most:
+            if self._end_ms(following) > until_ms:
+                break
+            starts.append(following)
+        end = end_of(starts[-1], self._grid)
+        # An instant belongs to the step that it ends.
+        shift = 1 if self._force.instants else 0
+        stored = self._rows(starts[0] + shift, end - 1 + shift)
+        if self._source.needs_children:
+            self._computer.register("children", self._children.table())
+        results = pa.RecordBatch.from_pylist([], schema=self._schema)
+        windows: list[int] = []
+        if stored.num_rows or (self._force.instants and self._kept is not None):
+            earlier = [] if self._kept is None else [self._kept]
+            rows = pa.concat_tables([*earlier, stored], promote_options="permissive")
+            results, windows = self._results(rows, starts, end)
+            if stored.num_rows and self._force.keep_sql is not None:
+                kept = self._computer.run(self._force.keep_sql, rows.schema, rows=rows)
+                self._kept = pa.Table.from_batches([kept])
+        if self._force.fill is not None:
+            results = self._filled(results, windows, starts)
+        self._outbox.send(self._queue.channels[0], results)
+        self._next = end
+
+    def _rows(self, first_ts: int, last_ts: int) -> pa.Table:
+        """Returns the relation `rows`: what is stored in the range as of now."""
+        source = self._source
+        tuids = None if source.keep_tuid is None else pa.array([source.keep_tuid], pa.uint64())
+        stored = self._environment.read_rows(
+            self._vgroup_id, source.storage_uid, tuids, first_ts, last_ts, self._version)
+        rows = source_rows(stored, self._plan)
+        self._rows_in += rows.num_rows
+        return rows
+
+    def _results(self, rows: pa.Table, starts: Sequence[int], end: int) -> tuple[pa.RecordBatch, list[int]]:
+        """Returns the results of the windows, and the start of each result's window."""
+        schema = self._schema.append(pa.field("_start", pa.int64()))
+        instant = {INSTANT: end} if self._force.instants else None
+        found = self._computer.run(self._force.sql, schema, instant, rows=rows)
+        place = found.schema.get_field_index("_start")
+        wanted = pc.is_in(found.column(place), pa.array(starts, pa.int64()))
+        found = found.filter(wanted)
+        return found.select(self._schema.names), found.column(place).to_pylist()
+
+    # -- FILL ------------------------------------------------------------------------------------------------
+
+    def _filled(self, results: pa.RecordBatch, windows: Sequence[int], starts: Sequence[int]) -> pa.RecordBatch:
+        """Returns the results with a row for every known group that a window lacks."""
+        found: dict[int, list[int]] = {}
+        for row, start in enumerate(windows):
+            found.setdefault(start, []).append(row)
+        gids = results.column(GROUP.name).to_pylist()
+        values = [tuple(row.values())[2:] for row in results.to_pylist()]
+        batches = [results]
+        for start in starts:
+            present = {gids[row] for row in found.get(start, ())}
+            absent = [(gid, known) for gid, known in self._groups.items() if gid not in present]
+            if absent:
+                batches.append(self._absent(absent, start))
+            for row in found.get(start, ()):
+                self._groups[gids[row]] = values[row]
+        return pa.concat_batches(batches)
+
+    def _absent(self, groups: Sequence[tuple[int, tuple[Any, ...]]], start: int) -> pa.RecordBatch:
+        fill = self._force.fill
+        assert fill is not None
+        pool = self._pool(groups)
+        count = len(groups)
+        row, none, at = np.arange(count), np.full(count, -1), np.full(count, start)
+        gaps = GapRows(np.zeros(count, np.uint8), at, at, at, row, row, none)
+        schema = gap_schema(fill, self._plan.grouping.keys, self._schema)
+        return filled_rows(fill, schema, self._schema, self._computer, gaps, pool)
+
+    def _pool(self, groups: Sequence[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
+        """Returns groups with their newest results as results."""
+        columns = [pa.array(values, field.type) for values, field in zip(
+            zip(*((0, gid, *known) for gid, known in groups), strict=True), self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _state(self) -> Mapping[str, Any]:
+        if self._groups:
+            self._store.put_many([(_GROUPS_KEY, pack_batch(self._pool(list(self._groups.items()))))])
+        if self._kept is not None:
+            self._store.put_many([(_ROWS_KEY, _to_ipc(self._kept))])
+        return {"version": self._version, "next": self._next}
+
+    def _restore(self, meta: dict[str, Any]) -> None:
+        self._version, self._next = meta["version"], meta["next"]
+        groups, rows = self._store.get_many([_GROUPS_KEY, _ROWS_KEY])
+        if groups is not None:
+            self._groups = self._unpacked(groups)
+        if rows is not None:
+            try:
+                with pa.ipc.open_stream(rows) as reader:
+                    self._kept = reader.read_all()
+                self._kept.validate(full=True)
+            except (pa.ArrowException, OSError, EOFError) as error:
+                raise damaged("the newest rows of a task", str(error)) from error
+
+    def _unpacked(self, stored: bytes) -> dict[int, tuple[Any, ...]]:
+        what = "the groups of a task"
+        if is_pickle(stored):
+            return dict(unpack(stored, what))
+        batch = unpack_batch(stored, self._schema, what)
+        values = list(zip(*(column.to_pylist() for column in batch.columns[2:]), strict=True))
+        return dict(zip(batch.column(1).to_pylist(), values or [()] * batch.num_rows, strict=True))
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content

@@ -1,0 +1,220 @@
+"""Recalculation: reads what updates and deletes touched back from the vnode's store, and replaces what was sent.
+
+The fast path adds rows; this one is exact for any change. Both must give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.tasks.compute.first_stage import FirstStage
+from penstock.tasks.compute.id_time_pairs import among
+from penstock.tasks.protocol.block_schema import GROUP, WINDOW_START
+from penstock.wal.record import DeleteRecord
+
+ROWS_PER_READ = 1 << 19
+_FIRST_WINDOWS = 1_000
+_GROWTH = 8
+
+ReadRows = Callable[[pa.Array | None, int, int, int], pa.Table]
+"""(tuids or None, first_ts, last_ts, as_of) -> the relation `rows` of the vnode's store at that WAL version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a block of WAL records changes in a way that adding rows can't express.
+
+    `rows`: all rows of the block (or None), `updated`: which of them rewrite a key. `before`, `after`: the WAL
+    versions around the block.
+    """
+
+    rows: pa.Table | None
+    updated: npt.NDArray[np.bool_] | None
+    deletes: tuple[DeleteRecord, ...]
+    before: int
+    after: int
+
+
+class Recalculation:
+    """Answers, for one vnode, which parts of the results a change invalidates, and what they are now."""
+
+    def __init__(
+        self, plan: StreamPlan, first_stage: FirstStage, schema: pa.Schema, read_rows: ReadRows
+    ) -> None:
+        self._plan = plan
+        self._first_stage = first_stage
+        self._schema = schema
+        self._read_rows = read_rows
+        self._time = plan.source.time_column
+        # Each read opens all parts of its time, so few reads are best; their size follows what windows held so far.
+        self._windows_per_read = _FIRST_WINDOWS
+        self._grid = None if plan.time_windows is None else plan.time_windows.grid
+
+    def windows(
+        self, change: Change, added: Sequence[pa.RecordBatch]
+    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+        """Returns the partials that may still be added, and those that replace this vnode's contribution.
+
+        A (group, window) is recalculated if a changed row was in it before the block, or if one came into it with the
+        block; then nothing of the block is added to it.
+        """
+        sources = [self._partials(self.old_rows(change))]
+        touched = self.changed_rows(change)
+        if touched is not None:
+            sources.append(self._partials(touched))
+        known = _one_per_window(sources)
+        if not known.num_rows:
+            return list(added), []
+        rest = [batch.filter(pa.array(~among(*_windows_of(batch), *_windows_of(known)))) for batch in added]
+        return rest, self.contributions(known, change.after)
+
+    def contributions(self, known: pa.RecordBatch, as_of: int) -> list[pa.RecordBatch]:
+        """Returns what this vnode contributes to some (group, window)s as of a version, also that it is nothing.
+
+        `known`: one partial of each, sorted by start; only its keys count.
+        """
+        found: list[pa.RecordBatch] = []
+        for first, last, members in self._runs(known):
+            gids, starts = _windows_of(members)
+            tuids = pa.array(np.unique(gids)) if self._plan.source.group_is_table else None
+            rows = self._read_rows(tuids, first, last, as_of)
+            self._learn(members.num_rows, rows.num_rows)
+            fresh = self._partials(rows)
+            found.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
+            gone = ~among(gids, starts, *_windows_of(fresh))
+            if gone.any():
+                found.append(self._emptied(members.filter(pa.array(gone))))
+        return [batch for batch in found if batch.num_rows]
+
+    def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
+        """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written.
+
+        Where rows go to join tasks, they are told apart by their table, too: a group is of many there.
+        """
+        # An earlier attempt may have read the block in pieces, and written versions of a key that are over by its end.
+        old = self._partials(self.old_rows(change))
+        touched = self.changed_rows(change)
+        if touched is not None:
+            old = pa.concat_batches([old, self._partials(touched)])
+        new = self._partials(self._current_rows(change))
+        names = [GROUP.name, *(["_tuid"] if isinstance(self._plan.computation, JoinPlan) else []), "r0"]
+        whole = [*names, "r1"] if self._plan.sink.key_column is not None else names
+        kept = set(_keys_of(new, names))
+        # With a composite key a delete takes all rows of its time along; `new` has those that stay.
+        left = set(_keys_of(new, whole))
+        gone = [row for row, key in enumerate(_keys_of(old, whole)) if key not in left]
+        result = [(1, old.take(pa.array(gone, pa.int64()))), (0, new)]
+        if added is not None:
+            changed = set(_keys_of(old, names)) | kept
+            rest = [row for row, key in enumerate(_keys_of(added, names)) if key not in changed]
+            result.append((0, added.take(pa.array(rest, pa.int64()))))
+        return result
+
+    # -- which rows ------------------------------------------------------------------------------------------
+
+    def changed_rows(self, change: Change) -> pa.Table | None:
+        """Returns the rows of the block whose key is rewritten in it or that fall into a delete's range.
+
+        That includes the older versions of a key that came in the same block: they must not be added either.
+        """
+        if change.rows is None:
+            return None
+        ts = change.rows.column(self._time).to_numpy()
+        tuids = change.rows.column("_tuid").to_numpy()
+        chosen = np.zeros(len(ts), bool)
+        if change.updated is not None:
+            chosen = among(tuids, ts, tuids[change.updated], ts[change.updated])
+        for delete in change.deletes:
+            inside = (ts >= delete.first_ts) & (ts <= delete.last_ts)
+            if delete.tuids is not None:
+                inside &= np.isin(tuids, np.array(delete.tuids, np.uint64))
+            chosen |= inside
+        return change.rows.filter(pa.array(chosen)) if chosen.any() else None
+
+    def old_rows(self, change: Change) -> pa.Table:
+        """Returns the rows, as of before the block, whose key it rewrites or that lie in a delete's range."""
+        return self._affected(change, change.before)
+
+    def _current_rows(self, change: Change) -> pa.Table:
+        return self._affected(change, change.after)
+
+    def _affected(self, change: Change, as_of: int) -> pa.Table:
+        """Returns the stored rows, as of a version, whose key is rewritten or that lie in a delete's range."""
+        found: list[pa.Table] = []
+        if change.rows is not None and change.updated is not None:
+            keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
+            ts = keys.column(self._time).to_numpy()
+            tuids = pa.array(np.unique(keys.column("_tuid").to_numpy()), pa.uint64())
+            stored = self._read_rows(tuids, int(ts.min()), int(ts.max()), as_of)
+            wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(),
+                            keys.column("_tuid").to_numpy(), ts)
+            found.append(stored.filter(pa.array(wanted)))
+        for delete in change.deletes:
+            tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
+            found.append(self._read_rows(tuids, delete.first_ts, delete.last_ts, as_of))
+        return pa.concat_tables(found, promote_options="default")
+
+    # -- which windows -----------------------------------------------------------------------------------------
+
+    def _runs(self, known: pa.RecordBatch) -> list[tuple[int, int, pa.RecordBatch]]:
+        """Returns (first ts, last ts, windows) per read: neighbouring windows together, about ROWS_PER_READ rows.
+
+        `known` is sorted by start.
+        """
+        assert self._grid is not None
+        starts = _windows_of(known)[1]
+        heads = np.flatnonzero(np.concatenate([[True], starts[1:] != starts[:-1]]))
+        runs: list[tuple[int, int, int, int]] = []
+        for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(starts)], strict=True):
+            start = int(starts[head])
+            last = end_of(start, self._grid) - 1
+            if runs and start <= runs[-1][1] + 1 and head - runs[-1][2] < self._windows_per_read:
+                first, previous_last, begin, _ = runs[-1]
+                runs[-1] = (first, max(last, previous_last), begin, tail)
+            else:
+                runs.append((start, last, head, tail))
+        return [(first, last, known.slice(begin, end - begin)) for first, last, begin, end in runs]
+
+    def _learn(self, windows: int, rows: int) -> None:
+        """Takes note of how many rows were read for so many windows."""
+        fitting = ROWS_PER_READ * windows // max(rows, windows)
+        self._windows_per_read = max(1, min(fitting, _GROWTH * self._windows_per_read))
+
+    def _partials(self, rows: pa.Table) -> pa.RecordBatch:
+        return self._first_stage.compute(rows)
+
+    def _emptied(self, windows: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns partials that say: nothing of this vnode is left in these windows."""
+        count = windows.num_rows
+        width = 3 + len(self._plan.grouping.keys)
+        columns = [*windows.columns[: width - 1], pa.repeat(pa.scalar(0, pa.int64()), count)]
+        columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _one_per_window(sources: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Returns one partial of each (group, window) that any of the batches has, sorted by start."""
+    everything = pa.concat_batches(sources)
+    gids, starts = _windows_of(everything)
+    order = np.lexsort((gids, starts))
+    gids, starts = gids[order], starts[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (gids[1:] != gids[:-1]) | (starts[1:] != starts[:-1])
+    return everything.take(pa.array(order[first]))
+
+
+def _windows_of(partials: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    return partials.column(GROUP.name).to_numpy(), partials.column(WINDOW_START.name).to_numpy()
+
+
+def _keys_of(results: pa.RecordBatch, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Returns the values of some columns, of each row: such as the group and the primary timestamp."""
+    return list(zip(*(results.column(name).to_pylist() for name in names), strict=True))

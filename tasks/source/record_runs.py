@@ -1,0 +1,88 @@
+"""Cuts blocks of WAL records where it matters what a record found before it, so that no cut of the log shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.tasks.compute.lateness import UPDATED, own_rows, times_of
+from penstock.wal.record import CHANGE_COLUMN, DeleteRecord, Record, RowsRecord
+
+
+def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Iterator[list[Record]]:
+    """Yields the records in runs, each of which may be processed at once. `newest`: the vnode's, before the records.
+
+    What a run recalculates is read from the store as of the run's end. Rows that the stream leaves out (IGNORE
+    EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And for which windows rows
+    come too late by DELETE_MARK goes by the newest event time before a record, which is that before its run.
+    """
+    records = list(records)
+    if _never_cut(records, plan, newest):
+        yield records
+        return
+    run: list[Record] = []
+    recalculates = False
+    for record in records:
+        anew = changes = False
+        ts = np.zeros(0, np.int64)
+        if isinstance(record, RowsRecord) and record.table_uid == plan.source.storage_uid:
+            batch = own_rows(record.batch, plan)
+            ts = times_of(batch)
+            change = changes_of(batch)
+            changes = change is not None
+            if len(ts) and newest is not None and isinstance(plan.computation, JoinPlan):
+                late = plan.policies.ignore_expired and int(ts.min()) < newest - plan.policies.closing_delay
+                anew = recalculates and late
+            elif len(ts) and newest is not None:
+                anew = (not plan.recalls and int(ts.min()) < newest - plan.policies.delete_mark) or (
+                    recalculates and change is not None and _differs_from_store(change, ts, plan, newest))
+        elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:
+            changes = True
+            anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.policies.delete_mark
+        if anew and run:
+            yield run
+            run, recalculates = [], False
+        run.append(record)
+        recalculates = recalculates or changes
+        if len(ts):
+            newest = int(ts.max()) if newest is None else max(newest, int(ts.max()))
+    if run:
+        yield run
+
+
+def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> bool:
+    """Tells whether the records surely are one run: all their rows are new ones, and none is near DELETE_MARK."""
+    mine = [record for record in records
+            if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == plan.source.storage_uid]
+    lows, highs = [], [] if newest is None else [newest]
+    for record in mine:
+        if isinstance(record, DeleteRecord) or CHANGE_COLUMN in record.batch.schema.names:
+            return False
+        ts = times_of(record.batch)
+        if len(ts):
+            lows.append(int(ts.min()))
+            highs.append(int(ts.max()))
+    return bool(records) and (plan.recalls or not lows or min(lows) >= max(highs) - plan.policies.delete_mark)
+
+
+def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+    """Returns per row whether it is an append, late or an update; None if all are appends."""
+    if CHANGE_COLUMN not in batch.schema.names:
+        return None
+    change = np.asarray(batch.column(CHANGE_COLUMN)).astype(np.int64)
+    return change if change.any() else None
+
+
+def _differs_from_store(
+    change: npt.NDArray[np.int64], ts: npt.NDArray[np.int64], plan: StreamPlan, newest: int
+) -> bool:
+    """Tells whether there may be rows that the stream doesn't count as often as the store has them."""
+    if plan.policies.ignore_update and bool((change == UPDATED).any()):
+        return True
+    if plan.policies.ignore_expired and plan.policies.time.writer_timeout_ms is not None:
+        return True  # what writers have noted decides, which isn't known here
+    return plan.policies.ignore_expired and bool(((change != 0) & (ts < newest - plan.policies.closing_delay)).any())

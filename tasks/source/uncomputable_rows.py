@@ -1,0 +1,92 @@
+"""Rows that can't be computed: which of a block they are, and what the block is without them.
+
+All of it is a function of the WAL alone: where blocks are cut makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import SourcePlan
+from penstock.tasks.compute.lateness import LATE, UPDATED, Judged, record_of, without_rows
+from penstock.tasks.compute.quarantine import keys_of
+from penstock.tasks.protocol.messages import RowKey
+from penstock.wal.record import DeleteRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """A block without some rows. `judged`: the others (None: there are none).
+
+    `out`: the keys whose newest row is one of those left out, with the version of its record. `back`: those that were
+    left out before, and whose newest row is not. `voided`: rows that count no more since their key was rewritten by a
+    row that is left out, as deletes.
+    """
+
+    judged: Judged | None
+    out: Mapping[RowKey, int]
+    back: Collection[RowKey]
+    voided: tuple[DeleteRecord, ...]
+
+
+def failing_rows(rows: pa.Table, error_of: Callable[[pa.Table], str | None], first: int = 0) -> dict[int, str]:
+    """Returns which rows can't be computed by themselves, by their numbers from `first`, and why.
+
+    `error_of` says why rows can't be computed, None if they can.
+    """
+    if not rows.num_rows:
+        return {}
+    error = error_of(rows)
+    if error is None:
+        return {}
+    if rows.num_rows == 1:
+        return {first: error}
+    half = rows.num_rows // 2
+    return (failing_rows(rows.slice(0, half), error_of, first)
+            | failing_rows(rows.slice(half), error_of, first + half))
+
+
+def sift(judged: Judged, failing: Collection[int], held: npt.NDArray[np.bool_], source: SourcePlan, *,
+         counts_updates: bool) -> Sifted:
+    """Returns a block without its `failing` rows, by their numbers.
+
+    `held`: which rows have keys that were left out before the block. The first row of such a key that can be computed
+    is a new one to the stream, whatever it is to the vnode; the same goes for keys that fail in the block itself.
+    `counts_updates`: whether the stream takes note of rewritten rows.
+    """
+    if not len(failing) and not held.any():
+        return Sifted(judged, {}, (), ())
+    keys = keys_of(judged.rows, source)
+    doubtful = {keys[row] for row in (*failing, *np.flatnonzero(held).tolist())}
+    change = None if judged.change is None else judged.change.copy()
+    counted: dict[RowKey, bool] = {}
+    out: dict[RowKey, int] = {}
+    back: dict[RowKey, None] = {}
+    voided: dict[RowKey, DeleteRecord] = {}
+    for row, key in enumerate(keys):
+        if key not in doubtful:
+            continue
+        rewrites = change is not None and change[row] == UPDATED
+        before = counted.get(key, rewrites and not held[row])
+        if row in failing:
+            version = judged.versions[record_of(judged, row)]
+            if before and counts_updates:
+                voided[key] = DeleteRecord(version, 0, source.storage_uid, (key[0],), key[1], key[1])
+            out[key] = version
+            back.pop(key, None)
+        else:
+            if rewrites and not before:
+                assert change is not None
+                change[row] = LATE
+            out.pop(key, None)
+            if held[row]:
+                back[key] = None
+        counted[key] = row not in failing
+    kept = without_rows(replace(judged, change=change), sorted(failing)) if len(failing) else replace(
+        judged, change=change)
+    return Sifted(kept, out, tuple(back), tuple(voided.values()))

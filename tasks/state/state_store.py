@@ -1,0 +1,562 @@
+"""The durable state of one task: an LMDB environment holding a base and one delta per checkpoint.
+
+Writes go to the open delta, which is held in memory and spills beyond a bound. A checkpoint closes it with one synced
+transaction, so that its cost follows what changed, not what there is. A checkpoint counts only when the mnode has
+committed it: restoring drops every delta after the committed one. Deltas of checkpoints that nobody may go back to any
+more are folded into the base or, behind an older one that is kept, into one another; that costs what the folded delta
+holds. Every LMDB transaction is synced: unsynced ones may overwrite pages of the last synced state, and a power cut
+would then damage it. LMDB has no checksums: each value carries its own, and each delta has one over keys and values,
+which restoring checks. This module knows nothing of what keys and values mean.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from itertools import chain, starmap
+from operator import concat, xor
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import lmdb
+
+from penstock.common.errors import (
+    CheckpointDamagedError,
+    CorruptionError,
+    InternalError,
+    StaleAttemptError,
+    StorageError,
+)
+from penstock.common.fs import shortage
+from penstock.common.private import FILE_MODE, make_private
+from penstock.tasks.state.state_cache import StateCache
+
+FORMAT_VERSION = 3
+"""2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked. 3 has values of
+`tasks.stored_values` where pickles were, which are read."""
+_PENDING_SEARCHED = 1024
+_LAYERS_MAX = 512
+_BASE = b"base"
+_META = b"meta"
+_DELETED = b""
+_RESERVED = b"reserved"
+_ATTEMPT = b"attempt"
+_CHECKSUM = struct.Struct("<I")
+_RESERVED_NUMBER = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """What `StateStore.checkpoint` wrote: bytes of keys and values, and a checksum over them."""
+
+    bytes_written: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    """What changed up to a checkpoint since the delta before. `digest` "": unknown."""
+
+    checkpoint_id: int
+    sequence: int
+    meta: str
+    digest: str = ""
+
+
+class StateStore:
+    """Key-value state with checkpoints. One writer, one process; opened after the worker was forked."""
+
+    def __init__(self, directory: Path, map_bytes: int, cache: StateCache | None = None) -> None:
+        """`cache` bounds what is kept in memory, together with other stores; None: there are no others."""
+        self._directory = directory
+        self._cache = cache or StateCache()
+        make_private(directory)
+        try:
+            self._env = lmdb.open(
+                str(directory), map_size=map_bytes, max_dbs=_LAYERS_MAX, subdir=True, max_readers=16, readahead=False,
+                mode=FILE_MODE)
+            self._env.reader_check()
+            self._meta = self._env.open_db(_META)
+            self._base = self._env.open_db(_BASE)
+        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:
+            raise CheckpointDamagedError(f"the task state in {directory} is damaged: {error}") from error
+        except lmdb.Error as error:
+            raise StorageError(f"cannot open the task state in {directory}: {error}") from error
+        self._deltas: list[_Delta] = []
+        self._base_sum: int | None = 0
+        self._handles: dict[int, Any] = {}
+        self._load_directory()
+        self._open_sequence = self._next_sequence()
+        self._pending: dict[bytes, bytes] = {}
+        self._pending_bytes = 0
+        self._written_bytes = 0
+        self._digest = 0
+        self._spills = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Returns the newest value of each key, or None; raises CorruptionError for one that fails its checksum."""
+        layers = self._layers()  # before the transaction: it would not see handles opened later
+        with self._reading() as transaction:
+            return [self._find(transaction, layers, key) for key in keys]
+
+    def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on, in key order, newest values only."""
+        return list(self.scan(first))
+
+    def between(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on and before `end`, in key order, newest values only."""
+        self._spill_if_many()
+        found: dict[bytes, bytes] = {}
+        for key, value in self._scan(first):
+            if key >= end:
+                break
+            found[key] = value
+        for key, stored in self._pending.items():
+            if first <= key < end:
+                found.pop(key, None)
+                if stored != _DELETED:
+                    found[key] = self._checked(key, stored)
+        return sorted(found.items())
+
+    def scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
+        """Yields what `items` returns, without holding all of it; close it before anything is written."""
+        self.flush()
+        return self._scan(first)
+
+    def changes(self, checkpoint_id: int) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yields (key, value) for all keys that changed up to a checkpoint since the one before; None: deleted."""
+        delta = next(delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id)
+        handle = self._handle(delta.sequence, create=False)
+        with self._reading() as transaction:
+            for key, stored in transaction.cursor(db=handle):
+                yield bytes(key), None if stored == _DELETED else self._checked(bytes(key), bytes(stored))
+
+    def last_before(self, end: bytes, prefix: bytes) -> tuple[bytes, bytes] | None:
+        """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
+        self._spill_if_many()
+        layers = self._layers()
+        with self._reading() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            while True:
+                keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
+                keys += [key for key in self._pending if key < end]
+                end = max(keys, default=b"")
+                if not end or not end.startswith(prefix):
+                    return None
+                value = self._find(transaction, layers, end)
+                if value is not None:
+                    return end, value
+
+    def _spill_if_many(self) -> None:
+        """Keeps searches in pending keys, which are not sorted, short."""
+        if len(self._pending) > _PENDING_SEARCHED:
+            self._spill()
+
+    def _scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
+        layers = self._layers()
+        with self._reading() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            cursors = [cursor for cursor in cursors if cursor.set_range(first)]
+            while cursors:
+                key = min(bytes(cursor.key()) for cursor in cursors)
+                value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == key)
+                if value != _DELETED:
+                    yield key, self._checked(key, value)
+                cursors = [cursor for cursor in cursors if bytes(cursor.key()) != key or cursor.next()]
+
+    def neighbour(self, key: bytes, prefix: bytes, *, forward: bool) -> bytes | None:
+        """Returns the nearest key after (or before) `key` among those that begin with `prefix`, or None.
+
+        `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
+        """
+        layers = self._layers()
+        with self._reading() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
+            cursors = [cursor for cursor in cursors if step.start(cursor, key)]
+            while cursors:
+                nearest = step.nearest(bytes(cursor.key()) for cursor in cursors)
+                if not nearest.startswith(prefix):
+                    return None
+                value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == nearest)
+                if value != _DELETED:
+                    return nearest
+                cursors = [cursor for cursor in cursors if bytes(cursor.key()) != nearest or step.go(cursor)]
+        return None
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Takes values (None deletes) into the open delta; durable with the next checkpoint."""
+        stored = {key: _DELETED if value is None else _CHECKSUM.pack(google_crc32c.value(value)) + value
+                  for key, value in items}
+        size = sum(map(len, stored)) + sum(map(len, stored.values()))
+        kept = self._cache.take(self._pending_bytes, size)
+        if not kept:
+            self.flush()
+            kept = self._cache.take(0, size)
+        self._pending.update(stored)
+        if kept:
+            self._pending_bytes += size
+        else:
+            self._spill()
+
+    def flush(self) -> None:
+        """Moves what `put_many` took out of memory; it becomes durable with the next checkpoint only."""
+        if self._pending:
+            self._spill()
+
+    def checkpoint(self, checkpoint_id: int, meta: dict[str, Any]) -> StoredCheckpoint:
+        """Makes everything written so far durable as `checkpoint_id`, with `meta` (JSON) beside it."""
+        if self._deltas and self._deltas[-1].checkpoint_id >= checkpoint_id:
+            raise InternalError(f"checkpoint {checkpoint_id} follows {self._deltas[-1].checkpoint_id}")
+        handle = self._handle(self._open_sequence, create=True)
+        with self._writing() as transaction:
+            self._put_pending(transaction, handle)
+            if self._spills > 1:  # keys may have been written more than once, in no order
+                self._digest = _digest_of(transaction, handle)
+            delta = _Delta(checkpoint_id, self._open_sequence, json.dumps(meta), f"{self._digest:08x}")
+            self._put_directory(transaction, [*self._deltas, delta], self._base_sum)
+        self._deltas.append(delta)
+        result = StoredCheckpoint(self._written_bytes, delta.digest)
+        self._open_sequence += 1
+        self._written_bytes = self._digest = self._spills = 0
+        return result
+
+    def committed(self, checkpoint_id: int, kept: Collection[int] = ()) -> None:
+        """Folds away what only serves checkpoints before `checkpoint_id` that aren't among `kept`."""
+        wanted = {checkpoint_id, *kept}
+        before: _Delta | None = None
+        for delta in list(self._deltas):
+            if delta.checkpoint_id >= checkpoint_id:
+                return
+            if delta.checkpoint_id in wanted:
+                before = delta
+            elif before is None:
+                self._fold(delta, None)
+            elif before.checkpoint_id in wanted:
+                before = delta  # the first one behind a kept checkpoint collects those that follow it
+            else:
+                before = self._fold(delta, before)
+
+    # -- restoring -------------------------------------------------------------------------------------------
+
+    def restore(self, checkpoint_id: int | None) -> dict[str, Any] | None:
+        """Goes back to a committed checkpoint, dropping what came after; returns its meta.
+
+        None goes back to the empty state. Raises CheckpointDamagedError if the checkpoint is not in the store, or if
+        what it consists of besides the base isn't as it was written.
+        """
+        if checkpoint_id is None:
+            self._drop_all()
+            return None
+        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            raise self._missing(checkpoint_id)
+        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
+        kept = [delta for delta in self._deltas if delta.sequence <= found.sequence]
+        later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
+        handles = [self._handle(sequence, create=False) for sequence in (*later, self._open_sequence)]
+        if later or any(handle is not None for handle in handles):
+            with self._writing() as transaction:
+                for sequence in (*later, self._open_sequence):
+                    self._drop(transaction, sequence)
+                self._put_directory(transaction, kept, self._base_sum)
+            # LMDB trusts its pages: damage in one that nothing was read from may spread when it writes.
+            self._verify(kept)
+        self._deltas = kept
+        self._forget_pending()
+        self._open_sequence = self._next_sequence()
+        meta = json.loads(found.meta)
+        assert isinstance(meta, dict)
+        return meta
+
+    def verify(self, checkpoint_id: int) -> None:
+        """Reads everything that a checkpoint consists of; changes nothing.
+
+        Raises CorruptionError, or CheckpointDamagedError if `restore` would find it missing or damaged.
+        """
+        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            raise self._missing(checkpoint_id)
+        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
+        if self._base_sum is not None:
+            return
+        # Written before the base had a checksum of its own: there are those of its values only.
+        with self._reading() as transaction:
+            for key, stored in transaction.cursor(db=self._base):
+                if bytes(stored) != _DELETED:
+                    self._checked(bytes(key), bytes(stored))
+
+    def enter(self, attempt: int) -> None:
+        """Notes durably which attempt of the stream works here. Raises StaleAttemptError if a later one has been here.
+
+        A worker that was stopped for long before it opened its state must not undo what came after it.
+        """
+        with self._reading() as transaction:
+            stored = transaction.get(_ATTEMPT, db=self._meta)
+        known = 0 if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_ATTEMPT, bytes(stored)))[0])
+        if known > attempt:
+            raise StaleAttemptError(f"attempt {attempt} comes too late: attempt {known} has used the state in "
+                                    f"{self._directory}")
+        if known < attempt:
+            with self._writing() as transaction:
+                content = _RESERVED_NUMBER.pack(attempt)
+                transaction.put(_ATTEMPT, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+
+    def reserve(self, number: int) -> int:
+        """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
+        with self._writing() as transaction:
+            content = _RESERVED_NUMBER.pack(number)
+            transaction.put(_RESERVED, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+        return number
+
+    @property
+    def reserved(self) -> int | None:
+        """The number noted last, in any attempt and whatever was restored, or None."""
+        with self._reading() as transaction:
+            stored = transaction.get(_RESERVED, db=self._meta)
+        return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
+
+    def close(self) -> None:
+        self._clear_pending()
+        self._env.close()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are kept: pages that hold something, and what is in memory. Costs a look at each layer.
+
+        Pages that were freed don't count: LMDB uses them again before the file grows.
+        """
+        layers = self._layers()
+        with self._reading() as transaction:
+            stats = [transaction.stat(layer) for layer in (self._meta, *layers)]
+        pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+        return int(pages * self._env.stat()["psize"]) + self._pending_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the open delta that are in memory."""
+        return self._pending_bytes
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _layers(self) -> list[Any]:
+        """Newest first: the open delta, closed deltas, the base."""
+        sequences = [self._open_sequence, *(delta.sequence for delta in reversed(self._deltas))]
+        handles = [self._handles.get(sequence) or self._handle(sequence, create=False) for sequence in sequences]
+        return [handle for handle in handles if handle is not None] + [self._base]
+
+    def _find(self, transaction: Any, layers: list[Any], key: bytes) -> bytes | None:
+        pending = self._pending.get(key)
+        if pending is not None:
+            return None if pending == _DELETED else self._checked(key, pending)
+        for layer in layers:
+            value = transaction.get(key, db=layer)
+            if value is not None:
+                return None if value == _DELETED else self._checked(key, bytes(value))
+        return None
+
+    def _checked(self, key: bytes, stored: bytes) -> bytes:
+        value = stored[_CHECKSUM.size:]
+        if len(stored) < _CHECKSUM.size or _CHECKSUM.unpack_from(stored)[0] != google_crc32c.value(value):
+            raise CorruptionError(f"the task state in {self._directory} is damaged at key {key.hex()}")
+        return value
+
+    def _handle(self, sequence: int, *, create: bool) -> Any:
+        if sequence not in self._handles:
+            try:
+                self._handles[sequence] = self._env.open_db(f"d{sequence:016x}".encode(), create=create)
+            except lmdb.NotFoundError:
+                return None
+            except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
+                raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: {error}") from error
+        return self._handles.get(sequence)
+
+    def _spill(self) -> None:
+        handle = self._handle(self._open_sequence, create=True)
+        with self._writing() as transaction:
+            self._put_pending(transaction, handle)
+
+    def _put_pending(self, transaction: Any, handle: Any) -> None:
+        items = sorted(self._pending.items())
+        transaction.cursor(db=handle).putmulti(items)
+        content = b"".join(chain.from_iterable(items))
+        self._digest = google_crc32c.extend(self._digest, content)
+        self._written_bytes += len(content)
+        if self._pending:
+            self._spills += 1
+        self._clear_pending()
+
+    def _forget_pending(self) -> None:
+        self._clear_pending()
+        self._written_bytes = self._digest = self._spills = 0
+
+    def _clear_pending(self) -> None:
+        self._cache.give_back(self._pending_bytes)
+        self._pending = {}
+        self._pending_bytes = 0
+
+    def _missing(self, checkpoint_id: int) -> CheckpointDamagedError:
+        known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
+        return CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+
+    def _verify(self, deltas: Iterable[_Delta]) -> None:
+        """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
+        known = [(delta, self._handle(delta.sequence, create=False)) for delta in deltas if delta.digest]
+        with self._reading() as transaction:
+            if self._base_sum not in (None, _sum_of(transaction, self._base)):
+                raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: its base was changed")
+            for delta, handle in known:
+                found = 0 if handle is None else _digest_of(transaction, handle)
+                if f"{found:08x}" != delta.digest:
+                    raise CheckpointDamagedError(
+                        f"checkpoint {delta.checkpoint_id} in {self._directory} is damaged: its checksum differs")
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        try:
+            with self._env.begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise CorruptionError(f"the task state in {self._directory} is damaged: {error}") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        try:
+            with self._env.begin(write=True) as transaction:
+                yield transaction
+        except lmdb.MapFullError as error:
+            raise StorageError(f"the task state in {self._directory} is full",
+                               hint="raise stateMapSize in the configuration") from error
+        except lmdb.Error as error:
+            raise StorageError(f"cannot write the task state in {self._directory}: {error}{shortage(self._directory)}",
+                               hint="check free space and the disk") from error
+
+    def _drop(self, transaction: Any, sequence: int) -> None:
+        handle = self._handles.pop(sequence, None)
+        if handle is not None:
+            transaction.drop(handle, delete=True)
+
+    def _drop_all(self) -> None:
+        sequences = [*(delta.sequence for delta in self._deltas), self._open_sequence]
+        for sequence in sequences:
+            self._handle(sequence, create=False)
+        with self._writing() as transaction:
+            for sequence in sequences:
+                self._drop(transaction, sequence)
+            transaction.drop(self._base, delete=False)
+            self._put_directory(transaction, [], 0)
+        self._deltas, self._base_sum = [], 0
+        # As after opening: what is spilled from now on must be found, and dropped, by whoever opens this next.
+        self._open_sequence = self._next_sequence()
+        self._forget_pending()
+
+    def _fold(self, delta: _Delta, into: _Delta | None) -> _Delta:
+        """Puts a delta on top of the one before it, or of the base; returns what now stands for both."""
+        handle = self._handle(delta.sequence, create=False)
+        below = self._base if into is None else self._handle(into.sequence, create=True)
+        both = replace(delta, sequence=delta.sequence if into is None else into.sequence, digest="")
+        remaining = [both if other is into else other for other in self._deltas if other is not delta]
+        base_sum = self._base_sum
+        with self._writing() as transaction:
+            if handle is not None:
+                for key, value in transaction.cursor(db=handle):
+                    if into is None and base_sum is not None:
+                        base_sum ^= _sum_of_item(key, transaction.get(key, db=below)) ^ _sum_of_item(key, value)
+                    if value == _DELETED and into is None:
+                        transaction.delete(key, db=below)
+                    else:
+                        transaction.put(key, value, db=below)
+            self._drop(transaction, delta.sequence)
+            self._put_directory(transaction, remaining, base_sum)
+        self._deltas, self._base_sum = remaining, base_sum
+        return both
+
+    def _next_sequence(self) -> int:
+        return max((delta.sequence for delta in self._deltas), default=0) + 1
+
+    def _load_directory(self) -> None:
+        with self._reading() as transaction:
+            stored = transaction.get(b"checkpoints", db=self._meta)
+        if stored is None:
+            with self._writing() as transaction:
+                self._put_directory(transaction, [], 0)
+            return
+        content = json.loads(self._checked(b"checkpoints", bytes(stored)))
+        if content["format"] > FORMAT_VERSION:
+            raise StorageError(f"the task state in {self._directory} was written by a newer Penstock",
+                               hint="use that version")
+        self._deltas = [_Delta(**delta) for delta in content["deltas"]]
+        self._base_sum = content.get("base_sum")
+
+    def _put_directory(self, transaction: Any, deltas: list[_Delta], base_sum: int | None) -> None:
+        content = json.dumps({
+            "format": FORMAT_VERSION,
+            "base_sum": base_sum,
+            "deltas": [asdict(delta) for delta in deltas],
+        }).encode()
+        transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+
+
+def _digest_of(transaction: Any, handle: Any) -> int:
+    """Returns the checksum over the keys and values of one delta, in key order."""
+    return reduce(google_crc32c.extend, starmap(concat, transaction.cursor(db=handle)), 0)
+
+
+def _sum_of_item(key: bytes, stored: bytes | None) -> int:
+    """Returns a checksum over a key and its value; 0 if there is none."""
+    return 0 if not stored else int(google_crc32c.value(key + stored))
+
+
+def _sum_of(transaction: Any, handle: Any) -> int:
+    """Returns a checksum over all keys and values that can be kept up while single ones change."""
+    # All of it in C: a loop of ours over millions of keys would cost several times what reading them does.
+    return reduce(xor, map(google_crc32c.value, starmap(concat, transaction.cursor(db=handle))), 0)
+
+
+def _key_before(cursor: Any, end: bytes) -> bytes | None:
+    """Moves the cursor to the greatest key below `end` and returns it, or None."""
+    found = cursor.prev() if cursor.set_range(end) else cursor.last()
+    return bytes(cursor.key()) if found else None
+
+
+class _Forward:
+    """How `neighbour` moves to greater keys."""
+
+    @staticmethod
+    def start(cursor: Any, key: bytes) -> bool:
+        if not cursor.set_range(key):
+            return False
+        return bool(cursor.next()) if bytes(cursor.key()) == key else True
+
+    @staticmethod
+    def go(cursor: Any) -> bool:
+        return bool(cursor.next())
+
+    @staticmethod
+    def nearest(keys: Iterable[bytes]) -> bytes:
+        return min(keys)
+
+
+class _Backward:
+    """How `neighbour` moves to lesser keys."""
+
+    @staticmethod
+    def start(cursor: Any, key: bytes) -> bool:
+        return bool(cursor.prev()) if cursor.set_range(key) else bool(cursor.last())
+
+    @staticmethod
+    def go(cursor: Any) -> bool:
+        return bool(cursor.prev())
+
+    @staticmethod
+    def nearest(keys: Iterable[bytes]) -> bytes:
+        return max(keys)

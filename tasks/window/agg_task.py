@@ -1,0 +1,56 @@
+"""The agg task: combines partials of all its source tasks; subclasses know windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import WindowsPlan
+from penstock.tasks.compute.group_index import GroupIndex
+from penstock.tasks.operators.delayed_results import Delayed
+from penstock.tasks.operators.windowed_operator import TimedTask
+from penstock.tasks.protocol.block_schema import OPERATION
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.window.final_stage import FinalStage
+
+
+class Table(Protocol):
+    """The windows of an agg task, as far as all kinds of them are alike."""
+
+    groups: GroupIndex
+
+    @property
+    def slots_used(self) -> int: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    def save(self) -> dict[str, Any]: ...
+
+    def restore(self, meta: dict[str, Any], closed_until: int | None) -> None: ...
+
+
+class AggTask(TimedTask):
+    """One agg task of a windowed stream."""
+
+    _table: Table
+
+    def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
+        assert isinstance(self._plan.computation, WindowsPlan)
+        self._agg = self._plan.computation
+        self._delayed = Delayed(self._agg.period_ms / 1000)
+        self._final = FinalStage(self._agg, self._schema, self._computer)
+
+    def _own_status(self) -> dict[str, Any]:
+        return {"windows_open": self._table.slots_used,
+                "table_bytes": self._table.memory_bytes + self._table.groups.memory_bytes}
+
+    def _own_state(self) -> Mapping[str, Any]:
+        return {"table": self._table.save()}
+
+    def _announce(self, results: pa.RecordBatch, operation: int) -> None:
+        """Sends on what only those need who are notified: OPENED or VOIDED."""
+        self._route(results.set_column(0, OPERATION, pa.array(np.full(results.num_rows, operation, np.uint8))))

@@ -1,0 +1,573 @@
+"""The windows an agg task keeps: columnar state per (input, group, window), spilled to and restored from its store.
+
+A slot is a place in the columns. Each input (upstream source task) has slots of its own, so that a source can replace
+what it contributed; results combine the slots of all inputs. A window is in memory as a whole or not at all; the store
+holds it in chunks of neighbouring groups. Knows nothing of queues, triggers or results.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.common.errors import InternalError
+from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
+from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsPlan
+from penstock.tasks.compute.accumulators import Slots, Values, columns_for, combine, merges_of
+from penstock.tasks.compute.function_runtime import UserFunctions
+from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
+from penstock.tasks.protocol.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.state.old_pickles import is_pickle
+from penstock.tasks.state.state_store import StateStore
+from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+from penstock.tasks.window.slot_index import SlotIndex
+from penstock.tasks.window.slot_table import stored_schema
+from penstock.tasks.window.window_state import WindowState
+from penstock.vnode.store.sorted_keys import run_starts
+
+_PREFIX = b"w"
+_CHUNK_KEY = struct.Struct(">QHI")
+_CHUNK_KEYS = np.dtype([("prefix", "S1"), ("start", ">u8"), ("input", ">u2"), ("chunk", ">u4")])
+_SIGN = 1 << 63
+_BEHIND_ALL = b"\xff" * 7  # behind the input and the chunk of any key
+_FIRST_CAPACITY = 1024
+_CHUNK_GROUPS = 4_096
+_NUMBERED_SPAN = 4
+_WRITTEN_CELLS = 1 << 20
+_GROUP_NUMBER = pa.field("group", pa.int64())
+_WHAT = "windows of a task"
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """(group, window)s that a block changed: group `groups[i]` of the window that starts at `starts[which[i]]`."""
+
+    starts: Times
+    which: Slots
+    groups: Slots
+
+    def groups_of(self, place: int) -> Slots:
+        """Returns the groups that were touched in the window `starts[place]`."""
+        return self.groups if len(self.starts) == 1 else self.groups[self.which == place]
+
+
+def united(parts: Sequence[Touched]) -> Touched:
+    """Returns what any of the blocks touched, each (group, window) once; there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    starts, which = np.unique(np.concatenate([part.starts[part.which] for part in parts]), return_inverse=True)
+    groups = np.concatenate([part.groups for part in parts])
+    span = int(groups.max(initial=0)) + 1
+    distinct = _distinct(which * span + groups)
+    return Touched(starts, distinct // span, distinct % span)
+
+
+class WindowTable:
+    """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
+
+    def __init__(
+        self, plan: WindowsPlan, keys: Sequence[Field], inputs: int, store: StateStore,
+        functions: UserFunctions | None = None,
+    ) -> None:
+        """`functions` has the users' aggregates of the plan, if there are any."""
+        assert isinstance(plan.windows, TimeWindows)
+        self.grid: Grid = plan.windows.grid
+        self._regular = self.grid.zone is None and not self.grid.step_months and not self.grid.width_months
+        self._accumulators = plan.accumulators
+        self._merges = merges_of(plan.accumulators, functions)
+        self._fields = plan.fields
+        self._store = store
+        self._inputs = inputs
+        self.groups = GroupIndex(keys)
+        self._capacity = _FIRST_CAPACITY
+        self._rows: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
+        self._columns = columns_for(self._fields, self._capacity)
+        self._free: npt.NDArray[np.int64] = np.arange(self._capacity)[::-1].copy()
+        self._free_count = self._capacity
+        self._index = [SlotIndex() for _ in range(inputs)]
+        self._line_of: dict[int, int] = {}
+        self._free_lines: list[int] = []
+        self._ends: dict[int, int] = {}
+        self._spilled: set[int] = set()
+        self._dirty: set[tuple[int, int, int]] = set()
+        self._emptied: set[int] = set()
+        self._newest_stored: int | None = None
+        self._codec = _codec_of(self._columns)
+        self._row_bytes = 48 + sum(column.dtype.itemsize + 1 for column in self._columns)
+
+    # -- combining -------------------------------------------------------------------------------------------
+
+    def merge(self, partials: pa.RecordBatch, operation: int, input: int) -> Touched:
+        """Combines partials of one input and returns what they touched.
+
+        `partials`: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields; one row per (group, window).
+        `operation`: ADD adds them, REPLACE puts them in the place of all that this input had contributed.
+        """
+        groups = self.groups.learn(partials)
+        starts, which = self._distinct(partials.column(WINDOW_START.name).to_numpy())
+        lines = self._lines(starts.tolist())[which]
+        index = self._index[input]
+        slots = index.find(lines, groups)
+        missing = slots < 0
+        if missing.any():
+            slots[missing] = self._take(int(missing.sum()))
+            index.put(lines[missing], groups[missing], slots[missing])
+        rows = partials.column(ROWS.name).to_numpy()
+        first_field = 3 + len(self.groups.key_fields)
+        source = [Values.of(column) for column in partials.columns[first_field:]]
+        if operation == REPLACE:
+            self._clear(slots)
+            missing[:] = True
+        if not rows.all():
+            self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
+        self._rows[slots] += rows
+        self._combine(slots, source, missing)
+        self._note_dirty(starts, which, groups, input)
+        return Touched(starts, which, groups)
+
+    def state(self, starts: Times, groups: Slots) -> WindowState:
+        """Returns the combined state of (window, group)s, in their order."""
+        distinct, which = self._distinct(starts)
+        lines = self._lines(distinct.tolist())[which]
+        combined_rows = np.zeros(len(groups), np.int64)
+        combined: list[Values] | None = None
+        for index in self._index:
+            found = index.find(lines, groups)
+            present = np.flatnonzero(found >= 0)
+            if not len(present):
+                continue
+            slots = found[present]
+            combined_rows[present] += self._rows[slots]
+            if combined is None and len(present) == len(groups):
+                combined = [column.take(slots) for column in self._columns]
+                continue
+            if combined is None:
+                combined = columns_for(self._fields, len(groups))
+            position = 0
+            for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
+                end = position + len(accumulator.fields)
+                combine(accumulator, combined[position:end], present, self._columns[position:end], slots, unite)
+                position = end
+        if combined is None:
+            combined = columns_for(self._fields, len(groups))
+        return WindowState(self.groups, groups, starts, combined_rows, self._fields, combined)
+
+    def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
+        """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
+        lines = self._lines(starts)
+        found = [index.members(lines)[:2] for index in self._index]
+        if len(found) == 1:
+            return found[0]
+        count = max(len(self.groups), 1)
+        both = _distinct(np.concatenate([places * count + groups for places, groups in found]))
+        return both // count, both % count
+
+    def contributed(self, start: int, input: int) -> pa.RecordBatch:
+        """Returns what an input contributed to a window, as the partials that `merge` takes."""
+        _, groups, slots = self._index[input].members(np.array([self._line(start)]))
+        return self._partials(start, groups, slots)
+
+    def stored(self) -> Iterator[int]:
+        """Yields the starts of all windows, also of those that are not in memory, ascending."""
+        self._write(self._dirty.copy())
+        self._store.flush()
+        key = _PREFIX
+        while (found := self._store.neighbour(key, _PREFIX, forward=True)) is not None:
+            start = _start_of(found)
+            yield start
+            key = _PREFIX + struct.pack(">Q", start + _SIGN) + _BEHIND_ALL
+
+    def give_up(self, leaving: npt.NDArray[np.bool_]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Takes groups (true at their numbers) out of all windows.
+
+        Yields what each input contributed: it and the partials that `merge` takes. The groups keep their numbers.
+        """
+        for start in self.stored():
+            line = self._line(start)
+            for input, index in enumerate(self._index):
+                _, groups, slots = index.members(np.array([line]))
+                gone = leaving[groups]
+                if gone.any():
+                    yield input, self._partials(start, groups[gone], slots[gone])
+                    self._note_chunks(start, input, groups[gone])
+                    index.remove(line, groups[gone])
+                    self._release(slots[gone])
+            self._drop_line_if_empty(start)
+
+    def _partials(self, start: int, groups: Slots, slots: Slots) -> pa.RecordBatch:
+        arrays = [pa.array(self.groups.ids(groups)), *self.groups.key_columns(groups),
+                  pa.array(np.full(len(groups), start)), pa.array(self._rows[slots]),
+                  *(column.take(slots).arrow() for column in self._columns)]
+        schema = pa.schema([GROUP, *self.groups.key_fields, WINDOW_START, ROWS, *fields_schema(self._fields)])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def drop_empty(self, starts: Times) -> None:
+        """Forgets the slots of windows that hold no rows any more."""
+        if not self._emptied:
+            return
+        for start in self._emptied.intersection(np.unique(starts).tolist()):
+            self._emptied.discard(start)
+            line = self._line_of.get(start)
+            if line is None:
+                continue
+            for input, index in enumerate(self._index):
+                _, groups, slots = index.members(np.array([line]))
+                gone = self._rows[slots] == 0
+                if gone.any():
+                    self._note_chunks(start, input, groups[gone])
+                    index.remove(line, groups[gone])
+                    self._release(slots[gone])
+            self._drop_line_if_empty(start)
+
+    def clear(self, first: int, last: int, input: int) -> dict[int, Slots]:
+        """Voids what an input had contributed to windows that start in [first, last]; returns its groups by window."""
+        for start in {_start_of(key) for key, _ in self._stored(first, last)}:
+            self._line(start)
+        touched: dict[int, Slots] = {}
+        for start in [start for start in self._line_of if first <= start <= last]:
+            _, groups, slots = self._index[input].members(np.array([self._line_of[start]]))
+            if not len(slots):
+                continue
+            self._clear(slots)
+            self._note_chunks(start, input, groups)
+            self._emptied.add(start)
+            touched[start] = groups
+        return touched
+
+    def forget(self, until: int, keeps: Callable[[int], bool]) -> None:
+        """Drops the state of the windows that end at or before `until`, in memory and in the store.
+
+        Those stay for whose start `keeps` is true.
+        """
+        def goes(start: int) -> bool:
+            return self.end(start) <= until and not keeps(start)
+
+        for start in [start for start in self._line_of if goes(start)]:
+            self._drop_line(start)
+        self._spilled = {start for start in self._spilled if not goes(start)}
+        self._dirty = {chunk for chunk in self._dirty if not goes(chunk[0])}
+        self._emptied = {start for start in self._emptied if not goes(start)}
+        gone = [key for key, _ in self._stored(-_SIGN, until) if goes(_start_of(key))]
+        self._ends = {start: end for start, end in self._ends.items() if end > until}
+        self._store.put_many((key, None) for key in gone)
+
+    # -- windows ---------------------------------------------------------------------------------------------
+
+    def end(self, start: int) -> int:
+        """Returns the exclusive end of the window that starts at `start`."""
+        if self._regular:
+            return start + self.grid.width
+        found = self._ends.get(start)
+        if found is None:
+            found = self._ends[start] = end_of(start, self.grid)
+        return found
+
+    def ends(self, starts: Times) -> Times:
+        """Returns the exclusive ends of the windows with these starts."""
+        if self._regular:
+            return starts + self.grid.width
+        return np.array([self.end(start) for start in starts.tolist()], np.int64)
+
+    @property
+    def step(self) -> int:
+        """From one start to the next at least: what a calendar says differs."""
+        return self.grid.step if self._regular else 1
+
+    def starts(self) -> list[int]:
+        """Returns the starts of all windows in memory or spilled while open, ascending."""
+        return sorted(self._line_of.keys() | self._spilled)
+
+    @property
+    def slots_used(self) -> int:
+        return self._capacity - self._free_count
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.slots_used * self._row_bytes + sum(column.held for column in self._columns)
+
+    def spill(self, bytes_max: int, closed_until: int | None) -> None:
+        """Moves the oldest windows out of memory until what stays is at most `bytes_max`.
+
+        Closed windows are forgotten in memory and found again when a late row asks for them.
+        """
+        if self.memory_bytes <= bytes_max:
+            return
+        dirty: dict[int, list[tuple[int, int, int]]] = {}
+        for chunk in self._dirty:
+            dirty.setdefault(chunk[0], []).append(chunk)
+        for start in sorted(self._line_of):
+            if self.memory_bytes <= bytes_max:
+                return
+            self._write(dirty.get(start, ()))
+            self._drop_line(start)
+            if closed_until is None or self.end(start) > closed_until:
+                self._spilled.add(start)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Hands everything that changed since the last call to the store; returns what `restore` needs besides."""
+        self._write(self._dirty.copy())
+        self._store.put_many(self.groups.unsaved())
+        return {"newest_stored": self._newest_stored}
+
+    def restore(self, meta: dict[str, Any], closed_until: int | None) -> None:
+        """Loads the groups and the windows that are still open from the store."""
+        self._newest_stored = meta["newest_stored"]
+        self.groups.restore([(key, value) for key, value in self._store.items(GROUP_PREFIX)
+                             if key.startswith(GROUP_PREFIX)])
+        newest = -_SIGN if self._newest_stored is None else self._newest_stored
+        oldest = -_SIGN if closed_until is None else closed_until - self.grid.longest
+        for start in {_start_of(key) for key, _ in self._stored(oldest, newest)}:
+            if closed_until is None or self.end(start) > closed_until:
+                self._line(start)
+
+    def validate(self) -> None:
+        """Raises InternalError if the indexes and the columns disagree."""
+        lines = np.array([*self._line_of.values()], np.int64)
+        slots = [slot for index in self._index for slot in index.members(lines)[2].tolist()]
+        if len(slots) != self.slots_used or len(set(slots)) != len(slots):
+            raise InternalError(f"{len(slots)} slots are indexed, {self.slots_used} are used")
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _distinct(self, starts: Times) -> tuple[Times, Slots]:
+        """Returns the distinct starts, ascending, and which of them each is."""
+        if not len(starts):
+            return starts, np.zeros(0, np.int64)
+        low, high = int(starts.min()), int(starts.max())
+        if low == high:
+            return starts[:1], np.zeros(len(starts), np.int64)
+        step = self.grid.step
+        if self._regular and (high - low) // step < _FIRST_CAPACITY + _NUMBERED_SPAN * len(starts):
+            numbers = (starts - low) // step
+            present = np.flatnonzero(np.bincount(numbers))
+            places = np.zeros(int(present[-1]) + 1, np.int64)
+            places[present] = np.arange(len(present))
+            return low + present * step, places[numbers]
+        return np.unique(starts, return_inverse=True)
+
+    def _lines(self, starts: Sequence[int]) -> Slots:
+        """Returns the lines of windows, which are brought into memory if they are stored."""
+        lines = [*map(self._line_of.get, starts)]
+        if None in lines:
+            lines = [*map(self._line, starts)]
+        return np.array(lines, np.int64)
+
+    def _line(self, start: int) -> int:
+        """Returns the line of a window, which is brought into memory if it is stored."""
+        line = self._line_of.get(start)
+        if line is not None:
+            return line
+        line = self._free_lines.pop() if self._free_lines else len(self._line_of)
+        self._line_of[start] = line
+        self._spilled.discard(start)
+        if self._newest_stored is not None and start <= self._newest_stored:
+            for key, value in self._stored(start, start):
+                _, input, chunk = _CHUNK_KEY.unpack(key[1:])
+                # What is dirty without being in memory has ceased to exist since it was stored.
+                if (start, input, chunk) not in self._dirty:
+                    self._load(line, input, value)
+        return line
+
+    def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:
+        """Returns what the store holds of windows that start in [first, last]."""
+        if self._newest_stored is None or first > self._newest_stored:
+            return []
+        stop = _PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
+        return self._store.between(_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
+
+    def _combine(self, slots: Slots, source: Sequence[Values], fresh: npt.NDArray[np.bool_]) -> None:
+        """Combines one row of `source` into each slot; `fresh` slots hold nothing yet."""
+        if fresh.all():
+            for column, values in zip(self._columns, source, strict=True):
+                column.set(slots, values, slice(None))
+            return
+        rows: Slots | slice = slice(None)
+        if fresh.any():
+            new, rows = np.flatnonzero(fresh), np.flatnonzero(~fresh)
+            for column, values in zip(self._columns, source, strict=True):
+                column.set(slots[new], values, new)
+            slots = slots[rows]
+        position = 0
+        for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
+            end = position + len(accumulator.fields)
+            combine(accumulator, self._columns[position:end], slots, source[position:end], rows, unite)
+            position = end
+
+    def _take(self, count: int) -> Slots:
+        while self._free_count < count:
+            self._grow()
+        self._free_count -= count
+        return self._free[self._free_count : self._free_count + count].copy()
+
+    def _clear(self, slots: Slots) -> None:
+        self._rows[slots] = 0
+        for column in self._columns:
+            column.clear(slots)
+
+    def _release(self, slots: Slots) -> None:
+        self._clear(slots)
+        self._free[self._free_count : self._free_count + len(slots)] = slots
+        self._free_count += len(slots)
+
+    def _grow(self) -> None:
+        old, new = self._capacity, self._capacity * 2
+        self._rows = np.concatenate([self._rows, np.zeros(old, np.int64)])
+        for column in self._columns:
+            column.grow(new)
+        self._free = np.concatenate([self._free[: self._free_count], np.arange(old, new)[::-1],
+                                     np.zeros(old - self._free_count, np.int64)])
+        self._free_count += old
+        self._capacity = new
+
+    def _drop_line(self, start: int) -> None:
+        line = self._line_of[start]
+        for index in self._index:
+            _, groups, slots = index.members(np.array([line]))
+            index.remove(line, groups)
+            self._release(slots)
+        self._drop_line_if_empty(start)
+
+    def _drop_line_if_empty(self, start: int) -> None:
+        line = self._line_of[start]
+        if not any(len(index.members(np.array([line]))[0]) for index in self._index):
+            del self._line_of[start]
+            self._free_lines.append(line)
+            self._ends.pop(start, None)
+
+    # -- chunks of the store -----------------------------------------------------------------------------------
+
+    def _note_dirty(self, starts: Times, which: Slots, groups: Slots, input: int) -> None:
+        if len(self.groups) <= _CHUNK_GROUPS:
+            self._dirty.update(zip(starts.tolist(), repeat(input), repeat(0)))
+            return
+        chunks = np.unique(which * (len(self.groups) // _CHUNK_GROUPS + 1) + groups // _CHUNK_GROUPS)
+        for number in chunks.tolist():
+            place, chunk = divmod(number, len(self.groups) // _CHUNK_GROUPS + 1)
+            self._dirty.add((int(starts[place]), input, chunk))
+
+    def _note_chunks(self, start: int, input: int, groups: Slots) -> None:
+        self._dirty.update((start, input, chunk) for chunk in np.unique(groups // _CHUNK_GROUPS).tolist())
+
+    def _write(self, chunks: Collection[tuple[int, int, int]]) -> None:
+        """Hands chunks to the store, in which those without groups cease to exist."""
+        starts, inputs, numbers = np.array([*chunks], np.int64).reshape(len(chunks), 3).T
+        order = np.lexsort((numbers, starts, inputs))
+        self._dirty.difference_update(chunks)
+        at_once = max(1, _WRITTEN_CELLS // max(len(self.groups), 1))
+        for input in range(self._inputs):
+            mine = order[inputs[order] == input]
+            windows = run_starts(starts[mine])[::at_once].tolist() if len(mine) else []
+            for first, end in pairwise([*windows, len(mine)]):
+                self._write_some(input, starts[mine[first:end]], numbers[mine[first:end]])
+
+    def _write_some(self, input: int, starts: Times, chunks: Slots) -> None:
+        """Hands chunks of one input to the store; all values are gathered at once.
+
+        `starts`, ascending, and `chunks`, ascending within a window: which they are.
+        """
+        windows = run_starts(starts)
+        lines = np.array([*map(self._line_of.get, starts[windows].tolist(), repeat(-1))], np.int64)
+        present = np.flatnonzero(lines >= 0)
+        per_window = len(self.groups) // _CHUNK_GROUPS + 1
+        places, groups, slots = self._index[input].members(lines[present])
+        numbers = present[places] * per_window + groups // _CHUNK_GROUPS
+        wanted = np.repeat(np.arange(len(windows)), np.diff(windows, append=len(starts))) * per_window + chunks
+        firsts, ends = np.searchsorted(numbers, wanted), np.searchsorted(numbers, wanted, "right")
+        values = self._encoded(groups, slots, firsts.tolist(), ends.tolist())
+        self._store.put_many(zip(_keys_of(starts, input, chunks), values, strict=True))
+        held = np.flatnonzero(ends > firsts)
+        if len(held):
+            newest = int(starts[held[-1]])
+            self._newest_stored = newest if self._newest_stored is None else max(newest, self._newest_stored)
+
+    def _encoded(
+        self, groups: Slots, slots: Slots, firsts: Sequence[int], ends: Sequence[int]
+    ) -> Iterator[bytes | None]:
+        """Yields the (groups, slots) from each first to each end as bytes, None for nothing."""
+        if self._codec is None:
+            arrays = [pa.array(groups), pa.array(self._rows[slots]),
+                      *(column.take(slots).arrow() for column in self._columns)]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema([_GROUP_NUMBER, ROWS], self._columns))
+            for first, end in zip(firsts, ends, strict=True):
+                yield pack_batch(batch.slice(first, end - first)) if end > first else None
+            return
+        records = np.empty(len(slots), self._codec)
+        records["group"] = groups
+        records["rows"] = self._rows[slots]
+        for n, column in enumerate(self._columns):
+            records[f"v{n}"] = column.data[slots]
+            records[f"n{n}"] = column.valid[slots]
+        content, size = records.tobytes(), self._codec.itemsize
+        for first, end in zip(firsts, ends, strict=True):
+            yield content[first * size : end * size] if end > first else None
+
+    def _load(self, line: int, input: int, value: bytes) -> None:
+        if self._codec is None:
+            groups, rows, columns = self._objects_of(value)
+        elif len(value) % self._codec.itemsize:
+            raise damaged(_WHAT, f"{len(value)} bytes are no multiple of {self._codec.itemsize}")
+        else:
+            records = np.frombuffer(value, self._codec)
+            groups, rows = records["group"].astype(np.int64), records["rows"]
+            columns = [(records[f"v{n}"], records[f"n{n}"]) for n in range(len(self._columns))]
+        # They are written ascending, each once.
+        if len(groups) and not (groups[0] >= 0 and (np.diff(groups) > 0).all() and groups[-1] < len(self.groups)):
+            raise damaged(_WHAT, "it has groups that the task doesn't know")
+        slots = self._take(len(groups))
+        self._index[input].put(np.full(len(groups), line), groups, slots)
+        self._rows[slots] = rows
+        for column, (data, valid) in zip(self._columns, columns, strict=True):
+            column.fill(slots, data, valid)
+
+    def _objects_of(self, value: bytes) -> tuple[Slots, npt.NDArray[np.int64], list[tuple[Any, Any]]]:
+        """Returns the groups, the rows, and per column values and which are valid, of a stored batch."""
+        if is_pickle(value):
+            groups, rows, columns = unpack(value, _WHAT)
+            arrays = [pa.array(groups, pa.int64()), pa.array(rows, pa.int64()),
+                      *(pa.array(data, column.type, mask=~valid)
+                        for column, (data, valid) in zip(self._columns, columns, strict=True))]
+        else:
+            arrays = unpack_batch(value, stored_schema([_GROUP_NUMBER, ROWS], self._columns), _WHAT).columns
+        found = [Values.of(array) for array in arrays]
+        return found[0].data, found[1].data, [(values.data, values.valid) for values in found[2:]]
+
+
+def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
+    """Returns the dtype of a stored (group, window) if all its values have a fixed width, else None (then chunks are
+    batches)."""
+    if any(column.dtype == np.dtype(object) for column in columns):
+        return None
+    fields: list[tuple[str, Any]] = [("group", np.int64), ("rows", np.int64)]
+    for n, column in enumerate(columns):
+        fields += [(f"v{n}", column.dtype), (f"n{n}", np.bool_)]
+    return np.dtype(fields)
+
+
+def _keys_of(starts: Times, input: int, chunks: Slots) -> list[bytes]:
+    """Returns the store's keys of chunks of one input."""
+    keys = np.empty(len(starts), _CHUNK_KEYS)
+    keys["prefix"], keys["input"], keys["chunk"] = _PREFIX, input, chunks
+    keys["start"] = starts.view(np.uint64) + np.uint64(_SIGN)
+    content, size = keys.tobytes(), _CHUNK_KEYS.itemsize
+    return [content[place : place + size] for place in range(0, len(content), size)]
+
+
+def _distinct(values: Slots) -> Slots:
+    """Returns each of some numbers once, ascending. What comes nearly sorted is sorted faster than it is hashed."""
+    ascending = np.sort(values)
+    return ascending[run_starts(ascending)] if len(ascending) else ascending
+
+
+def _start_of(key: bytes) -> int:
+    return int(_CHUNK_KEY.unpack(key[1:])[0]) - _SIGN

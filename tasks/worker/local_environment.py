@@ -1,0 +1,157 @@
+"""Runs a stream's tasks in the calling thread: no Spark, no sockets, no waiting. For tests and dry runs.
+
+The tasks are the real ones, over real WALs and real state; only what surrounds them is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
+from penstock.common.errors import InternalError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.planner.task_plans.stream_plan import LookupPlan
+from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
+from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
+from penstock.tasks.external.emit.external_writers import OutsideWriter
+from penstock.tasks.external.notify.window_notifier import Notifier
+from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
+from penstock.tasks.protocol.control import concerns
+from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
+from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.sink.external_writer_builder import outside_writer
+from penstock.tasks.state.state_cache import StateCache
+from penstock.tasks.state.state_store import StateStore
+from penstock.tasks.worker.runner import LocalLink, drive_once, statuses
+from penstock.tasks.worker.task_builder import build_tasks
+from penstock.tasks.worker.timesheet import Timesheet
+from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest, StoreRequest, read_lookup
+from penstock.vnode.read.snapshot import TimeSpan
+from penstock.wal.log import LogFiles
+from penstock.wal.reader import WalReader
+
+
+class LocalStream:
+    """All tasks of one attempt of a stream, on all of its vnodes. `step` until it returns False."""
+
+    def __init__(self, deployment: Deployment, environment: TaskEnvironment) -> None:
+        """Builds the tasks from the deployment's checkpoint."""
+        self.deployment = deployment
+        self.tasks: list[StreamTask] = []
+        try:
+            for index in range(deployment.graph.nodes.workers):
+                self.tasks += build_tasks(deployment, index, environment)
+        except Exception:
+            self.close()
+            raise
+        self._timesheet = Timesheet(environment.clock, len(self.tasks))
+        by_id = {task.id: task for task in self.tasks}
+        self.links: list[LocalLink] = []
+        for edges in deployment.graph.edges(deployment.stream_id):
+            for downstream in edges.downstream:
+                output = by_id[edges.task].output
+                if output is None:
+                    raise InternalError(f"{edges.task} has no output, but feeds {downstream}")
+                self.links.append(
+                    LocalLink(edges.task, downstream, output, by_id[downstream].input, environment.clock))
+
+    def step(self) -> bool:
+        """Gives each task one step; returns whether anything was done. Raises TaskFailure."""
+        return drive_once(self.tasks, self.links, self._timesheet)
+
+    def post(self, event: TaskEvent) -> None:
+        """Hands an event to the tasks that it concerns."""
+        for task in self.tasks:
+            if concerns(event, task.id):
+                task.post(event)
+
+    def statuses(self) -> tuple[TaskStatus, ...]:
+        return self._timesheet.filled_in(statuses(self.tasks, self.links))
+
+    def close(self) -> None:
+        """Ends the tasks as a crash would: nothing is flushed."""
+        for task in self.tasks:
+            task.close()
+
+
+class LocalWriter:
+    """A `ResultWriter` whose writes are done at once."""
+
+    def __init__(self, write: Callable[[ResultWrite], None]) -> None:
+        self._write = write
+        self._done = 0
+
+    def submit(self, write: ResultWrite) -> None:
+        self._write(write)
+        self._done += 1
+
+    def acknowledged(self) -> int:
+        return self._done
+
+
+@dataclass(slots=True)
+class LocalEnvironment:
+    """A `TaskEnvironment` of callbacks. `read` answers as the dnode's service does, `write` performs a result write."""
+
+    clock: Clock
+    fs: Fs
+    paths: DataPaths
+    read: Callable[[StoreRequest], pa.Table]
+    write: Callable[[ResultWrite], None]
+    tell: Callable[[TaskCheckpoint | ReadBack], None]
+    consumers: ConsumerFactory = open_consumer
+    state_cache: StateCache = field(default_factory=StateCache)
+
+    @property
+    def spill(self) -> Path:
+        return self.paths.spill
+
+    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
+        return WalReader(LogFiles(self.paths.wal(vgroup_id), self.fs), after_version + 1)
+
+    def read_rows(
+        self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int
+    ) -> pa.Table:
+        return self.read(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
+
+    def time_span(
+        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
+    ) -> TimeSpan | None:
+        answer = self.read(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
+        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
+
+    def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
+        return read_lookup(plan, connection, self.read)
+
+    def in_background(self, work: Callable[[], None], name: str) -> None:
+        work()
+
+    def result_writer(self, task: TaskId) -> LocalWriter:
+        return LocalWriter(self.write)
+
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        return self.consumers(deployment, index, positions, self.clock, self.wake)
+
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        return None  # nobody outside is to hear of a trial
+
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)
+
+    def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
+        self.tell(checkpoint)
+
+    def read_back(self, order: ReadBack) -> None:
+        self.tell(order)
+
+    def wake(self) -> None:
+        """Nobody sleeps."""

@@ -1,0 +1,313 @@
+"""Drives the tasks of one stream on one worker: steps them, moves items between their queues, waits when all rest.
+
+`drive` and the links are pure: no threads, no clocks; tests and the simulation use them as they are. `StreamRunner`
+adds the thread. Knows nothing of sockets: remote links come from the exchange.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.common.clock import Clock
+from penstock.common.errors import OutOfMemoryError
+from penstock.common.logging import logger
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.operators.stream_task import StreamTask
+from penstock.tasks.protocol.control import concerns
+from penstock.tasks.protocol.messages import Block, Item, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.worker.timesheet import Timesheet
+
+_log = logger(__name__)
+
+
+class Link(Protocol):
+    """A channel from one task's output queue to another task's input queue."""
+
+    upstream: TaskId
+    downstream: TaskId
+
+    def move(self) -> bool:
+        """Moves what fits (or sees that it gets moved) without blocking; returns whether anything was moved."""
+        ...
+
+    def blocked_since(self) -> float | None:
+        """Returns since when the receiver refuses the next block (monotonic seconds), or None."""
+        ...
+
+    def failure(self) -> BaseException | None:
+        """Returns what the channel broke with, or None."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalLink:
+    """A channel between two tasks of the same worker."""
+
+    def __init__(
+        self,
+        upstream: TaskId,
+        downstream: TaskId,
+        output: ChannelQueue[TaskId],
+        input: ChannelQueue[TaskId],
+        clock: Clock,
+    ) -> None:
+        self.upstream = upstream
+        self.downstream = downstream
+        self._output = output
+        self._input = input
+        self._clock = clock
+        self._blocked_since: float | None = None
+        self._pieces: deque[Block] = deque()  # of the oldest block, those that the input queue hasn't taken yet
+
+    def move(self) -> bool:
+        moved = False
+        while (item := self._output.peek(self.downstream)) is not None:
+            if not self._put(item):
+                if self._blocked_since is None:
+                    self._blocked_since = self._clock.monotonic()
+                self._output.stop(self.downstream, True)
+                return moved
+            self._output.stop(self.downstream, False)
+            self._output.take(self.downstream)
+            moved = True
+        self._blocked_since = None
+        return moved
+
+    def _put(self, item: Item) -> bool:
+        if not isinstance(item, Block):
+            return self._input.try_put(self.upstream, item)
+        if not self._pieces:
+            self._pieces.append(item)
+        return self._input.put_pieces(self.upstream, self._pieces)
+
+    def blocked_since(self) -> float | None:
+        return self._blocked_since
+
+    def failure(self) -> BaseException | None:
+        return None
+
+    def close(self) -> None:
+        self._blocked_since = None
+
+
+class TaskFailure(Exception):
+    """Carries the task in which an error arose up to whoever reports it; the error is the `__cause__`."""
+
+    def __init__(self, task: TaskId) -> None:
+        super().__init__(str(task))
+        self.task = task
+
+
+def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Timesheet | None = None) -> bool:
+    """Gives each task one step, upstream first, and moves what came out; returns whether anything was done.
+
+    `timesheet` is told who is at work. Raises TaskFailure from the error of the task or channel that failed.
+    """
+    progressed = False
+    for place, task in enumerate(tasks):
+        if timesheet is not None:
+            timesheet.turn_to(place)
+        try:
+            progressed |= task.step()
+            for link in links:
+                if link.upstream == task.id:
+                    failure = link.failure()
+                    if failure is not None:
+                        raise failure
+                    progressed |= link.move()
+        except Exception as error:
+            raise TaskFailure(task.id) from error
+    if timesheet is not None:
+        timesheet.turn_to(None)
+    return progressed
+
+
+def next_deadline(tasks: Sequence[StreamTask]) -> float | None:
+    """Returns the earliest time at which a task wants to be stepped although nothing changed, or None."""
+    return min((at for task in tasks if (at := task.next_deadline()) is not None), default=None)
+
+
+def statuses(tasks: Sequence[StreamTask], links: Sequence[Link]) -> tuple[TaskStatus, ...]:
+    """Returns the tasks' statuses; a task that cannot put its output also says which task blocks it."""
+    return tuple(_with_blocker(task.status(), links) for task in tasks)
+
+
+def _with_blocker(status: TaskStatus, links: Sequence[Link]) -> TaskStatus:
+    blocked = [
+        (since, str(link.downstream))
+        for link in links
+        if link.upstream == status.task and (since := link.blocked_since()) is not None
+    ]
+    if not blocked or status.state != "BACKPRESSURED":
+        return status
+    return dataclasses.replace(status, blocked_by=min(blocked)[1])
+
+
+Failure = Callable[[TaskId | None, BaseException], None]
+
+
+class StreamRunner:
+    """The thread of one stream on one worker: builds the tasks, waits for `start`, drives them until `stop`.
+
+    Everything that touches the tasks, also building and closing them, happens on that thread; only `post` and queue
+    operations come from others. Never busy: with nothing to do it waits for `wake` or the next deadline. No wake-up
+    is lost, because the flag is cleared before the tasks are looked at, never after.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        build: Callable[[], tuple[Sequence[StreamTask], Sequence[Link]]],
+        on_ready: Callable[[Sequence[StreamTask]], None],
+        on_failure: Failure,
+        on_stopped: Callable[[], None],
+    ) -> None:
+        """`build` returns tasks, upstream first, and their links. The callbacks are called on the runner's thread:
+        `on_ready` once the tasks are built, `on_failure` at most once, `on_stopped` always and last."""
+        self._clock = clock
+        self._tasks: Sequence[StreamTask] = ()
+        self._links: Sequence[Link] = ()
+        self._flag = threading.Event()
+        self._started = False
+        self._stopping = False
+        self._failed = False
+        self._status_wanted = False
+        self._timesheet = Timesheet(clock, 0)
+        self._statuses: tuple[TaskStatus, ...] = ()
+        self._answered_at = 0.0
+        self._early_events: list[TaskEvent] = []
+        self._events_lock = threading.Lock()
+        self._built = False
+        # Only the thread keeps what it calls, and only while it runs: who hosts the runner is in there too, and would
+        # else, with all its sockets, stay until the collector looks for circles, which in a worker takes long.
+        self._thread = threading.Thread(
+            target=self._run, args=(build, on_ready, on_failure, on_stopped), name=f"stream {name}", daemon=True)
+
+    def launch(self) -> None:
+        """Starts the thread: the tasks get built, and wait for `start`."""
+        self._thread.start()
+
+    def start(self) -> None:
+        """Lets the tasks run."""
+        self._started = True
+        self._flag.set()
+
+    def wake(self) -> None:
+        """Sees to it that every task is stepped after this call. Any thread, cheap."""
+        # The runner's own changes come up in the pass that follows anyway: it stops only after one without any.
+        if threading.get_ident() != self._thread.ident:
+            self._flag.set()
+
+    def post(self, event: TaskEvent) -> None:
+        """Hands an event to the tasks that it concerns, also if they are still being built."""
+        with self._events_lock:
+            if not self._built:
+                self._early_events.append(event)
+                return
+        self._deliver(event)
+
+    def ask_statuses(self) -> None:
+        """Asks the thread to renew what `statuses` returns."""
+        self._status_wanted = True
+        self._flag.set()
+
+    def statuses(self) -> tuple[TaskStatus, ...]:
+        """Returns the tasks' statuses as of the last request that the thread has answered.
+
+        Who is busy or blocked they say as of now, also while a task is in a long step.
+        """
+        if not self._status_wanted:
+            return self._statuses
+        return self._timesheet.filled_in(self._statuses, self._answered_at)
+
+    def stop(self) -> None:
+        """Asks the thread to end; `on_stopped` tells when it has."""
+        self._stopping = True
+        self._flag.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the thread's end; returns whether it ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _deliver(self, event: TaskEvent) -> None:
+        for task in self._tasks:
+            if concerns(event, task.id):
+                task.post(event)
+        self._flag.set()
+
+    def _run(
+        self,
+        build: Callable[[], tuple[Sequence[StreamTask], Sequence[Link]]],
+        on_ready: Callable[[Sequence[StreamTask]], None],
+        on_failure: Failure,
+        on_stopped: Callable[[], None],
+    ) -> None:
+        try:
+            self._tasks, self._links = build()
+            with self._events_lock:
+                self._built = True
+                for event in self._early_events:
+                    self._deliver(event)
+            self._timesheet = Timesheet(self._clock, len(self._tasks))
+            self._answer()
+            on_ready(self._tasks)
+            self._loop()
+        except TaskFailure as failure:
+            self._fail(on_failure, failure.task, failure.__cause__ or failure)
+        except Exception as error:  # noqa: BLE001
+            _log.exception("a stream could not be built")
+            self._fail(on_failure, None, error)
+        finally:
+            self._close(on_failure)
+            on_stopped()
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            self._flag.clear()
+            if self._status_wanted:
+                if self._started:
+                    # What nothing has woken the tasks for counts as well: records of other tables.
+                    drive_once(self._tasks, self._links, self._timesheet)
+                self._answer()
+                self._status_wanted = False
+            timeout = None
+            if self._started:
+                # One pass per look at the flags: a task that always has work must not delay stop or statuses.
+                if drive_once(self._tasks, self._links, self._timesheet):
+                    continue
+                deadline = next_deadline(self._tasks)
+                if deadline is not None:
+                    timeout = max(0.0, deadline - self._clock.monotonic())
+            self._wait(timeout)
+
+    def _answer(self) -> None:
+        self._statuses = self._timesheet.filled_in(statuses(self._tasks, self._links))
+        self._answered_at = self._clock.monotonic()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        if timeout_s is None:
+            self._flag.wait()
+        elif timeout_s > 0:
+            self._clock.wait(self._flag, timeout_s)
+
+    def _close(self, on_failure: Failure) -> None:
+        closeables: tuple[Link | StreamTask, ...] = (*self._links, *self._tasks)
+        self._links, self._tasks = (), ()
+        for closeable in closeables:
+            try:
+                closeable.close()
+            except Exception as error:  # noqa: BLE001
+                _log.exception("closing failed")
+                self._fail(on_failure, None, error)
+
+    def _fail(self, on_failure: Failure, task: TaskId | None, error: BaseException) -> None:
+        if not self._failed:
+            self._failed = True
+            on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)

@@ -1,0 +1,360 @@
+"""The process of one place in a worker group: takes orders from the mnode and hosts the streams' tasks.
+
+What it decides is little: the mnode says which attempt of which stream runs here. It knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+from penstock.common.clock import Clock, SystemClock
+from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
+from penstock.common.fs import Fs, OsFs
+from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
+from penstock.common.paths import DataPaths
+from penstock.common.processes import end_with_parent
+from penstock.tasks.flow.queues import ChannelQueue, QueueSet
+from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
+from penstock.tasks.protocol import control
+from penstock.tasks.protocol.control import (
+    Acknowledged,
+    BoundQueues,
+    ControlConnection,
+    Deploy,
+    Deployed,
+    Failed,
+    Heartbeat,
+    Hello,
+    PostEvent,
+    QueuesHeld,
+    Shutdown,
+    StartStream,
+    Stopped,
+    StopStream,
+    Wanted,
+)
+from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
+from penstock.tasks.protocol.messages import LeftOutRow, ReadBack, TaskCheckpoint, TaskId
+from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
+from penstock.tasks.worker.data_place import reaches_files
+from penstock.tasks.worker.exchange import ChannelId, ExchangeServer, RemoteLink
+from penstock.tasks.worker.log_notifier import WalNotifier
+from penstock.tasks.worker.remote_log import RemoteLogs
+from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
+from penstock.tasks.worker.worker_environment import (
+    DataAccess,
+    DnodeClient,
+    FileAccess,
+    NetworkAccess,
+    WorkerEnvironment,
+)
+
+_log = logger(__name__)
+
+_CONNECT_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+_STATUS_TIMEOUT_S = 0.02
+
+TaskBuilder = Callable[[Deployment, int, TaskEnvironment], Sequence[StreamTask]]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group.
+
+    `nice`: how much lower than its parent's the priority of the process is; 0 to 19.
+    """
+
+    group: str
+    control_address: tuple[str, int]
+    dnode_address: str
+    secret: bytes
+    data_directory: str
+    heartbeat_interval_s: float = 1.0
+    wal_poll_interval_s: float = 0.0005
+    log_level: str = "warning"
+    log_format: str = "text"
+    state_cache_bytes: int = DEFAULT_BYTES
+    nice: int = 0
+    build: TaskBuilder | None = None  # None: penstock.tasks.worker.task_builder.build_tasks
+
+
+class _HostedStream:
+    """One attempt of a stream on this worker."""
+
+    def __init__(self, deployment: Deployment, environment: WorkerEnvironment) -> None:
+        self.deployment = deployment
+        self.environment = environment
+        self.queues = QueueSet()
+        self.runner: StreamRunner
+
+
+class Worker:
+    """Hosts streams for one mnode. `run` returns when the mnode says Shutdown, and raises when it is gone."""
+
+    def __init__(
+        self, spec: WorkerSpec, index: int, connection: ControlConnection, clock: Clock, fs: Fs, scratch: Path
+    ) -> None:
+        """`scratch`: a folder of this machine for what tasks keep while they run, if the data directory isn't here."""
+        self._spec = spec
+        self._index = index
+        self._connection = connection
+        self._clock = clock
+        self._fs = fs
+        self._paths = DataPaths(Path(spec.data_directory))
+        # Whoever reaches the mnode from this address can be reached at it: on loopback by nobody else's machine.
+        self._exchange = ExchangeServer(spec.secret, connection.own_host)
+        self._dnode = DnodeClient(spec.dnode_address, spec.secret)
+        self._scratch = scratch
+        self._logs = (None if reaches_files(self._paths, fs, spec.secret)
+                      else RemoteLogs(self._dnode.ask_log, self._paths, clock))
+        self._state_cache = StateCache(spec.state_cache_bytes)
+        self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
+        self._streams: dict[int, _HostedStream] = {}
+        self._leaving = threading.Event()
+
+    def run(self) -> None:
+        """Says Hello, then obeys until Shutdown; raises UnavailableError when the mnode is gone."""
+        self._connection.send(
+            Hello(self._spec.group, self._index, os.getpid(), self._exchange.address, self._logs is None))
+        threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
+        while True:
+            message = self._connection.receive()
+            if isinstance(message, Deploy):
+                self._deploy(message.deployment, message.peers)
+            elif isinstance(message, StartStream):
+                self._start(message)
+            elif isinstance(message, StopStream):
+                self._stop(message)
+            elif isinstance(message, PostEvent):
+                self._post(message)
+            elif isinstance(message, BoundQueues):
+                self._bound(message)
+            elif isinstance(message, Shutdown):
+                self.leave()
+                return
+            else:
+                raise InternalError(f"the mnode sent a {type(message).__name__}")
+
+    # --- orders ------------------------------------------------------------------------------------------------
+
+    def _deploy(self, deployment: Deployment, peers: tuple[str, ...]) -> None:
+        older = self._streams.get(deployment.stream_id)
+        if older is not None:
+            # The mnode stops an attempt before it deploys the next; two must never share state.
+            self._fail(deployment, None, InternalError(
+                f"attempt {deployment.attempt} was deployed while attempt {older.deployment.attempt} is here"
+            ))
+            return
+
+        def wake() -> None:
+            stream.runner.wake()
+            self._exchange.queue_changed(deployment.stream_id)
+
+        def tell(what: TaskCheckpoint | ReadBack) -> None:
+            self._connection.send(Wanted(what, deployment.attempt) if isinstance(what, ReadBack)
+                                  else Acknowledged(what, deployment.attempt))
+
+        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, tell, wake)
+        stream = _HostedStream(deployment, environment)
+        stream.runner = StreamRunner(
+            name=deployment.name,
+            clock=self._clock,
+            build=lambda: self._build(stream, peers),
+            on_ready=lambda tasks: self._send(
+                Deployed(deployment.stream_id, deployment.attempt, tuple(task.id for task in tasks))
+            ),
+            on_failure=lambda task, error: self._fail(deployment, task, error),
+            on_stopped=lambda: self._stopped(stream),
+        )
+        self._streams[deployment.stream_id] = stream
+        stream.runner.launch()
+
+    def _data_access(self) -> DataAccess:
+        if self._logs is None:
+            return FileAccess(self._paths, self._fs, self._clock, self._state_cache)
+        # Engines of one process may share an executor, and have streams of the same ids.
+        own = DataPaths(self._scratch / f"penstock-{sha256(self._spec.secret).hexdigest()[:16]}")
+        return NetworkAccess(self._logs, self._dnode, own, self._fs, self._clock, self._state_cache)
+
+    def _build(
+        self, stream: _HostedStream, peers: tuple[str, ...]
+    ) -> tuple[Sequence[StreamTask], Sequence[Link]]:
+        deployment = stream.deployment
+        speak_about(stream=deployment.name, attempt=deployment.attempt)
+        build = self._spec.build or _default_builder()
+        tasks = build(deployment, self._index, stream.environment)
+        links = connect_tasks(
+            tasks, deployment, peers, self._index, self._exchange, self._spec.secret, self._clock, stream.runner.wake,
+        )  # fmt: skip
+        stream.queues.add(queues_of(tasks))
+        for task in tasks:
+            if task.followed_table is not None and isinstance(deployment, StreamDeployment):
+                vgroup_id = deployment.graph.source_vgroup_ids[task.id.index]
+                self._notifier.follow(
+                    vgroup_id, deployment.stream_id, task.followed_table,
+                    partial(stream.environment.open_news, vgroup_id), stream.runner.wake)
+        return tasks, links
+
+    def _start(self, message: StartStream) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.deployment.attempt == message.attempt:
+            stream.runner.start()
+
+    def _post(self, message: PostEvent) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.deployment.attempt == message.attempt:
+            stream.runner.post(message.event)
+
+    def _bound(self, message: BoundQueues) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.deployment.attempt == message.attempt:
+            stream.queues.bound(message.order, message.queue_bytes)
+
+    def _stop(self, message: StopStream) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is None:
+            self._send(Stopped(message.stream_id, message.attempt))
+        else:
+            self._end(stream)
+
+    def _end(self, stream: _HostedStream) -> None:
+        # Closing the inboxes first frees senders of other workers that wait for this one.
+        self._exchange.unregister(stream.deployment.stream_id)
+        stream.environment.abandon()
+        stream.runner.stop()
+
+    def leave(self) -> None:
+        """Ends all streams and threads of the worker."""
+        self._leaving.set()
+        streams = list(self._streams.values())
+        for stream in streams:
+            self._end(stream)
+        for stream in streams:
+            stream.runner.join(_STOP_TIMEOUT_S)
+        self._notifier.stop()
+        self._exchange.shutdown()
+        self._dnode.close()
+
+    # --- reports -----------------------------------------------------------------------------------------------
+
+    def _fail(self, deployment: Deployment, task: TaskId | None, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error))
+        _log.error("stream %s, task %s: %s", deployment.name, task, error,
+                   extra=about(stream=deployment.name, task=task, attempt=deployment.attempt))
+        text = str(error) or type(error).__name__
+        code = error.code if isinstance(error, PenstockError) else None
+        damaged = isinstance(error, CheckpointDamagedError)
+        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace, type(error).__name__, code,
+                          damaged))
+
+    def _stopped(self, stream: _HostedStream) -> None:
+        deployment = stream.deployment
+        self._notifier.unfollow(deployment.stream_id)
+        self._exchange.unregister(deployment.stream_id)
+        stream.environment.close()
+        self._streams.pop(deployment.stream_id, None)
+        # Tasks refer to themselves in circles, and to what they read last: to a map of a segment of the log each. The
+        # collector by itself comes too seldom here. It needn't look at what is older than the process.
+        gc.collect()
+        self._send(Stopped(deployment.stream_id, deployment.attempt))
+
+    def _send_heartbeats(self) -> None:
+        sent: dict[TaskId, tuple[LeftOutRow, ...] | None] = {}
+        while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
+            streams = list(self._streams.values())
+            runners = [stream.runner for stream in streams]
+            for runner in runners:
+                runner.ask_statuses()
+            # A moment for the runners to answer; one that is in a long step is reported as of its last answer.
+            if self._clock.wait(self._leaving, _STATUS_TIMEOUT_S):
+                return
+            statuses = [status for runner in runners for status in runner.statuses()]
+            news = tuple(
+                replace(status, left_out=None)
+                if status.left_out and sent.get(status.task) is status.left_out else status
+                for status in statuses)
+            sent = {status.task: status.left_out for status in statuses}
+            held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
+                    for stream in streams if (known := stream.queues.held()) is not None]
+            self._send(Heartbeat(news, tuple(held)))
+
+    def _send(self, message: control.WorkerMessage) -> None:
+        """Sends a message if the mnode is there; the receiving thread notices if it isn't."""
+        try:
+            self._connection.send(message)
+        except UnavailableError:
+            _log.info("the mnode is gone; %s is not sent", type(message).__name__)
+
+
+def queues_of(tasks: Iterable[StreamTask]) -> list[ChannelQueue[TaskId]]:
+    """Returns the queues of some tasks."""
+    return [queue for task in tasks for queue in (task.input, task.output) if queue is not None]
+
+
+def connect_tasks(
+    tasks: Sequence[StreamTask],
+    deployment: Deployment,
+    peers: Sequence[str],
+    index: int,
+    exchange: ExchangeServer,
+    secret: bytes,
+    clock: Clock,
+    wake: Callable[[], None],
+) -> list[Link]:
+    """Returns the links of all channels that leave `tasks`, and registers the channels that come from other workers."""
+    attempt, worker_of = deployment.attempt, deployment.graph.worker_of
+    by_id = {task.id: task for task in tasks}
+    for task in tasks:
+        for upstream in task.input.channels:
+            if worker_of(upstream) != index:
+                exchange.register(ChannelId(attempt, upstream, task.id), task.input)
+    links: list[Link] = []
+    for task in tasks:
+        if task.output is None:
+            continue
+        for downstream in task.output.channels:
+            if worker_of(downstream) == index:
+                links.append(LocalLink(task.id, downstream, task.output, by_id[downstream].input, clock))
+            else:
+                channel = ChannelId(attempt, task.id, downstream)
+                links.append(RemoteLink(channel, peers[worker_of(downstream)], secret, task.output, clock, wake))
+    return links
+
+
+def _default_builder() -> TaskBuilder:
+    from penstock.tasks.worker.task_builder import build_tasks
+
+    return build_tasks
+
+
+def run_worker(spec: WorkerSpec, index: int, scratch: Path) -> None:
+    """Runs a worker in this process until the mnode sends it away; ends the process if the mnode is gone.
+
+    `scratch`: see `Worker`.
+
+    A lost mnode leaves nothing to save: all state is transactional, and whoever continues starts from a committed
+    checkpoint. So the process ends at once instead of waiting for threads that wait for others.
+    """
+    handler = configure_stderr_logging(spec.log_level, spec.log_format)
+    end_with_parent()
+    # Before there are threads: each has a priority of its own, which it takes from the one that starts it.
+    os.nice(spec.nice)
+    try:
+        connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
+        Worker(spec, index, connection, SystemClock(), OsFs(), scratch).run()
+        connection.close()
+    except UnavailableError as error:
+        _log.warning("worker %d of group %s ends: %s", index, spec.group, error)
+        os._exit(1)
+    finally:
+        # Spark may use this process for another group's worker.
+        stop_logging(handler)

@@ -1,0 +1,69 @@
+"""kill -9 of workers and of the engine, at random moments under load: same answer, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from pathlib import Path
+
+import pytest
+from conftest import times
+from examples.flights.data import batches, load_feeds
+from kits.engines.killed_engine import KilledEngine
+
+ENGINE_KILLS = int(os.environ.get("KILLS", times(5, 20)))
+WORKER_KILLS = int(os.environ.get("KILLS", times(8, 20)))
+
+pytestmark = pytest.mark.slow
+
+
+def run_until(child: KilledEngine, acknowledgements: int) -> None:
+    """Returns after so many further batches were acknowledged, in the middle of the next."""
+    for _ in range(acknowledgements):
+        if not child.next().startswith("acked "):
+            return
+
+
+def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngine]) -> None:
+    """After each kill -9 of the engine: the streams equal the batch answer and all acknowledged rows are there."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    arrived = [0, *itertools.accumulate(rows.num_rows for _, rows in batches(load_feeds(seed=2013, months=2)))]
+    child = KilledEngine(tmp_path / "data", 0)
+    children.append(child)
+    for _ in range(ENGINE_KILLS):
+        child.tell("insert 100000")
+        run_until(child, chance.randint(1, 12))
+        child.kill()
+        position = child.acked + 1
+        child = KilledEngine(tmp_path / "data", position)
+        children.append(child)
+        child.tell("check")
+        rows = sum(int(count) for count in child.expect("equal").split()[1:])
+        assert arrived[position] <= rows <= arrived[position + 1]
+    assert child.acked + 1 >= ENGINE_KILLS
+    child.close()
+
+
+def test_workers_killed_again_and_again(tmp_path: Path, children: list[KilledEngine]) -> None:
+    """After each kill -9 of a Python worker that hosts tasks the streams come back, and equal the batch answer."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    child = KilledEngine(tmp_path / "data", 0)
+    children.append(child)
+    child.tell("insert 2")
+    child.expect("inserted")
+    child.tell("check")
+    child.expect("equal")
+    for _ in range(WORKER_KILLS):
+        hosts = child.tasks().workers
+        child.tell("insert 10")
+        run_until(child, chance.randint(0, 9))
+        chance.choice(hosts).kill()
+        child.expect("inserted")
+        child.tell("check")
+        child.expect("equal")
+    child.close()

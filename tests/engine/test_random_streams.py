@@ -1,0 +1,64 @@
+"""Random streams over random schemas: with nothing ignored, each result equals the batch, after every step.
+
+An example is one stream over one history; a history is played for several streams at once. `make nightly` draws many
+more of them (the profile `nightly` in conftest.py) and shows how far it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import profile, times
+from hypothesis import given, settings
+from kits.streams.random_player import Player, share_computers
+from kits.streams.random_streams import STREAMS, History, histories
+
+#: Memory, where there is such a folder: state is synced often, and no test cuts the power.
+MEMORY = Path("/dev/shm")
+REPORT_EVERY_S = 10.0
+HISTORIES = times(50, 5_000)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_computers() -> Iterator[None]:
+    """One DuckDB for all tasks of this module."""
+    with pytest.MonkeyPatch.context() as patch:
+        share_computers(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[Callable[[], None]]:
+    """Counts histories; tells on stderr how far a nightly run is, every ten seconds."""
+    begun = shown = time.monotonic()
+    count = 0
+
+    def played() -> None:
+        nonlocal count, shown
+        count += 1
+        if profile() == "nightly" and time.monotonic() - shown >= REPORT_EVERY_S:
+            shown = time.monotonic()
+            wanted = HISTORIES * STREAMS
+            sys.stderr.write(f"{count * STREAMS:,} of {wanted:,} examples after {(shown - begun) / 60:.1f} minutes\n")
+
+    yield played
+    if profile() == "nightly":
+        sys.stderr.write(f"{count * STREAMS:,} examples in {(time.monotonic() - begun) / 60:.1f} minutes\n")
+
+
+@settings(max_examples=HISTORIES)
+@given(history=histories())
+def test_every_stream_equals_the_batch(played: Callable[[], None], history: History) -> None:
+    """Whatever the schema, the window, the trigger, the order of rows, updates, deletes, kills and vnodes."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        player = Player(Path(folder), history)
+        try:
+            player.play()
+        finally:
+            player.close()
+    played()

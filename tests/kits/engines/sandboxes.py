@@ -1,0 +1,40 @@
+"""Sandboxes with rows as plain tuples, for tests of streams through statements."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from kits.basics.faulty_fs import FaultyFs
+
+from penstock.mnode.admin.sandbox import Sandbox
+from penstock.shell.api.arrow_values import column_values
+
+T0 = 1_700_000_000_000
+
+
+class TestBed(Sandbox):
+    """A sandbox whose answers are lists of tuples; TIMESTAMP values are milliseconds after T0."""
+
+    __test__ = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(fs=FaultyFs(), **options)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        table = self.execute(query).table
+        if table is None or not table.num_rows:
+            return []
+        columns = [column_values(column, "UTC") for column in table.columns]
+        return [tuple(map(_plain, row)) for row in zip(*columns, strict=True)]
+
+    def all(self, *statements: str) -> None:
+        for statement in statements:
+            self.execute(statement)
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000) - T0

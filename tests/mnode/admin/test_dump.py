@@ -1,0 +1,482 @@
+"""`penstock dump` and `penstock restore`: what goes through both is what it was; nothing else is taken for a dump."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kits.basics.faulty_fs import FaultyFs
+from kits.engines.data_directories import T0, make_directory, open_sandbox
+from kits.engines.statement_engine import StatementEngine
+from kits.streams.random_streams import VALUES
+
+import penstock
+from penstock.common.clock import ManualClock
+from penstock.common.errors import AlreadyExistsError, InvalidStatementError
+from penstock.common.fs import OsFs
+from penstock.mnode.admin import dump as dump_module
+from penstock.mnode.admin import restore as restore_module
+from penstock.mnode.admin.dump import Dump, DumpOptions
+from penstock.mnode.admin.dump_manifest import MANIFEST, DumpManifest, read_manifest
+from penstock.mnode.admin.restore import Restore, RestoreReport
+from penstock.mnode.admin.sandbox import Sandbox
+from penstock.shell.main import main
+from penstock.sql.dialect.renaming import with_databases
+from penstock.sql.types import DataType, Kind
+from penstock.vnode.read import detached_reader
+
+NOW_MS = T0 + 1_000_000
+KINDS = [kind for kind in VALUES if kind is not Kind.TIMESTAMP]
+COUNT_STREAM = (
+    "CREATE STREAM s TRIGGER AT_ONCE WATERMARK 1h IGNORE EXPIRED 0 IGNORE UPDATE 0 INTO d.out AS "
+    "SELECT _wstart ts, count(*) c, last(ts) newest FROM d.m PARTITION BY tbname INTERVAL(10s)")
+COUNT_QUERY = ("SELECT tbname, _wstart ts, count(*) c, last(ts) newest FROM d.m PARTITION BY tbname INTERVAL(10s) "
+               "ORDER BY tbname, ts")
+
+Engines = Callable[..., Sandbox]
+
+
+def dump(root: Path, target: Path, **options: Any) -> DumpManifest:
+    return Dump(root, target, root / "udf", DumpOptions(**options), OsFs(), ManualClock(NOW_MS),
+                lambda what, more: None).run()
+
+
+def restore(source: Path, sandbox: Sandbox, renames: dict[str, str] | None = None, **options: Any) -> RestoreReport:
+    return Restore(source, renames, **options).run(sandbox.engine, sandbox.session, lambda what, more: None)
+
+
+def opened(directory: Path, **config: Any) -> Sandbox:
+    directory.mkdir(exist_ok=True)
+    return Sandbox("UTC", NOW_MS, {"stateMapSize": "64MiB", "streamBufferSize": "1MiB", **config},
+                   directory=directory, fs=FaultyFs())
+
+
+def table(sandbox: Sandbox, query: str) -> pa.Table:
+    found = sandbox.execute(query).table
+    assert found is not None
+    return found
+
+
+# --- the round trip ------------------------------------------------------------------------------------------------
+
+
+def column_type(kind: Kind) -> DataType:
+    if kind is Kind.DECIMAL:
+        return DataType(kind, digits=10, scale=2)
+    return DataType(kind, 16 if kind in (Kind.VARCHAR, Kind.NCHAR) else None)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict[str, Any]:
+    """Draws a database and what is done to it, as statements and Arrow tables in order."""
+    precision = draw(st.sampled_from(["ms", "us", "ns"]))
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
+    composite = draw(st.booleans())
+    columns = [("ts", "TIMESTAMP")]
+    columns += [("k", "INT PRIMARY KEY")] if composite else []
+    columns += [(f"v{place}", column_type(kind).sql()) for place, kind in enumerate(kinds)]
+    json_tag = draw(st.booleans())
+    tags = [("j", "JSON")] if json_tag else [("a", "INT"), ("b", "NCHAR(8)"), ("since", "TIMESTAMP")]
+    values = [["'{\"x\": 1}'", "NULL", "'{\"y\": \"ö\"}'"]] if json_tag else [
+        ["1", "NULL", "-7"], ["'日本'", "''", "NULL"], [str(T0), "NULL", str(T0 - 1)]]
+    steps: list[Any] = [
+        f"CREATE DATABASE d VGROUPS {draw(st.integers(1, 3))} PRECISION '{precision}' KEEP 36500d",
+        f"CREATE STABLE d.m ({', '.join(f'{name} {kind}' for name, kind in columns)}) "
+        f"TAGS ({', '.join(f'{name} {kind}' for name, kind in tags)})",
+        *(f"CREATE TABLE d.`c{child}` USING d.m TAGS ({', '.join(choice[child] for choice in values)})"
+          for child in range(3)),
+        "CREATE TABLE d.n (ts TIMESTAMP, x DOUBLE COMMENT 'an x') COMMENT 'it''s one'",
+    ]
+    arrow = {name: column_type(kind).arrow() for (name, _), kind in zip(columns[-len(kinds):], kinds, strict=True)}
+    units = {"ms": 1, "us": 1_000, "ns": 1_000_000}[precision]
+
+    def rows() -> pa.Table:
+        count = draw(st.integers(1, 8))
+        picks = st.integers(0, 40)
+        found: dict[str, pa.Array] = {
+            "tbname": pa.array([f"c{draw(st.integers(0, 2))}" for _ in range(count)]),
+            "ts": pa.array([(T0 + draw(picks) * 1000) * units for _ in range(count)], pa.timestamp(precision))}
+        if composite:
+            found["k"] = pa.array([draw(st.integers(0, 1)) for _ in range(count)], pa.int32())
+        for (name, type_), kind in zip(arrow.items(), kinds, strict=True):
+            found[name] = pa.array([draw(st.none() | st.sampled_from(list(VALUES[kind]))) for _ in range(count)], type_)
+        return pa.table(found)
+
+    for _ in range(draw(st.integers(0, 6))):
+        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "gone", "normal", "tag"]))
+        at = (T0 + draw(st.integers(0, 40)) * 1000) * units
+        if what == "rows":
+            steps.append(rows())
+        elif what == "delete":
+            steps.append(f"DELETE FROM d.c{draw(st.integers(0, 2))} WHERE ts >= {at} AND ts < {at + 9_000 * units}")
+        elif what == "column" and "more" not in arrow:
+            steps.append("ALTER STABLE d.m ADD COLUMN more DOUBLE")
+            arrow["more"], kinds = pa.float64(), [*kinds, Kind.DOUBLE]
+        elif what == "gone" and "more" in arrow:
+            steps.append("ALTER STABLE d.m DROP COLUMN more")
+            del arrow["more"]
+            kinds = kinds[:-1]
+        elif what == "normal":
+            steps.append(f"INSERT INTO d.n VALUES ({at}, NULL) ({at + units}, 0.5)")
+        elif what == "tag" and not json_tag:
+            steps.append("ALTER TABLE d.c1 SET TAG a = 12")
+        elif what == "flush":
+            steps.append("FLUSH DATABASE d")
+    return {"steps": steps, "later": rows(), "stream": draw(st.booleans())}
+
+
+def play(sandbox: Sandbox, steps: list[Any]) -> None:
+    for step in steps:
+        if isinstance(step, str):
+            sandbox.execute(step)
+        else:
+            sandbox.engine.insert_arrow("d.m", step, sandbox.session)
+            sandbox.run()
+
+
+def state_of(sandbox: Sandbox) -> list[Any]:
+    """Returns all that can be asked of the database d: its statements, its child tables with tags, its rows."""
+    catalog = sandbox.engine.catalog
+    names = [found.name for kind in ("super", "normal") for found in catalog.tables("d", kind)]  # type: ignore[arg-type]
+    uids = [found.uid for found in catalog.tables("d", "super")]
+    return [
+        table(sandbox, "SHOW CREATE DATABASE d"),
+        *(table(sandbox, f"SHOW CREATE TABLE d.{name}") for name in names),
+        [[(child.name, child.tag_values) for child in catalog.children(uid)] for uid in uids],
+        *(sorted(map(repr, table(sandbox, f"SELECT * FROM d.{name}").to_pylist())) for name in names),
+        sorted(map(repr, table(sandbox, "SELECT tbname, * FROM d.m").to_pylist())),
+    ]
+
+
+@settings(max_examples=times(8, 300))
+@given(histories())
+def test_what_is_dumped_comes_back(history: dict[str, Any]) -> None:
+    """Schema, child tables, tags and rows are equal, and a stream goes on and equals the batch answer."""
+    with tempfile.TemporaryDirectory() as temporary:
+        root = Path(temporary)
+        with opened(root / "first") as sandbox:
+            play(sandbox, history["steps"][:6])
+            if history["stream"]:
+                sandbox.execute(COUNT_STREAM)
+            play(sandbox, history["steps"][6:])
+            before = state_of(sandbox)
+        dump(root / "first", root / "dump")
+        with opened(root / "second", disableStream=True) as sandbox:
+            report = restore(root / "dump", sandbox)
+            assert not report.problems
+            assert state_of(sandbox) == before
+        with opened(root / "second") as sandbox:
+            sandbox.run()
+            play(sandbox, [history["later"]])
+            if history["stream"]:
+                results = table(sandbox, "SELECT ts, c, newest FROM d.out")
+                wanted = table(sandbox, COUNT_QUERY).select(["ts", "c", "newest"])
+                assert sorted(map(repr, results.to_pylist())) == sorted(map(repr, wanted.to_pylist()))
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed data directory with two vnodes, a stream, deletes and rows written again."""
+    root = tmp_path_factory.mktemp("source") / "data"
+    make_directory(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def dumped(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dump of `source`."""
+    target = tmp_path_factory.mktemp("dumped") / "dump"
+    dump(source, target)
+    return target
+
+
+def rows_of(data: Path, query: str) -> list[tuple[Any, ...]]:
+    with penstock.connect(str(data), {"timezone": "UTC", "disableStream": True}) as connection:
+        return connection.execute(query).fetchall()
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Returns what a command says that fails."""
+    assert main([*map(str, arguments)]) == 1
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Dump, look, restore under another name: everything says what it did, and looking changes nothing."""
+    target, data = tmp_path / "dump", tmp_path / "data"
+    assert main(["dump", "--data", str(source), str(target), "--progress"]) == 0
+    wanted = rows_of(source, "SELECT * FROM d.m ORDER BY ts")
+    said = capsys.readouterr().out
+    assert " tables in 1 databases, 1 streams into " in said
+    assert main(["restore", "--data", str(data), str(target), "--dry-run", "--rename", "d:e"]) == 0
+    said = capsys.readouterr().out
+    assert "would create database e (was d): 3 tables" in said
+    assert "would create stream s" in said
+    assert not data.exists()
+    assert main(["restore", "--data", str(data), str(target), "--rename", "d:e", "--progress"]) == 0
+    assert " rows into 1 databases, 1 streams" in capsys.readouterr().out
+    assert rows_of(data, "SELECT * FROM e.m ORDER BY ts") == wanted
+    (text,) = rows_of(data, "SHOW CREATE STREAM s")
+    assert "INTO `e`.out" in text[1]
+    assert "FROM `e`.m" in text[1]
+    assert "FILL_HISTORY 1" in text[1]
+
+
+def test_a_dump_needs_a_directory_of_its_own(source: Path, dumped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is there is never written over."""
+    assert "is not empty" in failure(capsys, "dump", "--data", source, dumped)
+    assert "is not a data directory" in failure(capsys, "dump", "--data", dumped, dumped / "x")
+    assert "database dd does not exist Hint: did you mean d?" in failure(
+        capsys, "dump", "--data", source, "--database", "dd", dumped / "x")
+    assert not (dumped / "x").exists()
+
+
+def test_what_is_taken_is_not_restored_over(
+    source: Path, dumped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names that are there refuse the restore before anything is written."""
+    data = tmp_path / "data"
+    with open_sandbox(_made(data), disableStream=True) as sandbox:
+        restore(dumped, sandbox)
+    assert "--rename d:another_name" in failure(capsys, "restore", "--data", data, dumped)
+    assert "stream s exists already" in failure(capsys, "restore", "--data", data, dumped, "--rename", "d:e")
+    assert "the dump has no database x" in failure(capsys, "restore", "--data", data, dumped, "--rename", "x:e")
+    assert main(["restore", "--data", str(data), str(dumped), "--rename", "d:e", "--no-streams"]) == 0
+    assert rows_of(data, "SELECT count(*) FROM e.m") == rows_of(data, "SELECT count(*) FROM d.m")
+
+
+@pytest.mark.parametrize("victim", ["rows", "children", "manifest"])
+def test_damage_is_named(
+    dumped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], victim: str
+) -> None:
+    """A bit that flipped anywhere, a file that is missing, and a dump that has no end: nothing is restored."""
+    copy = tmp_path / "dump"
+    for path in (path for path in dumped.rglob("*") if path.is_file()):
+        (copy / path.relative_to(dumped)).parent.mkdir(parents=True, exist_ok=True)
+        (copy / path.relative_to(dumped)).write_bytes(path.read_bytes())
+    path = next(copy.rglob(f"{victim}*"))
+    good = bytearray(path.read_bytes())
+    place = good.find(b'"rows": ') + 8 if victim == "manifest" else len(good) // 2
+    path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1:])
+    data = tmp_path / "data"
+    said = failure(capsys, "restore", "--data", data, copy)
+    assert str(path) in said
+    assert "copy" in said
+    path.unlink()
+    assert str(path) in failure(capsys, "restore", "--data", data, copy)
+    assert not data.exists()
+
+
+def test_a_restore_that_was_interrupted_goes_on(
+    dumped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever insert it ended: --resume makes it whole, and without it the half database is refused."""
+    manifest = read_manifest(dumped)
+    monkeypatch.setattr(restore_module, "PIECE_ROWS", 2)
+    for stop in (1, 3):
+        data = _made(tmp_path / str(stop))
+        with open_sandbox(data, disableStream=True) as sandbox:
+            insert, left = sandbox.engine.insert_arrow, iter(range(stop))
+
+            def failing(*arguments: Any, insert: Any = insert, left: Any = left) -> Any:
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                return insert(*arguments)
+
+            monkeypatch.setattr(sandbox.engine, "insert_arrow", failing)
+            with pytest.raises(KeyboardInterrupt):
+                restore(dumped, sandbox)
+        with open_sandbox(data, disableStream=True) as sandbox:
+            assert sandbox.engine.catalog.stream("s") is None
+            report = restore(dumped, sandbox, resume=True)
+            assert (report.rows, report.streams) == (manifest.row_count, ["s"])
+            assert restore(dumped, sandbox, resume=True).rows == manifest.row_count
+            sandbox.execute("ALTER STABLE d.m ADD COLUMN w INT")
+            with pytest.raises(AlreadyExistsError, match="another one"):
+                restore(dumped, sandbox, resume=True)
+
+
+def test_rows_of_a_time_range_only(source: Path, tmp_path: Path) -> None:
+    """--since is the first instant that counts, --until the first one that doesn't."""
+    manifest = dump(source, tmp_path / "dump", since=str(T0 + 4000), until="2023-11-14 22:14:50Z")
+    wanted = rows_of(source, f"SELECT ts, v FROM d.m WHERE ts >= {T0 + 4000} AND ts < {T0 + 90_000} ORDER BY ts, v")
+    assert [found.row_count for found in manifest.databases[0].tables if found.name == "m"] == [len(wanted)]
+    with open_sandbox(_made(tmp_path / "data"), disableStream=True) as sandbox:
+        restore(tmp_path / "dump", sandbox)
+    assert rows_of(tmp_path / "data", "SELECT ts, v FROM d.m ORDER BY ts, v") == wanted
+
+
+def test_rows_that_keep_does_not_allow_any_more_are_counted(source: Path, tmp_path: Path) -> None:
+    """A dump that is restored late has rows that have expired since."""
+    manifest = dump(source, tmp_path / "dump")
+    for found in (tmp_path / "dump").glob(MANIFEST):
+        document = json.loads(found.read_bytes())
+        old = DumpManifest.decode(found.read_bytes(), "it")
+        assert "KEEP 36500d" in document["dump"]["databases"][0]["options"]
+        (database,) = old.databases
+        shorter = [type(database)(database.name, database.options.replace("KEEP 36500d", "KEEP 30d"), database.cut,
+                                  database.tables)]
+        found.write_bytes(type(old)(old.penstock, old.created_ms, tuple(shorter)).encode())
+    with open_sandbox(_made(tmp_path / "data"), disableStream=True) as sandbox:
+        sandbox.advance(30 * 86_400 + 3 - 1_000)
+        report = restore(tmp_path / "dump", sandbox)
+        assert 0 < report.expired < manifest.row_count
+        assert report.rows + report.expired == manifest.row_count
+
+
+def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
+    """Paused ones stay so, results that they made are theirs, one without history is left as it is written."""
+    with open_sandbox(_made(tmp_path / "data")) as sandbox:
+        for statement in (
+            "CREATE DATABASE d KEEP 36500d", "CREATE DATABASE `Other`  KEEP 36500d", "USE d",
+            "CREATE STABLE m (ts TIMESTAMP, v INT) TAGS (a INT)", "CREATE TABLE c USING m TAGS (1)",
+            "CREATE STREAM p IGNORE EXPIRED 0 INTO x AS SELECT _wstart, sum(v) FROM m m INTERVAL(1m)",
+            "CREATE STREAM f TRIGGER FORCE_WINDOW_CLOSE INTO y AS SELECT _wstart, sum(v) FROM m PARTITION BY tbname "
+            "INTERVAL(1m)",
+            "CREATE STREAM o INTO `Other`.z AS SELECT _wstart, sum(v) FROM d.m INTERVAL(1m)",
+            "CREATE STREAM n INTO w AS SELECT _wstart, sum(v) FROM m INTERVAL(1m) NOTIFY ('http://127.0.0.1:9/') "
+            "ON ('WINDOW_CLOSE')",
+            "PAUSE STREAM p",
+        ):
+            sandbox.execute(statement)
+    manifest = dump(tmp_path / "data", tmp_path / "dump", databases=("d",))
+    assert manifest.left_out == ("o",)
+    dump(tmp_path / "data", tmp_path / "all")
+    with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
+        report = restore(tmp_path / "all", sandbox, {"d": "e", "Other": "d"})
+        assert report.streams == ["p", "f", "o", "n"]
+        catalog = sandbox.engine.catalog
+        streams = {stream.name: stream for stream in catalog.streams()}
+        assert [streams[name].wanted for name in "pfon"] == ["paused", "running", "running", "paused"]
+        assert all(stream.created_target for stream in streams.values())
+        assert "FILL_HISTORY" not in streams["f"].asked.text
+        target = catalog.table_by_uid(streams["o"].target_uid)
+        assert target is not None
+        assert (target.database, target.name) == ("d", "z")
+        assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].asked.text
+
+
+def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come with references to their secrets; ingests, and streams into connections, wait. What streams have
+    sent they don't send again."""
+    monkeypatch.setenv("THE_KEY", "very-secret")
+    with open_sandbox(_made(tmp_path / "data")) as sandbox:
+        for statement in (
+            "CREATE DATABASE d KEEP 36500d", "USE d", "CREATE STABLE m (ts TIMESTAMP, v INT) TAGS (a INT)",
+            f"INSERT INTO c USING m TAGS (1) VALUES ({T0}, 1)",
+            f"CREATE CONNECTION out TYPE files WITH (url='file://{tmp_path}/out', key='env:THE_KEY')",
+            "CREATE STREAM s TRIGGER AT_ONCE FILL_HISTORY 1 INTO CONNECTION out (PATH 'x', FORMAT json) AS "
+            "SELECT _wstart, sum(v) v FROM m INTERVAL(1m)",
+            "CREATE INGEST i FROM CONNECTION out (FORMAT csv, SCHEMA 'ts,v,device', PATH '*.csv') INTO d.m "
+            "TBNAME ($.device)",
+        ):
+            sandbox.execute(statement)
+        connection = sandbox.engine.catalog.connection("out")
+    manifest = dump(tmp_path / "data", tmp_path / "dump")
+    written = (tmp_path / "dump" / MANIFEST).read_bytes()
+    assert b"env:THE_KEY" in written
+    assert b"very-secret" not in written
+    assert manifest.streams[0].target is None
+    with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
+        report = restore(tmp_path / "dump", sandbox, {"d": "e"})
+        assert not report.problems
+        assert sandbox.engine.catalog.connection("out") == connection
+        (ingest,) = sandbox.engine.catalog.ingests()
+        target = sandbox.engine.catalog.table("e", "m")
+        assert target is not None
+        assert (ingest.wanted, ingest.target_uid) == ("paused", target.uid)
+        assert "INTO `e`.m" in ingest.text
+        assert "RESUME INGEST when it doesn't" in ingest.wanted_reason
+        (stream,) = sandbox.engine.catalog.streams()
+        assert (stream.wanted, stream.uses.connections) == ("paused", ("out",))
+        assert "RESUME STREAM when it doesn't" in stream.pause.text
+        assert "FILL_HISTORY 0" in stream.asked.text
+        sandbox.execute("ALTER CONNECTION out SET (timeout='3s')")
+        again = restore(tmp_path / "dump", sandbox, {"d": "e"}, resume=True)
+        assert list(again.problems) == ["connection out"]
+    with open_sandbox(tmp_path / "new") as sandbox:
+        assert {row["state"] for row in table(sandbox, "SHOW INGESTS").to_pylist()} <= {"PAUSED", "FAILED"}
+
+
+def test_functions_come_with_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Code that the directory of functions has is copied; where other code has its name, that is said."""
+    data = _made(tmp_path / "data")
+    (data / "udf").mkdir()
+    (data / "udf" / "twice.py").write_text("def twice(x):\n    return x\n")
+    with open_sandbox(data) as sandbox:
+        sandbox.execute("CREATE FUNCTION twice(INT) RETURNS INT LANGUAGE PYTHON AS 'twice.py'")
+    dump(data, tmp_path / "dump")
+    with open_sandbox(_made(tmp_path / "new")) as sandbox:
+        assert restore(tmp_path / "dump", sandbox).functions == ["twice"]
+        assert table(sandbox, "SHOW FUNCTIONS").num_rows == 1
+        assert restore(tmp_path / "dump", sandbox).functions == ["twice"]
+    other = _made(tmp_path / "other")
+    (other / "udf").mkdir()
+    (other / "udf" / "twice.py").write_text("def twice(x):\n    return x + x\n")
+    assert main(["restore", "--data", str(other), str(tmp_path / "dump")]) == 1
+    assert "NOT RESTORED function twice" in capsys.readouterr().out
+
+
+def test_a_dump_of_a_directory_that_is_written_to(tmp_path: Path) -> None:
+    """An engine has it open and goes on: the dump has what was acknowledged when it began, no row more."""
+    config = {"timezone": "UTC", "viewRefreshInterval": "1h"}
+    with closing(StatementEngine(tmp_path / "data", config)) as engine:
+        engine.run("CREATE DATABASE d VGROUPS 2 KEEP 36500d")
+        engine.run("CREATE STABLE d.m (ts TIMESTAMP, v INT) TAGS (a INT)")
+        engine.run(f"INSERT INTO d.x USING d.m TAGS (1) VALUES ({T0}, 1) d.y USING d.m TAGS (2) VALUES ({T0}, 2)")
+        written = iter(range(100))
+
+        def more(what: str, rows: int) -> None:
+            engine.run(f"INSERT INTO d.x VALUES ({T0 + 1 + next(written)}, 3) ({T0}, 9)")
+
+        manifest = Dump(tmp_path / "data", tmp_path / "dump", tmp_path, DumpOptions(), OsFs(), ManualClock(NOW_MS),
+                        more).run()
+        assert manifest.row_count == 2
+        assert next(written) > 1
+    with open_sandbox(_made(tmp_path / "new")) as sandbox:
+        restore(tmp_path / "dump", sandbox)
+        assert [row["v"] for row in table(sandbox, "SELECT v FROM d.m ORDER BY v").to_pylist()] == [1, 2]
+
+
+def test_large_tables_are_cut_into_files(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups and files end where they are full; together they are the table."""
+    monkeypatch.setattr(dump_module, "GROUP_ROWS", 1)
+    monkeypatch.setattr(dump_module, "FILE_ROWS", 1)
+    monkeypatch.setattr(detached_reader, "_ROWS", 1)
+    manifest = dump(source, tmp_path / "dump")
+    assert max(len(found.rows) for found in manifest.databases[0].tables) > 2
+    with open_sandbox(_made(tmp_path / "data"), disableStream=True) as sandbox:
+        assert restore(tmp_path / "dump", sandbox).rows == manifest.row_count
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("SELECT a.ts FROM a.m AS b JOIN A.n ON b.ts = a.ts", "SELECT a.ts FROM `z`.m AS b JOIN `z`.n ON b.ts = a.ts"),
+    ("SELECT 'FROM a.m', a.m.v FROM `a`.m -- FROM a.m", "SELECT 'FROM a.m', `z`.m.v FROM `z`.m -- FROM a.m"),
+    ("CREATE STREAM s ON_ERROR DLQ a.q INTO a.t AS SELECT ts FROM b.m", "CREATE STREAM s ON_ERROR DLQ `z`.q INTO `z`.t "
+     "AS SELECT ts FROM b.m"),
+    ("SELECT x, a.v FROM a.m a", None),
+])
+def test_databases_get_other_names_in_statements(text: str, wanted: str | None) -> None:
+    """Only where a database is meant for certain; else it is refused."""
+    if wanted is None:
+        with pytest.raises(InvalidStatementError, match="cannot be told"):
+            with_databases(text, {"a": "z"})
+    else:
+        assert with_databases(text, {"a": "z"}) == wanted
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory

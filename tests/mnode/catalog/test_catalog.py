@@ -1,0 +1,256 @@
+"""The catalog: what it stores survives, what it refuses changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
+from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_store import (
+    FIRST_UID,
+    AskedStream,
+    Catalog,
+    PauseCause,
+    StreamRecord,
+    StreamUses,
+    TableRead,
+    _stream,
+    physical_name,
+    stable_vgroup,
+)
+from penstock.sql.schema import Column, DatabaseOptions, Table
+from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
+
+NOW = 1_700_000_000_000
+COLUMNS = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
+TAGS = (Column("site", DataType(Kind.VARCHAR, 20), "site"), Column("blob", DataType(Kind.VARBINARY, 8), "blob"))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Catalog]:
+    opened = Catalog(tmp_path / "catalog")
+    yield opened
+    opened.close()
+
+
+def meters(catalog: Catalog, vgroups: int = 3) -> Table:
+    catalog.create_database("d", DatabaseOptions(vgroups=vgroups), NOW)
+    return catalog.create_table("d", "meters", COLUMNS, TAGS, super_table=True, now_ms=NOW)
+
+
+def stream(name: str = "s", **changes: object) -> StreamRecord:
+    fields: dict[str, object] = {
+        "id": 0, "name": name, "asked": AskedStream("CREATE STREAM ...", "d", "UTC", NOW),
+        "uses": StreamUses((TableRead(1000, None, ("ts", "v")),)),
+        "target_uid": 1001, "start_cut": ((2, 5), (3, 0)), "created_target": True,
+    }
+    return StreamRecord(**(fields | changes))  # type: ignore[arg-type]
+
+
+def reopened(catalog: Catalog, path: Path) -> Catalog:
+    catalog.close()
+    return Catalog(path / "catalog")
+
+
+def test_everything_is_there_after_opening_again(catalog: Catalog, tmp_path: Path) -> None:
+    """Databases, tables, children with all kinds of tags, streams and snodes come back equal."""
+    table = meters(catalog)
+    normal = catalog.create_table("d", "log", COLUMNS, (), super_table=False, now_ms=NOW, comment="a 'note'")
+    catalog.create_children(table.uid, [("m1", ("Öl", b"\x00\xff")), ("m2", (None, None))], NOW)
+    record = catalog.create_stream(stream())
+    catalog.create_snode(1, NOW)
+    before = (catalog.databases(), catalog.table("d", "meters"), catalog.table("d", "log"), catalog.table("d", "m1"),
+              catalog.children(table.uid), catalog.streams(), catalog.snodes())
+    again = reopened(catalog, tmp_path)
+    after = (again.databases(), again.table("d", "meters"), again.table("d", "log"), again.table("d", "m1"),
+             again.children(table.uid), again.streams(), again.snodes())
+    again.close()
+    assert after == before
+    assert normal.vgroup_id is not None
+    assert record.start_cut == ((2, 5), (3, 0))
+
+
+def test_ids_are_never_given_twice(catalog: Catalog, tmp_path: Path) -> None:
+    """Dropped tables, children, streams and vgroups leave their ids unused, also over a restart."""
+    table = meters(catalog)
+    first = catalog.create_children(table.uid, [("m1", (None, None))], NOW)[0]
+    assert (table.uid, first.uid) == (FIRST_UID, FIRST_UID + 1)
+    catalog.drop_children(table.uid, [first.uid])
+    vgroups = catalog.drop_database("d").vgroup_ids
+    again = reopened(catalog, tmp_path)
+    renewed = meters(again)
+    assert renewed.uid > first.uid
+    database = again.database("d")
+    assert database is not None
+    assert min(database.vgroup_ids) > max(vgroups)
+    again.close()
+
+
+def test_a_child_has_the_columns_of_its_super_table(catalog: Catalog) -> None:
+    """The planner's view of a child table joins the super table's schema with the child's tags and place."""
+    table = meters(catalog)
+    child = catalog.create_children(table.uid, [("m1", ("here", None))], NOW)[0]
+    found = catalog.table("d", "m1")
+    assert found is not None
+    assert (found.kind, found.uid, found.storage_uid, found.super_name) == ("child", child.uid, table.uid, "meters")
+    assert (found.columns, found.tags, found.tag_values) == (table.columns, table.tags, ("here", None))
+    assert found.vgroup_id == child.vgroup_id
+
+
+def test_children_are_spread_over_the_vgroups_by_name(catalog: Catalog) -> None:
+    """Placement depends on the full name alone and fills all vgroups about evenly."""
+    table = meters(catalog)
+    children = catalog.create_children(table.uid, [(f"m{i}", (None, None)) for i in range(300)], NOW)
+    database = catalog.database("d")
+    assert database is not None
+    assert all(child.vgroup_id == stable_vgroup(database, child.name) for child in children)
+    counts = [sum(child.vgroup_id == vgroup for child in children) for vgroup in database.vgroup_ids]
+    assert min(counts) > 60
+
+
+def test_taken_names_are_refused_and_nothing_is_created(catalog: Catalog) -> None:
+    """One taken name among many children refuses them all."""
+    table = meters(catalog)
+    catalog.create_children(table.uid, [("m1", (None, None))], NOW)
+    with pytest.raises(AlreadyExistsError):
+        catalog.create_children(table.uid, [("m0", (None, None)), ("m1", (None, None))], NOW)
+    with pytest.raises(AlreadyExistsError):
+        catalog.create_children(table.uid, [("m2", (None, None)), ("m2", (None, None))], NOW)
+    with pytest.raises(AlreadyExistsError):
+        catalog.create_table("d", "m1", COLUMNS, (), super_table=False, now_ms=NOW)
+    assert [child.name for child in catalog.children(table.uid)] == ["m1"]
+
+
+def test_a_column_added_again_starts_empty(catalog: Catalog) -> None:
+    """A storage name that any column ever had is not given to another one, and case doesn't tell names apart."""
+    assert physical_name("v", ["ts", "v"]) == "v_2"
+    assert physical_name("V", ["ts", "v", "v_2"]) == "V_3"
+    assert physical_name("_tuid", []) == "_tuid_2"
+    table = meters(catalog)
+    dropped = catalog.replace_table(Table(**{**_fields(table), "columns": table.columns[:1]}))
+    assert dropped.schema_version == 2
+    assert "v" in catalog.used_physical_names(table.uid)
+
+
+def _fields(table: Table) -> dict[str, object]:
+    return {name: getattr(table, name) for name in table.__dataclass_fields__}
+
+
+def test_columns_that_differ_by_case_are_stored_apart(catalog: Catalog) -> None:
+    """DuckDB doesn't tell `a` from `A`, so their storage names differ by more than case."""
+    catalog.create_database("d", DatabaseOptions(), NOW)
+    columns = (*COLUMNS, Column("V", BIGINT, "V"))
+    table = catalog.create_table("d", "t", columns, (), super_table=False, now_ms=NOW)
+    assert [column.physical for column in table.columns] == ["ts", "v", "V_2"]
+
+
+def test_streams_count_their_attempts(catalog: Catalog, tmp_path: Path) -> None:
+    """An attempt's number is durable before the attempt starts."""
+    record = catalog.create_stream(stream())
+    assert catalog.next_attempt(record.id).attempt == 1
+    assert catalog.next_attempt(record.id).attempt == 2
+    catalog.set_stream_wanted(record.id, "paused")
+    with pytest.raises(AlreadyExistsError) as caught:
+        catalog.create_stream(stream())
+    assert caught.value.code == 0x03F0
+    again = reopened(catalog, tmp_path)
+    found = again.stream("s")
+    assert found is not None
+    assert (found.attempt, found.wanted) == (2, "paused")
+    again.drop_stream(record.id)
+    with pytest.raises(NotFoundError):
+        again.next_attempt(record.id)
+    again.close()
+
+
+def test_why_a_stream_is_paused_is_kept(catalog: Catalog, tmp_path: Path) -> None:
+    """Versions before kept the text alone; who goes on after ALTER CONNECTION is told by more than that."""
+    record = catalog.create_stream(stream(pause=PauseCause("connection pg: away", "pg")))
+    kept = catalog.create_stream(stream("older"))
+    value = codec.dataclass_to_json(kept)
+    older = {name: one for name, one in value.items() if name not in ("asked", "uses", "pause")}
+    older |= value["asked"] | value["uses"]
+    assert _stream(older) == kept
+    assert _stream({**older, "wanted_reason": "its state is too large"}).pause == PauseCause("its state is too large")
+    assert _stream({**older, "wanted_reason": ""}).pause is None
+    again = reopened(catalog, tmp_path)
+    assert again.stream("s") == record
+    assert again.set_stream_wanted(record.id, "running").pause is None
+    again.close()
+
+
+def test_a_flipped_bit_is_a_named_error(tmp_path: Path) -> None:
+    """A value that fails its checksum is never taken for a table."""
+    catalog = Catalog(tmp_path / "catalog")
+    meters(catalog)
+    catalog.close()
+    with lmdb.open(str(tmp_path / "catalog"), max_dbs=8) as env:
+        tables = env.open_db(b"tables")
+        with env.begin(write=True, db=tables) as write:
+            key = codec.key(FIRST_UID)
+            value = bytearray(write.get(key))
+            value[10] ^= 1
+            write.put(key, bytes(value))
+    with pytest.raises(CorruptionError, match="tables"):
+        Catalog(tmp_path / "catalog")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """A catalog that a later version wrote is not touched."""
+    Catalog(tmp_path / "catalog").close()
+    with lmdb.open(str(tmp_path / "catalog"), max_dbs=8) as env:
+        meta = env.open_db(b"meta")
+        with env.begin(write=True, db=meta) as write:
+            write.put(b"format", codec.seal(99))
+    with pytest.raises(CorruptionError, match="format 99"):
+        Catalog(tmp_path / "catalog")
+
+
+def test_a_full_catalog_refuses_and_stays_as_it_was(tmp_path: Path) -> None:
+    """Running out of map space is an operator's error, and what was there still works."""
+    catalog = Catalog(tmp_path / "catalog", map_bytes=256 * 1024)
+    table = meters(catalog)
+    with pytest.raises(StorageError, match="full"):
+        catalog.create_children(table.uid, [(f"m{i}", ("x" * 20, None)) for i in range(20_000)], NOW)
+    assert catalog.children(table.uid) == ()
+    assert catalog.table("d", "m0") is None
+    assert len(catalog.create_children(table.uid, [("m0", (None, None))], NOW)) == 1
+    catalog.close()
+
+
+def test_system_tables_are_found_but_not_stored(catalog: Catalog) -> None:
+    """information_schema answers like any database, and its name cannot be taken."""
+    found = catalog.table("information_schema", "ins_streams")
+    assert found is not None
+    assert found.kind == "system"
+    with pytest.raises(AlreadyExistsError):
+        catalog.create_database("information_schema", DatabaseOptions(), NOW)
+    assert catalog.databases() == ()
+
+
+def test_replacing_tags_keeps_every_child_in_step(catalog: Catalog, tmp_path: Path) -> None:
+    """A tag that is added or dropped changes the table and all of its children in one transaction."""
+    table = meters(catalog)
+    catalog.create_children(table.uid, [("m1", ("a", None)), ("m2", ("b", None))], NOW)
+    children = {child.uid: child.tag_values[:1] for child in catalog.children(table.uid)}
+    catalog.replace_table(Table(**{**_fields(table), "tags": table.tags[:1]}), children)
+    again = reopened(catalog, tmp_path)
+    assert [child.tag_values for child in again.children(table.uid)] == [("a",), ("b",)]
+    again.close()
+
+
+@pytest.mark.parametrize("count", [10_000])
+def test_many_children_are_created_and_found(catalog: Catalog, tmp_path: Path, count: int) -> None:
+    """Lists and look-ups work at the size of a real fleet, also after opening again."""
+    table = meters(catalog)
+    catalog.create_children(table.uid, [(f"m{i}", ("x", None)) for i in range(count)], NOW)
+    again = reopened(catalog, tmp_path)
+    assert len(again.children(table.uid)) == again.child_count(table.uid) == count
+    found = again.child("d", f"m{count - 1}")
+    assert found is not None
+    assert found[0] == table.uid
+    again.close()

@@ -1,0 +1,171 @@
+"""What sink tasks write: children on the way, upserts and deletes, stale attempts refused, reads as of a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kits.engines.embedded import Embedded
+
+from penstock.common.errors import AlreadyExistsError, NotFoundError, StaleAttemptError
+from penstock.mnode.write.result_store import DELETE, UPSERT, ResultStore
+from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
+from penstock.tasks.worker.worker_environment import RowsRequest
+
+T0 = 1_700_000_000_000
+STREAM = 77
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Embedded]:
+    embedded = Embedded(tmp_path)
+    embedded.all("CREATE DATABASE d VGROUPS 3", "USE d",
+                 "CREATE STABLE out (`_wstart` timestamp, `sum(v)` double) TAGS (group_id bigint unsigned)")
+    embedded.engine.results.fence(STREAM, 1)
+    yield embedded
+    embedded.close()
+
+
+def write(
+    db: Embedded,
+    rows: Sequence[tuple[int, int, int, float | None]],
+    children: Sequence[str | ResultChild] = ("g0", "g1", "g2"),
+    attempt: int = 1,
+) -> None:
+    """Writes rows of (child, operation, ts, value) as sink task 0 would."""
+    target = db.engine.catalog.table("d", "out")
+    assert target is not None
+    child, operation, ts, value = (list(column) for column in zip(*rows, strict=True))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(child, pa.int32()), pa.array(operation, pa.uint8()), pa.array(ts, pa.int64()),
+         pa.array(value, pa.float64())], names=["_child", "_op", "_wstart", "sum(v)"])
+    results: ResultStore = db.engine.results
+    results.write_results(ResultWrite(
+        STREAM, attempt, TaskId(STREAM, "sink", 0), target.uid,
+        children if isinstance(children, list) else  # as a sink's, which grows from write to write
+        tuple(ResultChild(name, (number,)) for number, name in enumerate(children)), batch))
+
+
+def rows(db: Embedded) -> list[tuple[object, ...]]:
+    query = "SELECT tbname, cast(`_wstart` AS bigint), `sum(v)` FROM out ORDER BY tbname, `_wstart`"
+    return [(name, ts - T0, value) for name, ts, value in db.run(query)]
+
+
+def test_children_come_into_being_with_their_rows(db: Embedded) -> None:
+    """Missing children are created with their tags in whatever vnode their name belongs to."""
+    write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (2, UPSERT, T0, 3.0), (0, UPSERT, T0 + 1, 4.0)])
+    assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 4.0), ("g1", 0, 2.0), ("g2", 0, 3.0)]
+    assert sorted(db.run("SELECT TAGS tbname, group_id FROM out")) == [("g0", 0), ("g1", 1), ("g2", 2)]
+
+
+def test_children_that_come_later_are_created_when_their_rows_come(db: Embedded) -> None:
+    """The list of children grows between writes; a child without rows stays away."""
+    children = [ResultChild("g0", (0,))]
+    write(db, [(0, UPSERT, T0, 1.0)], children)
+    children += [ResultChild("g2", (2,)), ResultChild("g1", (1,))]
+    write(db, [(2, UPSERT, T0, 3.0), (0, UPSERT, T0 + 1, 4.0)], children)
+    assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 4.0), ("g1", 0, 3.0)]
+    assert db.run("SELECT TAGS tbname, group_id FROM out ORDER BY tbname") == [("g0", 0), ("g1", 1)]
+
+
+def test_a_child_that_was_dropped_comes_back_with_its_next_row(db: Embedded) -> None:
+    """What is remembered of a child does not outlive it; the rows of the dropped table stay gone."""
+    children = [ResultChild(name, (number,)) for number, name in enumerate(("g0", "g1", "g2"))]
+    write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (2, UPSERT, T0, 3.0)], children)
+    db.all("DROP TABLE g1", "DROP TABLE g2")
+    write(db, [(1, UPSERT, T0 + 1, 4.0), (0, UPSERT, T0 + 1, 5.0)], children)
+    assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 5.0), ("g1", 1, 4.0)]
+
+
+def test_of_groups_that_share_a_child_the_row_that_came_last_stays(db: Embedded) -> None:
+    """SUBTABLE may give two groups the same name."""
+    children = [ResultChild("g0", (0,)), ResultChild("g1", (1,)), ResultChild("g0", (2,))]
+    write(db, [(2, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (0, UPSERT, T0, 3.0)], children)
+    assert rows(db) == [("g0", 0, 3.0), ("g1", 0, 2.0)]
+
+
+def test_rows_in_any_order_reach_their_children(db: Embedded) -> None:
+    """Many children in several vnodes, later times first."""
+    children = [ResultChild(f"c{number}", (number,)) for number in range(40)]
+    wanted = [(child, UPSERT, T0 + ts, float(child * 10 + ts)) for ts in (3, 1, 2) for child in range(39, -1, -1)]
+    write(db, wanted, children)
+    assert rows(db) == sorted((f"c{child}", ts - T0, value) for child, _, ts, value in wanted)
+
+
+def test_writing_again_changes_nothing(db: Embedded) -> None:
+    """A write that is replayed after a restart leaves the same rows."""
+    batch = [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (1, DELETE, T0 + 5, None)]
+    write(db, batch)
+    write(db, batch)
+    assert rows(db) == [("g0", 0, 1.0), ("g1", 0, 2.0)]
+
+
+def test_the_order_within_a_write_counts(db: Embedded) -> None:
+    """Deleted and written again is there; written and deleted again is not."""
+    write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 1.0)])
+    write(db, [(0, DELETE, T0, None), (0, UPSERT, T0, 2.0), (1, UPSERT, T0, 2.0), (1, DELETE, T0, None),
+               (2, UPSERT, T0, 9.0)])
+    assert rows(db) == [("g0", 0, 2.0), ("g2", 0, 9.0)]
+
+
+def test_nulls_replace_values(db: Embedded) -> None:
+    """A result column that became NULL is NULL, not what it was."""
+    write(db, [(0, UPSERT, T0, 1.0)])
+    write(db, [(0, UPSERT, T0, None)])
+    assert rows(db) == [("g0", 0, None)]
+
+
+def test_older_attempts_are_fenced_off(db: Embedded) -> None:
+    """Once attempt 2 is known, attempt 1 may not write; a forgotten stream may not at all."""
+    results: ResultStore = db.engine.results
+    results.fence(STREAM, 2)
+    with pytest.raises(StaleAttemptError):
+        write(db, [(0, UPSERT, T0, 1.0)], attempt=1)
+    results.fence(STREAM, 1)
+    with pytest.raises(StaleAttemptError):
+        write(db, [(0, UPSERT, T0, 1.0)], attempt=1)
+    write(db, [(0, UPSERT, T0, 2.0)], attempt=2)
+    results.forget(STREAM)
+    with pytest.raises(StaleAttemptError):
+        write(db, [(0, UPSERT, T0, 3.0)], attempt=2)
+    assert rows(db) == [("g0", 0, 2.0)]
+
+
+def test_names_of_other_tables_are_not_taken_over(db: Embedded) -> None:
+    """A child's name that belongs to another super table fails the write, and says so."""
+    db.all("CREATE STABLE other (ts timestamp, v int) TAGS (a int)", "CREATE TABLE g1 USING other TAGS (1)")
+    with pytest.raises(AlreadyExistsError, match="other"):
+        write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 1.0)])
+    assert rows(db) == []
+
+
+def test_a_dropped_result_table_is_told(db: Embedded) -> None:
+    """Writing into a table that is gone is an error, not a new table."""
+    target = db.engine.catalog.table("d", "out")
+    assert target is not None
+    db.execute("DROP STABLE out")
+    batch = pa.RecordBatch.from_pydict({"_child": pa.array([], pa.int32()), "_op": pa.array([], pa.uint8())})
+    with pytest.raises(NotFoundError):
+        db.engine.results.write_results(
+            ResultWrite(STREAM, 1, TaskId(STREAM, "sink", 0), target.uid, (), batch))
+
+
+def test_rows_are_read_as_of_a_version(db: Embedded) -> None:
+    """Recalculation sees the rows of the version it asks for, not later ones."""
+    write(db, [(0, UPSERT, T0, 1.0)], children=("g0",))
+    found = db.engine.catalog.child("d", "g0")
+    assert found is not None
+    table_uid, child = found
+    version = db.engine.storage.wal_version(child.vgroup_id)
+    assert version is not None
+    write(db, [(0, UPSERT, T0, 2.0), (0, UPSERT, T0 + 1, 3.0)], children=("g0",))
+
+    def read(as_of: int, last_ts: int = T0 + 10) -> list[float]:
+        request = RowsRequest(child.vgroup_id, table_uid, pa.array([child.uid], pa.uint64()), T0, last_ts, as_of)
+        return db.engine.results.read(request).column("sum(v)").to_pylist()
+
+    assert read(version) == [1.0]
+    assert read(version + 1) == [2.0, 3.0]
+    assert read(version + 1, last_ts=T0) == [2.0]

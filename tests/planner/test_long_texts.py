@@ -1,0 +1,54 @@
+"""Texts that functions make are bounded: what would be longer than a VARCHAR can be is an error, and is never made."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.basics.expression_support import column_values
+from kits.engines.embedded import Embedded
+
+from penstock.common.errors import InvalidValueError
+from penstock.planner.functions import string
+from penstock.sql.types import VARCHAR
+
+TEXTS = st.text("abä", max_size=8)
+
+
+def fits(text: str) -> bool:
+    return len(text.encode()) <= 12
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_what_fits_is_made_and_what_does_not_is_refused(text: str, second: str, third: str) -> None:
+    """Compared with Python's own functions, with a bound of twelve bytes instead of 65,517."""
+    expected = {
+        "replace(a, b, c)": text.replace(second, third) if second else text,
+        "concat(a, b, c)": text + second + third,
+        "concat_ws(a, b, c, b)": second + text + third + text + second,
+    }
+    data = {name: (VARCHAR, [value]) for name, value in zip("abc", (text, second, third), strict=True)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(string, "_LONGEST", 12)
+        for expression, value in expected.items():
+            if fits(value):
+                assert column_values(expression, data) == [value]
+            elif fits(text):
+                with pytest.raises(duckdb.InvalidInputException, match="longer than 12 bytes"):
+                    column_values(expression, data)
+
+
+def test_a_query_that_would_make_a_huge_text_is_refused(tmp_path: Path) -> None:
+    """The function and the bound are named."""
+    with closing(Embedded(tmp_path)) as db:
+        db.run("CREATE DATABASE d")
+        db.run("CREATE TABLE d.m (ts TIMESTAMP, s VARCHAR(16))")
+        db.run("INSERT INTO d.m VALUES (1700000000001, 'xxxxxxxxxx') (1700000000002, 'yyyyyyyyyy')")
+        for expression in ("replace(repeat('a', 60000), 'a', repeat('b', 6000))",
+                           "concat(repeat('a', 60000), repeat(s, 6000))", "concat_ws(repeat(s, 6000), s, s, s)"):
+            with pytest.raises(InvalidValueError, match=r"\w+\(\): the text would be longer than 65517 bytes"):
+                db.run(f"SELECT length({expression}) FROM d.m")

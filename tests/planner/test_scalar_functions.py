@@ -1,0 +1,250 @@
+"""Each scalar function against values worked out by hand or known from TDengine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.basics.expression_support import NOW_MS, column_values, value
+
+from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
+from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, Precision, timestamp
+
+VARCHAR20 = DataType(Kind.VARCHAR, 20)
+NCHAR20 = DataType(Kind.NCHAR, 20)
+
+
+def close(got: object, want: object) -> bool:
+    if isinstance(got, float) and isinstance(want, int | float):
+        return math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-12)
+    return got == want
+
+
+MATH = [
+    ("abs(-10)", 10), ("abs(-1.5)", 1.5), ("abs(null)", None),
+    ("ceil(1.2)", 2.0), ("ceil(-1.2)", -1.0), ("ceil(3)", 3), ("floor(-1.2)", -2.0), ("floor(3)", 3),
+    ("round(10.55, 1)", 10.6), ("round(10.55)", 11.0), ("round(-10.55, 1)", -10.6), ("round(-2.5)", -3.0),
+    ("round(2.5)", 3.0), ("round(10.55, -1)", 10.0), ("round(10.55, -10)", 0.0), ("round(99, 1)", 99),
+    ("round(1255, -1)", 1260), ("round(1, null)", None),
+    ("truncate(8888.88, 0)", 8888.0), ("truncate(8888.88, -1)", 8880.0), ("truncate(-3.789, 2)", -3.78),
+    ("truncate(1299, -2)", 1200), ("truncate(15.5, -400)", 0.0), ("round(1.5, 400)", 1.5), ("truncate(7, 3)", 7),
+    ("sqrt(16)", 4.0), ("sqrt(-1)", None), ("exp(0)", 1.0), ("exp(1000)", None), ("ln(1)", 0.0), ("ln(0)", None),
+    ("ln(-1)", None), ("log(100, 10)", 2.0), ("log(8, 2)", 3.0), ("log(1)", 0.0), ("log(0, 10)", None),
+    ("log(5, 1)", None), ("pow(2, 10)", 1024.0), ("power(2, -1)", 0.5),
+    ("mod(10.55, 3)", 1.55), ("mod(-5, 3)", -2.0), ("mod(5, -3)", 2.0), ("mod(10, 0)", None), ("mod(null, 2)", None),
+    ("sign(-1.5)", -1.0), ("sign(0)", 0), ("sign(null)", None), ("sign(1) / 2", 0.5),
+    ("sin(0)", 0.0), ("cos(0)", 1.0), ("tan(0)", 0.0), ("asin(1)", math.pi / 2), ("acos(2)", None),
+    ("atan(1)", math.pi / 4), ("degrees(pi())", 180.0), ("radians(180)", math.pi),
+]
+
+STRINGS = [
+    ("length('abc')", 3), ("length('北京')", 6), ("char_length('北京')", 2), ("length(null)", None),
+    ("lower('aB1')", "ab1"), ("upper('aB1')", "AB1"), ("ltrim('  a ')", "a "), ("rtrim('  a ')", "  a"),
+    ("trim('  a ')", "a"), ("trim('ab' from 'abacd')", "acd"), ("trim(both 'b' from 'bbabb')", "a"),
+    ("trim(leading 'b' from 'bbabb')", "abb"), ("trim(trailing 'b' from 'bbabb')", "bba"),
+    ("trim(leading from '  a ')", "a "), ("trim('' from ' a ')", " a "), ("trim('.' from '..a..')", "a"),
+    ("substr('abcdefg', 3, 3)", "cde"), ("substr('abcdefg', -3, 3)", "efg"), ("substr('abcdefg', -3, 2)", "ef"),
+    ("substr('abc', 0)", ""), ("substr('abc', 5)", ""), ("substr('abc', -5, 2)", "ab"), ("substr('abc', 2, -1)", ""),
+    ("substring('Hello.World!' from -6 for 5)", "World"), ("substr('abc', null)", None),
+    ("substring_index('www.a.com', '.', 2)", "www.a"), ("substring_index('www.a.com', '.', -2)", "a.com"),
+    ("substring_index('www.a.com', '.', 100)", "www.a.com"), ("substring_index('aaaaaaaaa1', 'aa', -1)", "1"),
+    ("substring_index('aaaaaaaaa1', 'aa', -2)", "aa1"), ("substring_index('aaaaaaaaa1', 'aa', 3)", "aaaa"),
+    ("substring_index('a.b', '.', 0)", ""), ("substring_index('北京。涛思。数据', '。', 2)", "北京。涛思"),
+    ("substring_index('abc', null, 1)", None),
+    ("concat('a', 'b', 'c')", "abc"), ("concat('a', null)", None), ("concat_ws('-', 'a', 'b', 'c')", "a-b-c"),
+    ("concat_ws('-', 'a', null)", None),
+    ("replace('aabbAA', 'AA', 'DD')", "aabbDD"), ("replace('abc', '', 'x')", "abc"),
+    ("repeat('ab', 3)", "ababab"), ("repeat('ab', -1)", ""), ("repeat(null, 3)", None), ("repeat('x', null)", None),
+    ("position('a' in 'cba')", 3), ("position('' in 'cba')", 1), ("position('d' in 'cba')", 0),
+    ("position('好，' in 'hello,world.你好，世界。')", 14),
+    ("ascii('testascii')", 116), ("ascii('北')", 0xE5), ("ascii(null)", None),
+    ("char(77)", "M"), ("char(77.5)", "M"), ("char(77, null, 77)", "MM"), ("char(77 * 256 + 77)", "MM"),
+    ("char('77')", "M"), ("cast(char(49) as int)", 1),
+]
+
+TIMES = [
+    ("now()", NOW_MS), ("now", NOW_MS), ("now + 1s", NOW_MS + 1000), ("now() - 1w", NOW_MS - 7 * 86_400_000),
+    ("today()", NOW_MS - NOW_MS % 86_400_000), ("timezone()", "UTC (UTC, +0000)"),
+    ("timediff('2024-08-23 17:14:17', '2024-08-31 17:14:17')", -691_200_000),
+    ("timediff('2024-08-23 17:14:17', '2024-08-31 17:14:17', 1w)", -1),
+    ("timediff('2022-01-01 08:00:03', '2022-01-01 08:00:00', 1a)", 3000),
+    ("timediff(1, 2)", -1000), ("timediff(1, 10000000, 1m)", -166_666),
+    ("timediff(1720769589123, 1720769529123, 1s)", 60),
+    ("timediff('2024-01-02', '2024-01-01', '1h')", 24), ("week(9223372036854775807)", None),
+    ("timediff('nonsense', '2024-01-01')", None), ("timediff(null, '2024-01-01')", None),
+    ("timediff('2024-01-02', '2024-01-01', null)", 86_400_000),
+    ("timetruncate('2020-01-01 23:00:00', 1d)", 1_577_836_800_000),
+    ("timetruncate('2020-01-01 23:12:34.567', 1h)", 1_577_919_600_000),
+    ("timetruncate('2020-01-07 23:00:00', 1w)", 1_577_923_200_000),
+    ("timetruncate(-1, 1s)", -1000),
+    ("weekofyear('2021-01-01')", 53), ("weekday('2024-03-04')", 0), ("dayofweek('2024-03-03')", 1),
+    ("week(1725095657)", 3),
+    ("to_iso8601(cast(0 as timestamp))", "1970-01-01T00:00:00.000+0000"),
+    ("to_iso8601(1, '+08:00')", "1970-01-01T08:00:00.001+08:00"),
+    ("to_iso8601(-1, 'Z')", "1969-12-31T23:59:59.999Z"), ("to_iso8601(0, '-01')", "1969-12-31T23:00:00.000-01"),
+    ("to_iso8601(0, '+03:30')", "1970-01-01T03:30:00.000+03:30"), ("to_iso8601(9223372036854775807)", None),
+    ("to_unixtimestamp('1970-01-01T00:00:01Z')", 1000), ("to_unixtimestamp('nothing')", None),
+    ("to_unixtimestamp('1970-01-01T00:00:01+01:00', 1)", 1000 - 3_600_000),
+]
+
+FORMATS = [
+    ("2023-10-10 12:13:14.123", "YYYY-MM-DD HH:MI:SS.MS", "2023-10-10 00:13:14.123", "2023-10-10 12:13:14.123"),
+    ("2023-10-10 12:00:00.000AM", "YYYY-DD-MM HH12:MI:SS.MSPM", "2023-10-10 00:00:00", "2023-10-10 12:00:00.000AM"),
+    ("2023-01-01 12:10:10am", "yyyy-mm-dd HH12:MI:SSAM", "2023-01-01 00:10:10", "2023-01-01 12:10:10AM"),
+    ("23-1-01 9:10:10.123p.m.", "yy-MM-dd HH12:MI:ss.msa.m.", "2023-01-01 21:10:10.123", "23-01-01 09:10:10.123p.m."),
+    ("23-1-01 9:10:10.123.000456.000000789p.m.", "yy-MM-dd HH12:MI:ss.ms.us.nsa.m.", "2023-01-01 21:10:10.123",
+     "23-01-01 09:10:10.123.123000.123000000p.m."),
+    ("  23   -1  - 01   \t 21:10:10 . 12 . \t 00045 . 00000078 \t", "yy-MM-dd HH24:MI:SS.ms.us.ns",
+     "2023-01-01 21:10:10.120", "23-01-01 21:10:10.120.120000.120000000"),
+    ("  23  年 -1 月 - 01  日 \t 21:10:10 . 12 \t+08", 'yy"年"-MM月-dd日 HH24:MI:SS.ms TZH', "2023-01-01 13:10:10.120",
+     "23年-01月-01日 13:10:10.120 +00"),
+    ("2023-OCTober-19 10:10:10AM Thu", "yyyy-month-dd hh24:mi:ssam dy", "2023-10-19 10:10:10",
+     "2023-october  -19 10:10:10am thu"),
+    ("2023-Feb-03 DAY MONDAY", 'YYYY-Mon-DD "DAY" DAY', "2023-02-03 00:00:00", "2023-Feb-03 DAY FRIDAY   "),
+    ("200101/2", "yyyyMM1/dd", "2001-01-02 00:00:00", "2001011/02"),
+    ("07:08", "HH24:MI", "1970-01-01 07:08:00", "07:08"),
+]
+
+
+@pytest.mark.parametrize(("expression", "want"), [*MATH, *STRINGS, *TIMES])
+def test_function_gives_known_value(expression: str, want: object) -> None:
+    """Every function gives the value that TDengine gives, in the type that the table promises."""
+    got = value(expression)
+    assert close(got, want), f"{expression} is {got!r}, not {want!r}"
+
+
+@pytest.mark.parametrize(("text", "template", "instant", "shown"), FORMATS)
+def test_formats_read_and_print_times(text: str, template: str, instant: str, shown: str) -> None:
+    """TO_TIMESTAMP reads a text leniently, and TO_CHAR prints the time in the same format."""
+    escaped = template.replace('"', '\\"')
+    read = value(f"to_timestamp('{text}', '{escaped}')")
+    assert dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=read) == dt.datetime.fromisoformat(instant)
+    assert value(f"to_char(to_timestamp('{text}', '{escaped}'), '{escaped}')") == shown
+
+
+@pytest.mark.parametrize("text", ["210013/2", "2100111111111/13/2", "210a12/2", "", "x"])
+def test_text_that_does_not_fit_the_format_is_refused(text: str) -> None:
+    """A literal that names no date is an error while planning."""
+    with pytest.raises(InvalidStatementError, match="does not fit the format"):
+        value(f"to_timestamp('{text}', 'yyyyMM/dd')")
+
+
+def test_weeks_are_counted_in_eight_ways() -> None:
+    """WEEK follows MySQL's modes, also around New Year."""
+    known = {
+        "2020-01-01": [0, 1, 52, 1, 1, 0, 1, 52], "2021-01-01": [0, 0, 52, 53, 0, 0, 53, 52],
+        "1998-01-01": [0, 1, 52, 1, 0, 0, 53, 52], "1998-12-31": [52, 53, 52, 53, 52, 52, 52, 52],
+        "2000-01-06": [1, 1, 1, 1, 1, 1, 1, 1],
+    }
+    for day, weeks in known.items():
+        assert [value(f"week('{day} 00:00:00', {mode})") for mode in range(8)] == weeks, day
+
+
+@given(st.dates(min_value=dt.date(1970, 1, 1), max_value=dt.date(2199, 12, 31)))
+def test_week_mode_three_is_the_iso_week(day: dt.date) -> None:
+    """WEEK(x, 3) and WEEKOFYEAR agree with Python's ISO calendar."""
+    assert value(f"week('{day}', 3)") == day.isocalendar().week
+    assert value(f"weekofyear('{day}')") == day.isocalendar().week
+
+
+def test_time_zone_of_the_session_counts() -> None:
+    """Local midnight, printed times and truncation follow the session's zone."""
+    zone = "Asia/Shanghai"
+    start = value("cast('2020-01-01 00:00:00' as timestamp)", time_zone=zone)
+    assert value("timetruncate('2020-01-01 23:00:00', 1d)", time_zone=zone) == start
+    assert value("timetruncate('2020-01-01 23:00:00', 1d, 0)", time_zone=zone) == start + 8 * 3_600_000
+    printed = value("to_char(cast(0 as timestamp), 'YYYY-MM-DD HH24:MI:SS TZH')", time_zone=zone)
+    assert printed == "1970-01-01 08:00:00 +08"
+    assert value("to_iso8601(cast(0 as timestamp))", time_zone=zone) == "1970-01-01T08:00:00.000+0800"
+    assert value("timezone()", time_zone=zone) == "Asia/Shanghai (CST, +0800)"
+    assert value("today()", time_zone=zone) % 86_400_000 == 16 * 3_600_000
+    assert value("dayofweek(cast(1709481600000 as timestamp))", time_zone=zone) == 2
+
+
+@pytest.mark.parametrize(("precision", "fraction"), [("us", "123456"), ("ns", "123456789")])
+def test_precision_is_kept(precision: Precision, fraction: str) -> None:
+    """Microseconds and nanoseconds survive reading, printing and truncation."""
+    text = f"2023-07-01 00:00:00.{fraction}"
+    shown = value(f"to_char('{text}', 'yyyy-mm-dd hh24:mi:ss.{precision}')", precision=precision)
+    assert shown == text
+    read = value(f"to_timestamp('{text}', 'yyyy-mm-dd hh24:mi:ss.{precision}')", precision=precision)
+    assert read == value(f"cast('{text}' as timestamp)", precision=precision)
+    iso = value(f"to_iso8601(cast('{text}' as timestamp), 'Z')", precision=precision)
+    assert iso == f"2023-07-01T00:00:00.{fraction}Z"
+
+
+def test_functions_work_on_columns_with_nulls() -> None:
+    """The SQL for columns agrees with that for constants, and NULL stays NULL."""
+    data = {"s": (VARCHAR20, ["abcdef", None, "x"]), "n": (NCHAR20, ["中文1", None, ""]), "k": (BIGINT, [2, 1, -3]),
+            "d": (DOUBLE, [-4.0, None, 9.0]), "ts": (timestamp(), [0, None, 86_400_000])}
+    assert column_values("length(n)", data) == [12, None, 0]
+    assert column_values("substr(s, k, 2)", data) == ["bc", None, "x"]
+    assert column_values("substr(n, -2)", data) == ["文1", None, ""]
+    assert column_values("substring_index(s, 'c', k)", data) == ["abcdef", None, "x"]
+    assert column_values("trim(s from 'xabcdefx')", data) == ["xabcdefx", None, "abcdef"]
+    assert column_values("sqrt(d)", data) == [None, None, 3.0]
+    assert column_values("round(d / 3, k)", data) == [-1.33, None, 0.0]
+    assert column_values("to_char(ts, 'DDD D')", data) == ["001 5", None, "002 6"]
+    assert column_values("timetruncate(ts, 1d)", data) == [0, None, 86_400_000]
+    assert column_values("timediff(ts, '1970-01-02', 1h)", data) == [-24, None, 0]
+    assert column_values("char(k + 70, d)", data)[1] == "G"
+    assert column_values("upper(lower(ltrim(rtrim(concat(s, s)))))", data) == ["ABCDEFABCDEF", None, "XX"]
+
+
+def test_formats_are_read_from_columns() -> None:
+    """TO_TIMESTAMP over a column keeps NULLs and reads each text."""
+    data = {"s": (VARCHAR20, ["2001-02-03", None, "1970-1-1"])}
+    assert column_values("to_timestamp(s, 'yyyy-mm-dd')", data) == [981_158_400_000, None, 0]
+    assert column_values("week(to_timestamp(s, 'yyyy-mm-dd'), 3)", data) == [5, None, 1]
+    assert column_values("dayofweek(to_timestamp(s, 'yyyy-mm-dd') + 1d)", data, time_zone="Asia/Tokyo") == [1, None, 6]
+    assert column_values("to_char(to_timestamp(s, 'yyyy-mm-dd'), 'dd/mm')", data) == ["03/02", None, "01/01"]
+
+
+def test_texts_in_columns_are_read_as_times() -> None:
+    """Texts from columns are read as the literals are; what is no time is NULL."""
+    texts = ["2024-01-02 03:04:05.678", "2024-1-2", "2024-01-02T03:04:05Z", "2024-01-02 03:04:05+08:00", "123", "no",
+             "2024-02-30", None, "2024-01-02 03:04"]
+    got = column_values("timediff(s, '1970-01-01')", {"s": (VARCHAR20, texts)}, time_zone="Europe/Berlin")
+    want = []
+    for text in texts:
+        literal = "null" if text is None else f"'{text}'"
+        want.append(value(f"timediff({literal}, '1970-01-01')", time_zone="Europe/Berlin"))
+    assert got == want
+
+
+def test_random_numbers_follow_their_seed() -> None:
+    """RAND is within 0 and 1, and a seed always gives the same number."""
+    assert 0 <= value("rand()") < 1
+    assert value("rand(1)") == value("rand(1)") != value("rand(2)")
+
+
+def test_system_functions() -> None:
+    """What a client asks first has an answer."""
+    assert value("database()") == "db"
+    assert value("user()") == "root"
+    assert value("server_status()") == 1
+    assert value("server_version()") == value("client_version()")
+
+
+@pytest.mark.parametrize("expression", [
+    "degrees()", "degrees('abc')", "exp('1')", "abs(true)", "round(1, 2, 3)", "concat('a')", "position(1 in '2213')",
+    "concat('1','2','3','4','5','6','7','8','9')", "length(1)", "week('2020-01-01', 8)", "pi(1)", "mod(1)",
+    "timetruncate(now, 2s)", "timetruncate(now, 1n)", "timetruncate(now, 1u)", "timediff(1, 2, 3)", "abs(1s)",
+    "to_iso8601(1, '+8')", "to_iso8601(1, '+13')", "to_iso8601(1, '-0330')", "to_iso8601(1, '+0001')",
+    "to_iso8601(1.5)", "to_unixtimestamp(now())", "to_char(now, 1)", "rand('a')", "sum(1)",
+    "to_unixtimestamp('2020-01-01', 2)",
+])
+def test_wrong_arguments_are_refused(expression: str) -> None:
+    """Wrong counts, types and values of arguments are told while planning, with a code."""
+    with pytest.raises(PenstockError) as caught:
+        value(expression)
+    assert caught.value.position is not None
+
+
+def test_unknown_function_is_suggested() -> None:
+    """A misspelt name gets a hint."""
+    with pytest.raises(NotFoundError, match=r"did you mean substring\(\)"):
+        value("substrin('a', 1)")

@@ -1,0 +1,261 @@
+"""What the architecture promises of every source file: who imports whom, who may wait, what is written down."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from kits.basics.places import ROOT
+
+#: Each part and the parts below it that it may import.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "common": frozenset(),
+    "sql": frozenset({"common"}),
+    "planner": frozenset({"sql", "common"}),
+    "wal": frozenset({"common"}),
+    "vnode": frozenset({"wal", "common"}),
+    "tasks": frozenset({"planner", "vnode", "wal", "sql", "common"}),
+    "mnode": frozenset({"tasks", "planner", "vnode", "wal", "sql", "common"}),
+    "shell": frozenset({"mnode", "tasks", "planner", "vnode", "wal", "sql", "common"}),
+}
+
+#: The rooms of parts, lowest first: a room knows itself and those before it. What stands at the top of a part is below
+#: all of its rooms in sql, where it is what all know.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "sql": ("", "tree", "dialect", "rows"),
+    "vnode": ("store", "read", "write", "", "repair"),
+    "tasks": ("protocol", "state", "compute", "flow", "external", "operators", "window", "source", "join", "sink",
+              "ingest", "worker"),
+    "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "coordinator", "streams", "show", "http", "",
+              "admin"),
+    "shell": ("flight_sql", "api", "terminal", "server", "commands", ""),
+    "planner": ("duckdb_sql", "task_plans", "logical", "scalar", "functions", "bind", "lower", "query", "streams"),
+}
+
+#: Libraries that only these files may import.
+EDGES: dict[str, tuple[str, ...]] = {
+    # The source is what users' own Spark programs load; nothing of the engine imports it.
+    "pyspark": ("tasks/worker/spark_runtime.py", "tasks/worker/daemon.py", "shell/api/spark_source.py",
+                "examples/in_spark.py", "bench/spark_peer.py"),
+    "lmdb": ("mnode/catalog/catalog_store.py", "tasks/state/*.py", "tasks/worker/daemon.py"),
+    # Statements carry expressions unbound: who binds one outside of the planner looks into it.
+    "sqlglot": ("sql/*/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/write/deletes.py",
+                "mnode/ddl/tag_values.py"),
+    "prometheus_client": ("mnode/http/metrics.py",),
+    "fsspec": ("mnode/coordinator/backup_store.py", "tasks/external/connectors/files.py"),
+    "confluent_kafka": ("tasks/external/connectors/kafka*.py", "bench/outside.py"),
+    "paho": ("tasks/external/connectors/mqtt*.py", "bench/outside.py"),
+    "fastavro": ("tasks/external/connectors/avro.py",),
+    "psycopg": ("tasks/external/connectors/postgres.py",),
+    "httpx": ("tasks/external/connectors/webhook.py",),
+    "websockets": ("tasks/external/connectors/websocket.py",),
+    "grpc": ("shell/flight_sql/*.py", "shell/server/*.py"),
+    "google": ("shell/flight_sql/protobuf_messages.py",),
+    "prompt_toolkit": ("shell/*/*.py",),
+    "pygments": ("shell/*/*.py",),
+    "rich": ("shell/*/*.py", "examples/**/*.py", "bench/*.py"),
+}
+
+MAY_PRINT = ("shell", "examples", "bench", "tests")
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+PARTS = sources(*MAY_IMPORT)
+PROGRAMS = sources(*MAY_IMPORT, "src", "examples", "bench", "scripts")
+EVERYTHING = sorted({*PROGRAMS, *sources("tests")})
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def imported_modules(path: Path) -> tuple[tuple[str, int], ...]:
+    """Returns what a file imports, also inside of functions, with line numbers; `from x import y` as x.y."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: import absolutely"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_parts_import_only_downwards(path: Path) -> None:
+    """A part knows itself and what lies below it."""
+    part = path.relative_to(ROOT).parts[0]
+    allowed = MAY_IMPORT[part] | {part}
+    for module, line in imported_modules(path):
+        first, _, rest = module.partition(".")
+        other = rest.split(".")[0]
+        assert first not in MAY_IMPORT, f"{name_of(path)}:{line}: write penstock.{module}"
+        if first == "penstock" and other in MAY_IMPORT:
+            assert other in allowed, f"{name_of(path)}:{line}: {part} must not import {other}"
+
+
+@pytest.mark.parametrize("path", sources(*ROOMS), ids=name_of)
+def test_rooms_import_only_downwards(path: Path) -> None:
+    """A room of a part knows itself and those below it, imports inside of functions included."""
+    part = path.relative_to(ROOT).parts[0]
+    rooms = ROOMS[part]
+    own = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts[1:]), rooms)
+    for module, line in imported_modules(path):
+        inside = module.removeprefix(f"penstock.{part}.")
+        if inside != module:
+            other = room_of(inside, rooms)
+            assert rooms.index(other) <= rooms.index(own), f"{name_of(path)}:{line}: {own} must not import {other}"
+
+
+def room_of(module: str, rooms: Sequence[str]) -> str:
+    first, _, rest = module.partition(".")
+    return first if rest and first in rooms else ""
+
+
+@pytest.mark.parametrize("library", EDGES)
+def test_libraries_stay_at_their_edge(library: str) -> None:
+    """Spark, LMDB, sqlglot and the terminal are known to few files."""
+    for path in PROGRAMS:
+        if any(path.match(pattern) for pattern in EDGES[library]):
+            continue
+        for module, line in imported_modules(path):
+            assert module.split(".")[0] != library, f"{name_of(path)}:{line}: only {EDGES[library]} import {library}"
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
+def test_files_are_tidy(path: Path) -> None:
+    """Every module says what it is for; nothing is left undone, swallowed, or waited for by the clock."""
+    text = path.read_text("utf-8")
+    tree = parsed(path)
+    name = name_of(path)
+    assert ast.get_docstring(tree) or not tree.body, f"{name}: no module docstring"
+    if path.name != "test_tidy.py":
+        leftover = re.search(r"\b(TODO|FIXME|XXX)\b", text)
+        assert leftover is None, f"{name}: {leftover and leftover[0]}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name != "common/clock.py":
+            assert called_name(node) != "sleep", f"{name}:{node.lineno}: wait on a condition instead"
+        if isinstance(node, ast.Call) and path.relative_to(ROOT).parts[0] not in MAY_PRINT:
+            assert called_name(node) != "print", f"{name}:{node.lineno}: only the shell prints"
+        if isinstance(node, ast.ExceptHandler):
+            swallows = all(isinstance(each, ast.Pass) for each in node.body)
+            broad = node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
+            assert not (swallows and broad), f"{name}:{node.lineno}: swallows every exception"
+
+
+#: How text is looked into; what `render` gives and what is called sql is for DuckDB alone.
+LOOKS_INTO_TEXT = frozenset({
+    "startswith", "endswith", "replace", "removeprefix", "removesuffix", "find", "rfind", "index", "split", "rsplit",
+    "partition", "rpartition", "strip", "count"})
+
+
+def is_printed_sql(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return called_name(node) == "render"
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name == "sql" or name.endswith("_sql")
+
+
+@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[0] in (
+    "planner", "tasks", "mnode")], ids=name_of)
+def test_nobody_reads_sql_that_the_planner_has_printed(path: Path) -> None:
+    """What an expression is, its tree says: nothing compares its text with another, or looks into it."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+                                                 for one in node.ops):
+            assert not any(map(is_printed_sql, (node.left, *node.comparators))), f"{name_of(path)}:{node.lineno}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_INTO_TEXT:
+            assert not is_printed_sql(node.func.value), f"{name_of(path)}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[:2] in {
+    ("planner", room) for room in ("duckdb_sql", "scalar", "functions", "lower", "streams")}], ids=name_of)
+def test_nobody_changes_a_tree(path: Path) -> None:
+    """Trees of DuckDB SQL share their parts: a change in one would be one in others, of other statements too.
+
+    For the same reason `made` makes nodes: sqlglot's constructors tell parts of the node, and so keep it in memory.
+    """
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = (node.func.attr, len(node.args))
+            assert given not in {("set", 2), ("append", 2), ("replace", 1)}, f"{name_of(path)}:{node.lineno}"
+            makes_node = ast.unparse(node.func.value) == "exp" and node.func.attr[0].isupper() and bool(node.keywords)
+            assert not makes_node or path.stem == "duckdb_print" or "streams" in path.parts, (
+                f"{name_of(path)}:{node.lineno}")
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        assert not any(isinstance(one, ast.Subscript) and isinstance(one.value, ast.Attribute)
+                       and one.value.attr == "args" for one in targets), f"{name_of(path)}:{node.lineno}"
+
+
+def called_name(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+#: What can run code that is read, and the files that may have it, with what keeps it from doing so.
+RUNS_WHAT_IT_READS: dict[str, tuple[str, ...]] = {
+    # Messages between processes that have proved to know the secret, of few packages' classes; states of users'
+    # aggregates, with their own classes only.
+    "pickle": ("tasks/protocol/wire.py", "tasks/compute/function_loader.py"),
+    "marshal": (), "shelve": (), "dill": (), "joblib": (), "cloudpickle": (),
+}
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_what_is_read_is_data(path: Path) -> None:
+    """Nothing that is read from disk, bucket or network can run: no pickle, no evaluated text."""
+    for module, line in imported_modules(path):
+        allowed = RUNS_WHAT_IT_READS.get(module.split(".")[-1]) or RUNS_WHAT_IT_READS.get(module.split(".")[0])
+        if allowed is not None or {*module.split(".")} & RUNS_WHAT_IT_READS.keys():
+            assert name_of(path) in (allowed or ()), f"{name_of(path)}:{line}: {module} may run what it reads"
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec"), f"{name_of(path)}:{node.lineno}: evaluates text"
+        if isinstance(node, ast.Call) and any(keyword.arg == "allow_pickle" for keyword in node.keywords):
+            raise AssertionError(f"{name_of(path)}:{node.lineno}: NumPy reads pickles there")
+
+
+@pytest.mark.parametrize("path", sources("tests"), ids=name_of)
+def test_every_test_says_what_it_expects(path: Path) -> None:
+    """Each test has a sentence."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            assert ast.get_docstring(node), f"{name_of(path)}:{node.lineno}: {node.name} has no docstring"
+
+
+@cache
+def importers() -> dict[str, set[Path]]:
+    """Returns who imports each dotted name or any name below it."""
+    users: dict[str, set[Path]] = {}
+    for path in PROGRAMS:
+        for module, _ in imported_modules(path):
+            words = module.split(".")
+            for length in range(1, len(words) + 1):
+                users.setdefault(".".join(words[:length]), set()).add(path)
+    return users
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_no_module_is_dead(path: Path) -> None:
+    """Each module is imported by another one, started by a command, or named in the configuration."""
+    if path.name in ("__init__.py", "__main__.py"):
+        return
+    module = "penstock." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    started = (ROOT / "pyproject.toml").read_text("utf-8") + (ROOT / "conf" / "spark-defaults.conf").read_text("utf-8")
+    others = importers().get(module, set()) - {path}
+    assert others or module in started, f"{module} is imported nowhere"

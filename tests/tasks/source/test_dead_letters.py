@@ -1,0 +1,384 @@
+"""Rows that a stream cannot use: what ON_ERROR and LATE make of them, and how they are tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.engines.sandboxes import T0 as SHOWN_ZERO
+from kits.engines.sandboxes import TestBed
+
+from penstock.common.errors import InvalidStatementError, InvalidStreamError, InvalidValueError, PenstockError
+
+MINUTE = 60_000
+SHIFT = 40_000  # from the zero of what is shown to the next full minute
+T0 = SHOWN_ZERO + SHIFT
+
+
+FUNCTIONS = '''
+import pyarrow.compute as pc
+
+def picky(x):
+    if pc.any(pc.greater(x, 1000)).as_py():
+        raise ValueError("too big")
+    return pc.multiply(x, 4)
+
+class Sum:
+    def init(self):
+        return 0
+    def accumulate(self, state, x):
+        if pc.any(pc.greater(x, 1000)).as_py():
+            raise ValueError("too big")
+        return state + pc.sum(x).as_py()
+    def merge(self, left, right):
+        return left + right
+    def finish(self, state):
+        return state
+'''
+
+
+@pytest.fixture
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestBed]:
+    (tmp_path / "dlq_functions.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with TestBed(now_ms=T0) as bed:
+        bed.execute("CREATE FUNCTION picky (BIGINT) RETURNS BIGINT LANGUAGE PYTHON AS 'dlq_functions:picky'")
+        bed.execute("CREATE AGGREGATE FUNCTION picky_sum (BIGINT) RETURNS BIGINT LANGUAGE PYTHON AS "
+                    "'dlq_functions:Sum'")
+        bed.all("CREATE DATABASE d VGROUPS 1", "USE d", "CREATE TABLE t (ts TIMESTAMP, v BIGINT, s VARCHAR(20))",
+                "CREATE STABLE st (ts TIMESTAMP, v BIGINT) TAGS (g INT)", "CREATE TABLE c0 USING st TAGS (0)",
+                "CREATE TABLE c1 USING st TAGS (1)")
+        yield bed
+
+
+def put(bed: TestBed, table: str, *rows: tuple[Any, ...]) -> None:
+    """Inserts rows one by one; the first value is minutes after T0."""
+    for minutes, *values in rows:
+        text = ", ".join("NULL" if value is None else repr(value) for value in values)
+        bed.execute(f"INSERT INTO {table} VALUES ({T0 + round(minutes * MINUTE)}, {text})")
+        bed.run()
+
+
+HUGE = 2**62
+SUM = "SELECT _wstart ts, count(*) n, sum(picky(v)) s FROM t INTERVAL(1m)"
+SCALAR = "SELECT ts, picky(v) AS w FROM t"
+
+
+def test_fail_ends_the_attempt_where_null_is_the_default(bed: TestBed) -> None:
+    """Without ON_ERROR what a function can't compute is NULL; with FAIL the stream stops there, visibly."""
+    bed.execute(f"CREATE STREAM s1 TRIGGER AT_ONCE INTO o1 AS {SCALAR}")
+    put(bed, "t", (0, 1, "a"), (0.1, HUGE, "b"))
+    assert bed.rows("SELECT w FROM o1") == [(4,), (None,)]
+    bed.execute(f"CREATE STREAM s2 TRIGGER AT_ONCE ON_ERROR FAIL INTO o2 AS {SCALAR}")
+    with pytest.raises(InvalidValueError, match="too big"):
+        put(bed, "t", (0.2, HUGE, "b"))
+    assert [row[0] for row in bed.rows("SELECT reason FROM information_schema.ins_streams") if row[0]]
+
+
+@pytest.mark.parametrize("query", [SCALAR, SUM])
+def test_skip_leaves_out_the_row_and_nothing_else(bed: TestBed, query: str) -> None:
+    """ON_ERROR SKIP counts the row and shows why; the rows beside it in the same record are computed."""
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o AS {query}")
+    bed.execute(f"INSERT INTO t VALUES ({T0}, 1, 'a') ({T0 + 1}, {HUGE}, 'b') ({T0 + 2}, 3, 'c')")
+    bed.run()
+    put(bed, "t", (0, 2, "a"))
+    shown = bed.rows("SELECT * FROM o")
+    if query == SUM:
+        assert [row[1:3] for row in shown] == [(2, 20)]
+    else:
+        assert [row[1] for row in shown] == [8, 12]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks WHERE error_rows > 0") == [(1,)]
+    shown = bed.rows("SELECT table_name, ts, reason FROM information_schema.ins_late_rows")
+    assert shown == [("t", SHIFT + 1, "error")]
+
+
+ROW_WINDOWS = {
+    "SESSION(ts, 30s)": [(2, 20), (1, 8)],
+    "STATE_WINDOW(v)": [(1, 4), (1, 16), (1, 8)],
+    "EVENT_WINDOW START WITH v > 0 END WITH v = 2": [(3, 28)],
+    "COUNT_WINDOW(2)": [(2, 20), (1, 8)],
+}
+
+
+@pytest.mark.parametrize("window", ROW_WINDOWS)
+@pytest.mark.parametrize("aggregate", ["sum(picky(v))", "4 * picky_sum(v)"])
+def test_rows_are_left_out_of_windows_that_rows_define(bed: TestBed, window: str, aggregate: str) -> None:
+    """A row that can't be computed is in no window, opens and ends none, and has its line in the DLQ."""
+    bed.execute("CREATE STREAM s TRIGGER AT_ONCE IGNORE EXPIRED 1 WATERMARK 1h ON_ERROR DLQ dead INTO o AS "
+                f"SELECT _wstart ts, count(*) n, {aggregate} s FROM t {window}")
+    bed.execute(f"INSERT INTO t VALUES ({T0}, 1, 'a') ({T0 + 20_000}, {HUGE}, 'b') ({T0 + 30_000}, 4, 'c')")
+    bed.run()
+    put(bed, "t", (0.5, HUGE, "d"), (0.5, 4, "e"), (2, 2, "f"), (1.2, HUGE, "g"))
+    assert bed.rows("SELECT n, s FROM o ORDER BY ts") == ROW_WINDOWS[window]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks WHERE error_rows > 0") == [(3,)]
+    assert bed.rows("SELECT event_time, reason, state FROM dead ORDER BY event_time") == [
+        (SHIFT + seconds * 1000, "error", "dead") for seconds in (20, 30, 72)]
+
+
+def test_marks_of_windows_may_fail_too(bed: TestBed) -> None:
+    """What opens, ends or divides windows is computed for single rows, as aggregates are."""
+    bed.execute("CREATE STREAM s1 TRIGGER AT_ONCE ON_ERROR SKIP INTO o1 AS "
+                "SELECT _wstart ts, count(*) n FROM t STATE_WINDOW(picky(v))")
+    bed.execute("CREATE STREAM s2 TRIGGER AT_ONCE ON_ERROR SKIP INTO o2 AS "
+                "SELECT _wstart ts, count(*) n FROM t EVENT_WINDOW START WITH picky(v) > 0 END WITH picky(v) = 8")
+    put(bed, "t", (0, 1, "a"), (1, HUGE, "b"), (2, 1, "c"), (3, 2, "d"))
+    assert bed.rows("SELECT n FROM o1 ORDER BY ts") == [(2,), (1,)]
+    assert bed.rows("SELECT n FROM o2") == [(3,)]
+
+
+@pytest.mark.parametrize("query", [SCALAR, SUM.replace(" s ", " w "),
+                                   SUM.replace(" s ", " w ").replace("INTERVAL(1m)", "SESSION(ts, 1m)")])
+def test_a_row_that_is_written_anew_and_fails_is_gone(bed: TestBed, query: str) -> None:
+    """What its key held before doesn't count any more, and the next version that can be computed does."""
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE IGNORE UPDATE 0 ON_ERROR SKIP INTO o AS {query}")
+    put(bed, "t", (0, 1, "a"), (0.1, 2, "b"), (0.1, HUGE, "b"))
+    assert bed.rows("SELECT w FROM o") == [(4,)]
+    put(bed, "t", (0.1, 3, "b"))
+    assert bed.rows("SELECT sum(w) FROM o") == [(16,)]
+
+
+def test_a_result_without_a_key_is_an_error(bed: TestBed) -> None:
+    """Where the target's primary key may not be NULL, such a row is left out and counted, or fails the stream."""
+    query = "SELECT ts, CAST(v AS INT) k, v FROM t"
+    bed.execute(f"CREATE STREAM s1 TRIGGER AT_ONCE ON_ERROR SKIP INTO o1 (ts, k PRIMARY KEY, v) AS {query}")
+    put(bed, "t", (0, 1, "a"), (1, None, "b"), (2, 3, "c"))
+    assert bed.rows("SELECT k FROM o1 ORDER BY ts") == [(1,), (3,)]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(1,)]
+    bed.execute(f"CREATE STREAM s2 TRIGGER AT_ONCE ON_ERROR FAIL INTO o2 (ts, k PRIMARY KEY, v) AS {query}")
+    with pytest.raises(InvalidValueError, match="key column k would be NULL"):
+        put(bed, "t", (3, None, "b"))
+
+
+def test_rows_of_one_time_are_told_apart_by_their_second_key(bed: TestBed) -> None:
+    """Of rows of a composite key only the one that fails is left out, also when its window is computed anew."""
+    bed.execute("CREATE TABLE ck (ts TIMESTAMP, k INT PRIMARY KEY, v BIGINT)")
+    bed.execute("CREATE STREAM s TRIGGER AT_ONCE IGNORE UPDATE 0 ON_ERROR DLQ dead INTO o AS "
+                "SELECT _wstart ts, count(*) n, sum(picky(v)) s FROM ck INTERVAL(1m)")
+    put(bed, "ck", (0, 1, 1), (0, 2, HUGE), (0, 3, 3))
+    assert bed.rows("SELECT n, s FROM o") == [(2, 16)]
+    put(bed, "ck", (0, 1, 2))
+    assert bed.rows("SELECT n, s FROM o") == [(2, 20)]
+    assert bed.rows("SELECT content FROM dead") == [(f'{{"ts": {T0}, "k": 2, "v": {HUGE}}}',)]
+    bed.execute("REPLAY DLQ dead")
+    bed.run()
+    assert bed.rows("SELECT n, s FROM o") == [(2, 20)]
+    assert bed.rows("SELECT attempts, state FROM dead") == [(2, "dead")]
+
+
+@pytest.mark.parametrize(("window", "before", "after"), [
+    ("SESSION(ts, 30s)", [2, 1], [2, 1, 1, 1]),
+    ("STATE_WINDOW(v)", [2, 1], [2, 3]),
+    ("EVENT_WINDOW START WITH v > 0 END WITH v = 2", [3], [3, 1, 1]),
+    ("COUNT_WINDOW(2)", [2, 1], [2, 2, 1]),
+])
+def test_replayed_rows_come_into_windows_that_rows_define(
+    bed: TestBed, window: str, before: list[int], after: list[int]
+) -> None:
+    """REPLAY DLQ computes the windows around single rows again, with these and no other late rows."""
+    bed.execute("CREATE STREAM s TRIGGER AT_ONCE WATERMARK 1s MAX_FUTURE 1h LATE DLQ dead ON_ERROR DLQ dead INTO o AS "
+                f"SELECT _wstart ts, count(*) n FROM c1 {window}")
+    put(bed, "c1", (0, 1), (0.2, 1), (5, 2), (2, 2), (3, 2), (90, 2))
+    shown = "SELECT n FROM o ORDER BY ts"
+    assert [n for (n,) in bed.rows(shown)] == before
+    bed.execute(f"REPLAY DLQ dead WHERE event_time = {T0 + 2 * MINUTE} OR reason = 'future'")
+    bed.streams.checkpoint()
+    bed.streams.kill()
+    bed.run()
+    assert [n for (n,) in bed.rows(shown)] == after
+    assert bed.rows("SELECT reason, state FROM dead ORDER BY event_time") == [
+        ("late", "replayed"), ("late", "dead"), ("future", "replayed")]
+
+
+@pytest.mark.parametrize("window", ["SESSION(ts, 30s)", "STATE_WINDOW(v)",
+                                    "EVENT_WINDOW START WITH v > 0 END WITH v = 2", "COUNT_WINDOW(2)",
+                                    "INTERVAL(10s)"])
+@pytest.mark.parametrize("fate", ["DROP", "RECALC", "DLQ dead"])
+def test_late_rows_of_any_window_are_seen(bed: TestBed, window: str, fate: str) -> None:
+    """What is left out or counts nevertheless is counted and kept, and so is how late rows were."""
+    create = (f"CREATE STREAM s TRIGGER AT_ONCE WATERMARK 1s LATE {fate} INTO o AS "
+              f"SELECT _wstart ts, count(*) n FROM c1 {window}")
+    if "COUNT" in window and fate == "RECALC":
+        with pytest.raises(InvalidStreamError, match="EXPIRED"):
+            bed.execute(create)
+        return
+    bed.execute(create)
+    put(bed, "c1", (0, 1), (1, 1), (5, 2), (2, 2), (3, 2), (6, 2))
+    counts = "late_rows, late_kept, suggested_watermark, lateness"
+    left_out = fate != "RECALC"
+    assert bed.rows(f"SELECT {counts} FROM information_schema.ins_watermarks") == [(
+        *((2, 0) if left_out else (0, 2)), "99.9% of rows were at most 3m late",
+        "in time: 4, <= 2.18m: 1, <= 4.37m: 1")]
+    assert bed.rows("SELECT table_name, ts, reason, late_by_ms FROM information_schema.ins_late_rows ORDER BY ts") == [
+        ("c1", SHIFT + minutes * MINUTE, "late", (5 - minutes) * MINUTE) for minutes in (2, 3) if left_out]
+    assert bed.rows("SELECT sum(n) FROM o") == [(4 if left_out else 6,)]
+    if fate == "DLQ dead":
+        assert bed.rows("SELECT event_time, reason FROM dead ORDER BY event_time") == [
+            (SHIFT + minutes * MINUTE, "late") for minutes in (2, 3)]
+
+
+def test_history_that_fails_is_left_out(bed: TestBed) -> None:
+    """Each row of FILL_HISTORY has its own line in the DLQ, however many pieces it was read in."""
+    put(bed, "t", (0, 1, "a"), (1, HUGE, "b"), (2, HUGE, "c"), (3, 3, "d"))
+    bed.execute("CREATE STREAM s TRIGGER AT_ONCE FILL_HISTORY 1 ON_ERROR DLQ dead INTO o AS "
+                "SELECT _wstart ts, sum(picky(v)) s FROM t SESSION(ts, 10m)")
+    bed.run()
+    assert bed.rows("SELECT s FROM o") == [(16,)]
+    assert bed.rows("SELECT event_time, content FROM dead ORDER BY event_time") == [
+        (SHIFT + minutes * MINUTE, f'{{"ts": {T0 + minutes * MINUTE}}}') for minutes in (1, 2)]
+
+
+def test_rows_from_before_the_stream_may_fail(bed: TestBed) -> None:
+    """A window that is computed anew is read back whole: what can't be computed in it is left out as well."""
+    put(bed, "t", (0, HUGE, "a"), (0.2, HUGE, "c"))
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE IGNORE UPDATE 0 ON_ERROR SKIP INTO o AS {SUM}")
+    put(bed, "t", (0.1, 1, "b"), (0.1, 2, "b"))
+    assert bed.rows("SELECT n, s FROM o") == [(1, 8)]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(2,)]
+    put(bed, "t", (0, 3, "a"))
+    assert bed.rows("SELECT n, s FROM o") == [(2, 20)]
+
+
+def test_a_failing_row_from_before_the_stream_can_be_mended(bed: TestBed) -> None:
+    """The row that takes its place counts, though nobody had tried the old one."""
+    put(bed, "t", (0, HUGE, "a"))
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE IGNORE UPDATE 0 ON_ERROR SKIP INTO o AS {SUM}")
+    put(bed, "t", (0, 1, "a"))
+    assert bed.rows("SELECT n, s FROM o") == [(1, 4)]
+
+
+def test_a_dlq_has_the_row_with_all_that_is_known_of_it(bed: TestBed) -> None:
+    """Late rows, such that can't be computed and such from the future go to the table that CREATE STREAM makes."""
+    bed.execute("CREATE STREAM s MAX_FUTURE 1h ON_ERROR DLQ dead LATE DLQ dead INTO o AS "
+                "SELECT _wstart ts, count(*) n, sum(picky(v)) s FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (5, 1), (0.5, 7), (6, HUGE), (120, 3))
+    rows = bed.rows("SELECT event_time, table_name, reason, attempts, state, content, stream_name FROM dead "
+                    "ORDER BY ts, id")
+    assert [row[:5] for row in rows] == [
+        (SHIFT + 30_000, "c0", "late", 1, "dead"), (SHIFT + 6 * MINUTE, "c0", "error", 1, "dead"),
+        (SHIFT + 120 * MINUTE, "c0", "future", 1, "dead")]
+    assert rows[0][5:] == (f'{{"ts": {T0 + 30_000}, "v": 7}}', "s")
+    assert "too big" in bed.rows("SELECT message FROM dead WHERE reason = 'error'")[0][0].lower()
+    bed.streams.checkpoint()
+    bed.streams.kill()
+    bed.run()
+    assert len(bed.rows("SELECT * FROM dead")) == 3
+
+
+def test_a_replay_writes_no_row_twice(bed: TestBed) -> None:
+    """After a crash without a checkpoint the same rows come again, under the same keys."""
+    bed.execute("CREATE STREAM s LATE DLQ dead INTO o AS SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (5, 1), (0.5, 7), (1.5, 7))
+    before = bed.rows("SELECT * FROM dead ORDER BY ts, id")
+    bed.streams.kill()
+    bed.run()
+    assert bed.rows("SELECT * FROM dead ORDER BY ts, id") == before
+    assert len(before) == 2
+
+
+def test_replay_computes_the_windows_again(bed: TestBed) -> None:
+    """REPLAY DLQ takes in what was left out, marks it, and is part of the checkpoint."""
+    bed.execute("CREATE STREAM s MAX_FUTURE 1h LATE DLQ dead ON_ERROR DLQ dead INTO o AS "
+                "SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (0.2, 2), (5, 1), (0.5, 7), (1.5, 8), (90, 1))
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT, 2)]
+    bed.execute("REPLAY DLQ dead WHERE table_name = 'c0' AND reason = 'late'")
+    bed.streams.checkpoint()
+    bed.streams.kill()
+    bed.run()
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT, 3), (SHIFT + MINUTE, 1)]
+    assert bed.rows("SELECT reason, state FROM dead ORDER BY ts, id") == [
+        ("late", "replayed"), ("late", "replayed"), ("future", "dead")]
+    bed.execute("REPLAY DLQ dead")
+    bed.run()
+    put(bed, "c0", (100, 1))
+    assert bed.rows("SELECT count(*) FROM dead WHERE state = 'dead'") == [(1,)]
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[:2] == [(SHIFT, 3), (SHIFT + MINUTE, 1)]
+
+
+def test_replay_into_a_forgotten_window_takes_all_vnodes() -> None:
+    """What DELETE_MARK let go is computed by every vnode, not only by that of the row that is tried again."""
+    with TestBed(now_ms=T0) as bed:
+        bed.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE st (ts TIMESTAMP, v INT) TAGS (g INT)",
+                *(f"CREATE TABLE c{n} USING st TAGS ({n})" for n in range(4)),
+                "CREATE STREAM s LATE DLQ dead DELETE_MARK 2m INTO o AS "
+                "SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+        homes = bed.rows("SELECT vgroup_id FROM information_schema.ins_tables WHERE table_name LIKE 'c_'")
+        assert len(set(homes)) == 2
+        for minutes in range(8):
+            bed.execute("INSERT INTO " + " ".join(f"c{n} VALUES ({T0 + minutes * MINUTE}, 1)" for n in range(4)))
+        put(bed, "c0", (0.5, 1))
+        bed.checkpoint()
+        assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[0] == (SHIFT, 4)
+        bed.execute("REPLAY DLQ dead")
+        assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[0] == (SHIFT, 5)
+
+
+def test_a_row_that_fails_again_is_dead_again(bed: TestBed) -> None:
+    """The attempts count up, and the row keeps its place in the DLQ."""
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR DLQ dead INTO o AS {SUM}")
+    put(bed, "t", (0, 1, "a"), (0.1, HUGE, "b"))
+    bed.execute("REPLAY DLQ dead")
+    bed.run()
+    assert bed.rows("SELECT event_time, attempts, state FROM dead") == [(SHIFT + 6_000, 2, "dead")]
+    assert bed.rows("SELECT n FROM o") == [(1,)]
+    put(bed, "t", (0.1, 5, "b"))
+    assert bed.rows("SELECT n, s FROM o") == [(2, 24)]
+
+
+def test_late_recalc_is_ignore_expired_0(bed: TestBed) -> None:
+    """LATE RECALC takes late rows into account, LATE DROP does not."""
+    for name, fate in (("s1", "DROP"), ("s2", "RECALC")):
+        bed.execute(f"CREATE STREAM {name} LATE {fate} INTO o_{name} AS "
+                    "SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (5, 1), (0.5, 7))
+    assert bed.rows("SELECT n FROM o_s1") == [(1,)]
+    assert bed.rows("SELECT n FROM o_s2") == [(2,)]
+
+
+@pytest.mark.parametrize(("statement", "error", "text"), [
+    ("CREATE STREAM s LATE DROP IGNORE EXPIRED 1 INTO o AS " + SUM, InvalidStreamError, "say the same"),
+    ("CREATE STREAM s LATE DROP INTO o AS " + SCALAR, InvalidStreamError, "LATE is for windows"),
+    ("CREATE STREAM s TRIGGER FORCE_WINDOW_CLOSE ON_ERROR SKIP INTO o AS " + SUM, InvalidStreamError,
+     "ON_ERROR is for streams by event time"),
+    ("CREATE STREAM s TIME INGESTION ON_ERROR SKIP INTO o AS " + SUM, InvalidStreamError,
+     "ON_ERROR is for streams by event time"),
+    ("CREATE STREAM s TIME INGESTION LATE DLQ dead INTO o AS " + SUM, InvalidStreamError,
+     "LATE is for windows by event time"),
+    ("CREATE STREAM s ON_ERROR DLQ a LATE DLQ b INTO o AS " + SUM, PenstockError, "one DLQ table"),
+    ("CREATE STREAM s ON_ERROR DLQ st INTO o AS " + SUM, InvalidStatementError, "is no DLQ table"),
+    ("REPLAY DLQ st", InvalidStatementError, "is no DLQ table"),
+])
+def test_what_is_refused(bed: TestBed, statement: str, error: type[PenstockError], text: str) -> None:
+    """Each option is checked against the stream, and a DLQ must be one."""
+    with pytest.raises(error, match=text):
+        bed.execute(statement)
+
+
+def test_a_dlq_that_a_stream_writes_cannot_be_dropped(bed: TestBed) -> None:
+    """The table is in use until the stream is gone; then it is an ordinary table."""
+    bed.execute(f"CREATE STREAM s ON_ERROR DLQ dead INTO o AS {SUM}")
+    with pytest.raises(PenstockError, match="in use"):
+        bed.execute("DROP TABLE dead")
+    bed.all("DROP STREAM s", "DROP TABLE dead")
+
+
+def test_defaults_of_the_configuration_are_kept_with_the_stream() -> None:
+    """What was in force at the creation stays so, and SHOW CREATE STREAM gives a statement that means the same."""
+    config = {"lateRows": "recalc", "allowedLateness": "1500ms", "closeWhenIdle": True, "maxFuture": "1h",
+              "onError": "skip"}
+    with TestBed(now_ms=T0, config=config) as bed:
+        bed.all("CREATE DATABASE d VGROUPS 1", "USE d", "CREATE TABLE t (ts TIMESTAMP, v INT)")
+        for name, options in (("s1", ""), ("s2", "ALLOWED_LATENESS 0s LATE DROP"), ("s3", "TIME PROCESSING")):
+            bed.execute(f"CREATE STREAM {name} {options} INTO o_{name} AS "
+                        "SELECT _wstart ts, count(*) n FROM t INTERVAL(1m)")
+        bed.execute("CREATE STREAM s4 INTO o_s4 AS SELECT ts, v FROM t")
+        shown = [bed.rows(f"SHOW CREATE STREAM s{n}")[0][1].split(" INTO ")[0] for n in (1, 2, 3, 4)]
+        assert shown == [
+            "CREATE STREAM s1 ALLOWED_LATENESS 1500a CLOSE_WHEN_IDLE 1 MAX_FUTURE 3600s ON_ERROR SKIP LATE RECALC",
+            "CREATE STREAM s2 ALLOWED_LATENESS 0s CLOSE_WHEN_IDLE 1 MAX_FUTURE 3600s ON_ERROR SKIP LATE DROP",
+            "CREATE STREAM s3 TIME PROCESSING", "CREATE STREAM s4 ON_ERROR SKIP"]
+        put(bed, "t", (0, 1), (5, 1), (0.5, 7))
+        assert bed.rows("SELECT n FROM o_s1") == [(2,)]
+        assert bed.rows("SELECT n FROM o_s2") == [(1,)]

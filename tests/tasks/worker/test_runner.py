@@ -1,0 +1,280 @@
+"""Driving tasks: items move in order, bounds hold, failures name their task, and no wake-up is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.engines.runtime_fakes import numbers
+
+from penstock.common.clock import ManualClock, SystemClock
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.protocol.messages import (
+    Block,
+    CheckpointCommitted,
+    Item,
+    StartCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    Watermark,
+)
+from penstock.tasks.worker.runner import LocalLink, StreamRunner, TaskFailure, drive_once, next_deadline, statuses
+
+SOURCE, AGG, SINK = (TaskId(1, level, 0) for level in ("source", "agg", "sink"))  # type: ignore[arg-type]
+ROW_BYTES = numbers(0, 1).nbytes
+
+
+class ListTask:
+    """A task that emits a list, passes on, or collects, one item per step; as `patience` allows."""
+
+    def __init__(self, id: TaskId, capacity: int, to: TaskId | None, wake: Callable[[], None] = lambda: None) -> None:
+        self.id = id
+        self.input: ChannelQueue[TaskId] = ChannelQueue(capacity, [UPSTREAM[id]], wake)
+        self.output = None if to is None else ChannelQueue(capacity, [to], wake)
+        self.to_send: list[Item] = []
+        self.received: list[Item] = []
+        self.patience = 1_000_000
+        self.error: Exception | None = None
+        self.deadline: float | None = None
+        self.events: list[TaskEvent] = []
+        self.steps = 0
+        self.step_seen = threading.Event()
+        self.closed_by: str | None = None
+
+    def step(self) -> bool:
+        self.steps += 1
+        self.step_seen.set()
+        if self.error is not None:
+            raise self.error
+        if self.patience == 0:
+            return False
+        item = self.to_send[0] if self.to_send else self.input.peek(UPSTREAM[self.id])
+        if item is None:
+            return False
+        if self.output is not None and not self.output.try_put(self.output.channels[0], item):
+            return False
+        self.patience -= 1
+        if self.to_send:
+            self.to_send.pop(0)
+        else:
+            self.input.take(UPSTREAM[self.id])
+            self.received.append(item)
+        return True
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def post(self, event: TaskEvent) -> None:
+        self.events.append(event)
+
+    def status(self) -> TaskStatus:
+        return TaskStatus(self.id, "BACKPRESSURED" if self.output and not self.output.is_empty() else "IDLE")
+
+    def close(self) -> None:
+        self.closed_by = threading.current_thread().name
+
+
+UPSTREAM = {SOURCE: SOURCE, AGG: SOURCE, SINK: AGG}
+
+
+def chain(capacity: int, wake: Callable[[], None] = lambda: None) -> tuple[list[ListTask], list[LocalLink]]:
+    """Returns source, agg and sink, and the links between them."""
+    source, agg, sink = (
+        ListTask(id, capacity, to, wake) for id, to in ((SOURCE, AGG), (AGG, SINK), (SINK, None))
+    )
+    clock = ManualClock()
+    assert source.output is not None
+    assert agg.output is not None
+    links = [
+        LocalLink(SOURCE, AGG, source.output, agg.input, clock),
+        LocalLink(AGG, SINK, agg.output, sink.input, clock),
+    ]
+    return [source, agg, sink], links
+
+
+def drive_all(tasks: list[ListTask], links: list[LocalLink]) -> None:
+    while drive_once(tasks, links):
+        for task in tasks:
+            task.input.validate()
+
+
+@given(st.lists(st.integers(-1, 20), max_size=60), st.integers(20, 60))
+def test_items_arrive_in_order_and_bounds_hold(sizes: list[int], capacity_rows: int) -> None:
+    """Whatever the sizes of blocks and queues, a chain delivers every item once, in order, within its bounds."""
+    items: list[Item] = [Watermark(n) if rows < 0 else Block(numbers(n, rows)) for n, rows in enumerate(sizes)]
+    tasks, links = chain(capacity_rows * ROW_BYTES)
+    tasks[0].to_send = list(items)
+    drive_all(tasks, links)
+    assert tasks[2].received == items
+    assert max(task.input.peak_bytes for task in tasks) <= capacity_rows * ROW_BYTES
+
+
+def test_a_sink_that_stops_stops_the_source() -> None:
+    """When the sink takes nothing, input queues fill up and the source keeps the rest; nothing is lost when it goes on.
+
+    An output queue holds the one block that isn't taken: whoever made it makes no more.
+    """
+    tasks, links = chain(10 * ROW_BYTES)
+    source, _, sink = tasks
+    sink.patience = 0
+    items: list[Item] = [Block(numbers(n, 1)) for n in range(100)]
+    source.to_send = list(items)
+    drive_all(tasks, links)
+    assert len(source.to_send) == 100 - 2 * (10 + 1)
+    assert [link.blocked_since() for link in links] == [0.0, 0.0]
+    assert [status.blocked_by for status in statuses(tasks, links)] == [str(AGG), str(SINK), None]
+    sink.patience = 1000
+    drive_all(tasks, links)
+    assert sink.received == items
+    assert [status.blocked_by for status in statuses(tasks, links)] == [None, None, None]
+
+
+def test_a_failure_names_its_task_and_keeps_its_cause() -> None:
+    """An error in a step comes out as TaskFailure of that task."""
+    tasks, links = chain(1000)
+    tasks[1].error = ValueError("bad value")
+    with pytest.raises(TaskFailure) as caught:
+        drive_once(tasks, links)
+    assert caught.value.task == AGG
+    assert caught.value.__cause__ is tasks[1].error
+
+
+def test_the_earliest_deadline_counts() -> None:
+    """The runner waits no longer than the first task allows."""
+    tasks, _ = chain(1000)
+    assert next_deadline(tasks) is None
+    tasks[0].deadline, tasks[2].deadline = 7.0, 5.0
+    assert next_deadline(tasks) == 5.0
+
+
+class Running:
+    """A StreamRunner over a chain, with what it reports."""
+
+    def __init__(self, error: Exception | None = None, clock: SystemClock | None = None) -> None:
+        self.ready, self.failed, self.stopped = threading.Event(), threading.Event(), threading.Event()
+        self.failures: list[tuple[TaskId | None, BaseException]] = []
+        self.may_build = threading.Event()
+        self.may_build.set()
+        self.error = error
+        self.runner = StreamRunner(
+            "s", clock or SystemClock(), self.build, lambda tasks: self.ready.set(), self.fail, self.stopped.set
+        )
+        self.tasks, self.links = chain(100 * ROW_BYTES, lambda: self.runner.wake())
+
+    def build(self) -> tuple[list[ListTask], list[LocalLink]]:
+        self.may_build.wait()
+        if self.error is not None:
+            raise self.error
+        return self.tasks, self.links
+
+    def fail(self, task: TaskId | None, error: BaseException) -> None:
+        self.failures.append((task, error))
+        self.failed.set()
+
+
+def test_tasks_run_only_after_start_and_are_closed_by_their_own_thread() -> None:
+    """Deployed tasks wait for the start signal; building, stepping and closing happen on one thread."""
+    running = Running()
+    running.runner.launch()
+    assert running.ready.wait(10)
+    assert running.tasks[0].steps == 0
+    running.runner.start()
+    assert running.tasks[0].step_seen.wait(10)
+    running.runner.stop()
+    assert running.runner.join(10)
+    assert running.stopped.is_set()
+    assert {task.closed_by for task in running.tasks} == {"stream s"}
+    assert running.failures == []
+
+
+def test_every_put_from_outside_is_noticed() -> None:
+    """A thousand items put one by one from another thread, each after the last one was seen, all get through."""
+    running = Running()
+    running.runner.launch()
+    running.runner.start()
+    source, _, sink = running.tasks
+    arrived = threading.Semaphore(0)
+    original = sink.received
+
+    class Counting(list[Item]):
+        def append(self, item: Item) -> None:
+            super().append(item)
+            arrived.release()
+
+    sink.received = Counting(original)
+    for n in range(1000):
+        source.input.try_put(SOURCE, Watermark(n))
+        assert arrived.acquire(timeout=10), f"item {n} was not noticed"
+    running.runner.stop()
+    assert running.runner.join(10)
+    assert sink.received == [Watermark(n) for n in range(1000)]
+
+
+class WaitingClock(SystemClock):
+    """Tells when, and for how long, somebody begins to wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.waiting = threading.Event()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
+        self.waiting.set()
+        return super().wait(event, timeout_s)
+
+
+def test_an_idle_stream_waits_until_its_next_deadline() -> None:
+    """With nothing to do, the thread takes one look at each task and then waits for the first deadline."""
+    clock = WaitingClock()
+    running = Running(clock=clock)
+    running.tasks[1].deadline = clock.monotonic() + 1000
+    running.runner.launch()
+    running.runner.start()
+    while running.tasks[0].steps == 0:
+        assert clock.waiting.wait(10)
+    running.runner.stop()
+    assert running.runner.join(10)
+    assert running.tasks[0].steps <= 2
+    assert 900 < clock.waits[-1] <= 1000
+
+
+def test_a_failing_build_is_reported_once() -> None:
+    """If the tasks cannot be built, the stream fails without a task, and stops."""
+    running = Running(error=ValueError("no state"))
+    running.runner.launch()
+    assert running.runner.join(10)
+    assert [(task, str(error)) for task, error in running.failures] == [(None, "no state")]
+    assert running.stopped.is_set()
+    assert not running.ready.is_set()
+
+
+def test_a_failing_step_stops_the_stream_and_closes_its_tasks() -> None:
+    """After a task raised, it is reported by name and all tasks are closed."""
+    running = Running()
+    running.tasks[2].error = RuntimeError("broken")
+    running.runner.launch()
+    running.runner.start()
+    assert running.runner.join(10)
+    assert [(task, str(error)) for task, error in running.failures] == [(SINK, "broken")]
+    assert all(task.closed_by for task in running.tasks)
+
+
+def test_events_posted_before_the_tasks_exist_reach_them() -> None:
+    """Events go to the tasks they concern, also if they come while the tasks are being built."""
+    running = Running()
+    running.may_build.clear()
+    running.runner.launch()
+    running.runner.post(StartCheckpoint(1))
+    running.runner.post(CheckpointCommitted(1))
+    running.may_build.set()
+    assert running.ready.wait(10)
+    running.runner.post(StartCheckpoint(2))
+    running.runner.stop()
+    assert running.runner.join(10)
+    assert running.tasks[0].events == [StartCheckpoint(1), CheckpointCommitted(1), StartCheckpoint(2)]
+    assert running.tasks[1].events == [CheckpointCommitted(1)]
+    assert running.tasks[2].events == [StartCheckpoint(1), CheckpointCommitted(1), StartCheckpoint(2)]

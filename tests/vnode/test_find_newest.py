@@ -1,0 +1,83 @@
+"""The newest version of a key is found in whatever chunk it is; parts are read only for what isn't in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.common.clock import ManualClock
+from penstock.common.fs import OsFs
+from penstock.vnode.store.chunk_reader import find_newest
+from penstock.vnode.store.memtable import Run
+from penstock.vnode.store.parts import PartCache
+from penstock.vnode.store.tombstones import TombstoneIndex
+from penstock.vnode.store.vnode_options import VnodeOptions
+from penstock.vnode.vnode import Vnode
+
+KEYS = [(uid, ts) for uid in (1, 2, 9) for ts in (10, 20)]
+WRITES = st.lists(st.lists(st.sampled_from(KEYS), unique=True, min_size=1), min_size=1, max_size=8)
+
+
+def _run(writes: list[tuple[int, int, int]]) -> Run:
+    """Returns a run of (uid, ts, version)s."""
+    tuid, ts, version = (np.array(column) for column in zip(*sorted(writes), strict=True))
+    return Run.of(pa.record_batch({
+        "_tuid": pa.array(tuid, pa.uint64()), "ts": pa.array(ts, pa.timestamp("ms")),
+        "_ver": pa.array(version, pa.uint64())}), None)
+
+
+@given(WRITES, st.lists(st.sampled_from(KEYS), unique=True, min_size=1), st.integers(1, 4), st.randoms())
+def test_the_newest_version_is_found_in_any_order_of_chunks(
+    writes: list[list[tuple[int, int]]], wanted: list[tuple[int, int]], chunks: int, random: object
+) -> None:
+    """Parts that were merged stand behind newer ones: chunks come in no order that could be relied on."""
+    parts: list[list[tuple[int, int, int]]] = [[] for _ in range(chunks)]
+    newest: dict[tuple[int, int], int] = {}
+    for version, keys in enumerate(writes, 1):
+        parts[random.randrange(chunks)].extend((uid, ts, version) for uid, ts in keys)  # type: ignore[attr-defined]
+        newest.update(dict.fromkeys(keys, version))
+    runs = [_run(part) for part in parts if part]
+    keys = sorted(wanted)
+    tuid, ts = np.array([uid for uid, _ in keys], np.uint64), np.array([ts for _, ts in keys], np.int64)
+    found = find_newest(runs, TombstoneIndex(()), tuid, ts, None, None)
+    versions = [int(runs[chunk].version[row]) if exists else None
+                for exists, chunk, row in zip(found.exists, found.chunk, found.row, strict=True)]
+    assert versions == [newest.get(key) for key in keys]
+
+
+def _rows(values: dict[int, float]) -> pa.RecordBatch:
+    return pa.record_batch({
+        "_tuid": pa.array([1] * len(values), pa.uint64()), "ts": pa.array(list(values), pa.timestamp("ms")),
+        "v": pa.array(list(values.values()), pa.float64())})
+
+
+def test_parts_are_read_only_for_keys_that_are_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An AT_ONCE stream writes a window's result again and again: once after a flush its part is read, then no more."""
+    vnode = Vnode.open(tmp_path, VnodeOptions(2), fs=OsFs(), clock=ManualClock())
+    try:
+        vnode.define_table(5, pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64())]), 1)
+        vnode.write(5, _rows({10: 1.0, 20: 2.0, 30: 3.0}))
+        vnode.flush()
+        reads: list[Path] = []
+        row_groups = PartCache.row_groups
+
+        def noted(cache: PartCache, path: Path, *rest: object) -> object:
+            reads.append(path)
+            return row_groups(cache, path, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(PartCache, "row_groups", noted)
+        vnode.write(5, _rows({10: 1.5, 20: 2.5}))
+        assert len(reads) == 1
+        vnode.write(5, _rows({10: 1.75}))
+        assert len(reads) == 1
+        vnode.write(5, _rows({10: 1.8, 15: 9.0}))
+        assert len(reads) == 2
+        monkeypatch.undo()
+        assert vnode.snapshot(5).to_arrow(["v"]).column("v").to_pylist() == [1.8, 9.0, 2.5, 3.0]
+    finally:
+        vnode.close()

@@ -1,0 +1,257 @@
+"""A vnode under random writes, deletes, flushes, compactions and restarts equals a plain dictionary."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kits.basics.faulty_fs import FaultyFs
+
+from penstock.common.clock import ManualClock
+from penstock.common.fs import OsFs
+from penstock.vnode.read.detached_reader import OutsideVnode
+from penstock.vnode.read.snapshot import SnapshotSql, SnapshotTooOldError
+from penstock.vnode.store.vnode_options import VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.wal.log import LogFiles
+from penstock.wal.reader import WalReader
+from penstock.wal.record import DeleteRecord, RowsRecord
+
+TABLE = 77
+OPTIONS = VnodeOptions(1, segment_bytes=4096, memtable_bytes=1 << 20, compact_min_parts=2, part_grace_s=0.0,
+                       wal_retention_period_s=-1)
+Key = tuple[Any, ...]
+
+
+def schema_of(key_columns: int, unit: str) -> pa.Schema:
+    """Returns the columns of the test table."""
+    key = [("k", pa.string())] if key_columns == 2 else []
+    return pa.schema([("ts", pa.timestamp(unit)), *key, ("a", pa.int64()), ("b", pa.string())])
+
+
+class Model:
+    """The truth: newest row per key, the newest ts per child table ever, and the state after each version."""
+
+    def __init__(self, key_columns: int) -> None:
+        self.key_columns = key_columns
+        self.rows: dict[Key, dict[str, Any]] = {}
+        self.newest: dict[int, int] = {}
+        self.at: dict[int, dict[Key, dict[str, Any]]] = {0: {}}
+        # Per version and key: the verdict, and for rows that are no appends the newest ts before the record.
+        self.verdicts: dict[int, dict[Key, tuple[int, int | None]]] = {}
+
+    def write(self, version: int, rows: list[dict[str, Any]]) -> None:
+        """Applies one batch."""
+        before, newest = dict(self.rows), dict(self.newest)
+        verdicts: dict[Key, tuple[int, int | None]] = {}
+        for row in rows:
+            key = (row["_tuid"], row["ts"], *([row["k"]] if self.key_columns == 2 else []))
+            uid, ts = key[0], key[1]
+            if key in before:
+                verdicts[key] = (2, newest[uid])
+            else:
+                verdicts[key] = (0, None) if uid not in newest or ts > newest[uid] else (1, newest[uid])
+            values = {"a": None, "b": None} | {n: v for n, v in before.get(key, {}).items() if n in ("a", "b")}
+            values |= {n: v for n, v in row.items() if n in ("a", "b")}
+            self.rows[key] = values | {"_ver": version}
+            self.newest[uid] = max(ts, self.newest.get(uid, ts))
+        self.verdicts[version] = verdicts
+        self.at[version] = copy.deepcopy(self.rows)
+
+    def delete(self, version: int, uids: list[int] | None, first: int, last: int) -> None:
+        """Applies one delete."""
+        self.rows = {key: row for key, row in self.rows.items()
+                     if not ((uids is None or key[0] in uids) and first <= key[1] <= last)}
+        self.at[version] = copy.deepcopy(self.rows)
+
+
+def as_rows(table: pa.Table, key_columns: int) -> dict[Key, dict[str, Any]]:
+    """Returns a result as the model holds it; fails on a repeated key."""
+    table = table.set_column(1, "ts", table.column("ts").cast(pa.int64()))
+    found: dict[Key, dict[str, Any]] = {}
+    for row in table.to_pylist():
+        key = (row.pop("_tuid"), row.pop("ts"), *([row.pop("k")] if key_columns == 2 else []))
+        assert key not in found
+        found[key] = row
+    return found
+
+
+def duckdb_rows(select: SnapshotSql) -> pa.Table:
+    """Runs a snapshot's SELECT in DuckDB."""
+    with duckdb.connect() as connection:
+        for name, table in select.tables.items():
+            connection.register(name, table)
+        return connection.sql(select.sql).to_arrow_table()
+
+
+def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]) -> None:
+    """Compares all ways of reading with the model, now and as of every version that must be readable."""
+    last = vnode.acknowledged_version
+    outside = OutsideVnode(vnode.directory, 1, OsFs())
+    assert outside.acknowledged_version() == last
+    for version in range(last if pin is None else max(pin, 1), last + 1):
+        expected = {key: row for key, row in model.at.get(version, {}).items()
+                    if ("tuids" not in arguments or key[0] in arguments["tuids"].to_pylist())
+                    and arguments.get("first_ts", key[1]) <= key[1] <= arguments.get("last_ts", key[1])}
+        snapshot = vnode.snapshot(TABLE, as_of=version)
+        rows = snapshot.to_arrow(**arguments)
+        assert as_rows(rows, model.key_columns) == expected
+        assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
+        if version == last:
+            found = duckdb_rows(snapshot.to_sql(**arguments))
+            assert as_rows(found, model.key_columns) == expected
+            assert found.schema.types == rows.schema.types
+
+
+# Few keys and many flushes, so that rows of one key meet in different parts.
+UIDS = st.integers(1, 2)
+TIMES = st.integers(0, 3)
+ROW = st.fixed_dictionaries({"_tuid": UIDS, "ts": TIMES, "k": st.sampled_from(["x", "y"]),
+                             "a": st.none() | st.integers(0, 9), "b": st.none() | st.sampled_from(["p", "q"])})
+CHANGES = st.one_of(
+    st.tuples(st.just("write"), st.lists(ROW, min_size=1, max_size=4), st.sets(st.sampled_from("ab"))),
+    st.tuples(st.just("append"), UIDS, st.integers(1, 3)),
+    st.tuples(st.just("delete"), st.none() | st.lists(UIDS, max_size=2), TIMES, TIMES),
+)
+OPS = st.one_of(
+    CHANGES, CHANGES, CHANGES,
+    st.tuples(st.sampled_from(["flush", "flush", "compact", "full", "reopen", "crash", "maintain"])),
+    st.tuples(st.sampled_from(["pin", "release"])),
+)
+ARGUMENTS = st.fixed_dictionaries({}, optional={
+    "tuids": st.lists(UIDS, max_size=2).map(lambda uids: pa.array(uids, pa.uint64())),
+    "first_ts": TIMES, "last_ts": TIMES})
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(OPS, min_size=5, max_size=16), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
+       st.lists(ARGUMENTS, min_size=1, max_size=2))
+def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str,
+                                          arguments: list[dict[str, Any]]) -> None:
+    """Latest and as-of reads, the verdicts in the log, and the log itself agree with the model."""
+    root = Path(tempfile.mkdtemp(prefix="vnode"))
+    try:
+        run_history(root, ops, key_columns, unit, arguments)
+    finally:
+        shutil.rmtree(root)
+
+
+def run_history(root: Path, ops: list[Any], key_columns: int, unit: str, arguments: list[dict[str, Any]]) -> None:
+    """Plays one history on a vnode in `root` and on the model."""
+    clock = ManualClock()
+    schema = schema_of(key_columns, unit)
+    model = Model(key_columns)
+    directory = root / "0"
+    vnode = Vnode.open(directory, OPTIONS, fs=FaultyFs(), clock=clock)
+    vnode.define_table(TABLE, schema, key_columns)
+    pin: int | None = None
+    for number, (name, *rest) in enumerate(ops, 1):
+        if name in ("write", "append"):
+            if name == "append":
+                uid, count = rest
+                start = model.newest.get(uid, 0) + 1
+                rows = [{"_tuid": uid, "ts": start + i, "k": "x", "a": i, "b": "n"} for i in range(count)]
+                left_out: set[str] = set()
+            else:
+                rows, left_out = rest
+            names = ["_tuid", *(n for n in schema.names if n not in left_out)]
+            kept = [{n: row[n] for n in names} for row in rows]
+            batch = pa.RecordBatch.from_pylist(
+                kept, schema=pa.schema([("_tuid", pa.uint64()), *(schema.field(n) for n in names[1:])]))
+            model.write(vnode.write(TABLE, batch), kept)
+        elif name == "delete":
+            model.delete(vnode.delete(TABLE, *rest), *rest)
+        elif name == "flush":
+            vnode.flush()
+        elif name in ("compact", "full"):
+            vnode.compact(full=name == "full")
+        elif name == "maintain":
+            clock.advance(100)
+            vnode.maintain()
+        elif name == "pin":
+            pin = vnode.acknowledged_version
+            vnode.set_pin("test", pin)
+        elif name == "release":
+            vnode.release_pin("test")
+            pin = None
+        else:
+            before = vnode
+            if name == "reopen":
+                vnode.close()
+            else:
+                directory, copied = root / str(number), directory
+                shutil.copytree(copied, directory)
+            vnode = Vnode.open(directory, OPTIONS, fs=FaultyFs(), clock=clock)
+            if name == "crash":
+                before.close()
+        for uid in (1, 2):
+            assert vnode.last_ts(uid) == model.newest.get(uid)
+        check(vnode, model, pin, {})
+    for given_arguments in arguments:
+        check(vnode, model, pin, given_arguments)
+    vnode.verify()
+    check_log(directory, model)
+    check_written(directory, model, vnode.acknowledged_version)
+    vnode.close()
+
+
+def check_log(directory: Path, model: Model) -> None:
+    """Checks the verdicts in the log, and that folding the log gives the newest state."""
+    reader = WalReader(LogFiles(directory / "wal", OsFs()))
+    state: dict[Key, dict[str, Any]] = {}
+    while records := reader.read():
+        for record in records:
+            if isinstance(record, RowsRecord):
+                table = pa.Table.from_batches([record.batch])
+                verdicts: list[tuple[int, int | None]] = [(0, None)] * table.num_rows
+                if "_change" in table.column_names:
+                    pairs = zip(table.column("_change").to_pylist(), table.column("_last").to_pylist(), strict=True)
+                    verdicts = [(change, last if change else None) for change, last in pairs]
+                    table = table.drop_columns(["_change", "_last"])
+                rows = as_rows(table, model.key_columns)
+                assert dict(zip(rows, verdicts, strict=True)) == model.verdicts[record.version]
+                state |= {key: row | {"_ver": record.version} for key, row in rows.items()}
+            elif isinstance(record, DeleteRecord):
+                state = {key: row for key, row in state.items()
+                         if not ((record.tuids is None or key[0] in record.tuids)
+                                 and record.first_ts <= key[1] <= record.last_ts)}
+    assert state == model.rows
+    reader.close()
+
+
+def check_written(directory: Path, model: Model, last: int) -> None:
+    """Checks that what was written since the beginning, in one go or in small stretches, has all rows of now."""
+    outside = OutsideVnode(directory, 1, OsFs())
+    for rows_at_once in (10**6, 2):
+        state: dict[Key, dict[str, Any]] = {}
+        reached = 0
+        while reached < last:
+            end = outside.version_behind(TABLE, reached, last, rows_at_once)
+            assert reached < end <= last
+            for batch in outside.written(TABLE, ["ts", "a", "b"] + ["k"] * (model.key_columns == 2), reached, end):
+                columns = ["_tuid", "ts", *(["k"] if model.key_columns == 2 else []), "a", "b"]
+                state |= as_rows(pa.Table.from_batches([batch]).select(columns), model.key_columns)
+            reached = end
+        assert {key: row for key, row in state.items() if key in model.rows} == {
+            key: {"a": row["a"], "b": row["b"]} for key, row in model.rows.items()}
+
+
+def test_a_snapshot_older_than_what_was_collapsed_is_refused(tmp_path: Path) -> None:
+    """Without a pin, a version whose rows were replaced and collapsed gives a named error, not a wrong answer."""
+    vnode = Vnode.open(tmp_path, OPTIONS, fs=FaultyFs(), clock=ManualClock())
+    vnode.define_table(TABLE, schema_of(1, "ms"), 1)
+    for value in (1, 2):
+        vnode.write(TABLE, pa.RecordBatch.from_pylist([{"_tuid": 1, "ts": 5, "a": value}], schema=pa.schema(
+            [("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("a", pa.int64())])))
+    vnode.flush()
+    with pytest.raises(SnapshotTooOldError, match="as of version 2 or later"):
+        vnode.snapshot(TABLE, as_of=1)
+    vnode.close()

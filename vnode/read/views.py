@@ -1,0 +1,167 @@
+"""Views with which any DuckDB reads the tables while the engine writes: over Parquet files, newest version wins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from penstock.common.errors import StorageError
+from penstock.common.fs import Fs, OsFs
+from penstock.common.paths import DataPaths
+from penstock.common.private import FILE_MODE
+from penstock.vnode.read.snapshot import quoted, text_literal
+from penstock.vnode.store.parts import parquet_bytes
+
+#: in views.sql, before the directory whose files the views read, as JSON
+_OF = "-- Data directory: "
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTable:
+    """A super or normal table as the views show it.
+
+    `columns`: (name, physical name), the primary timestamp first; `tags`: (name, name in children/<uid>.parquet);
+    `key_columns`: 1, or 2 with a composite key; `kind`: "super" or "normal".
+    """
+
+    database: str
+    name: str
+    table_uid: int
+    columns: tuple[tuple[str, str], ...]
+    tags: tuple[tuple[str, str], ...] = ()
+    key_columns: int = 1
+    kind: str = "super"
+
+
+def view_sql(paths: DataPaths, table: ViewTable) -> str:
+    """Returns the CREATE VIEW statement of one table.
+
+    A view shows `tbname`, the columns and the tags; a child table is the rows `WHERE tbname = '...'`.
+    """
+    uid = table.table_uid
+    vnodes = paths.root.absolute() / "vnode"
+    parts = text_literal(f"{vnodes}/*/store/parts/{uid}/*.parquet")
+    tombstones = text_literal(f"{vnodes}/*/store/tombstones/{uid}/*.parquet")
+    ts = quoted(table.columns[0][1])
+    keys = ["r._tuid", *(f"r.{quoted(physical)}" for _, physical in table.columns[:table.key_columns])]
+    shown = [f"r.{quoted(physical)} AS {quoted(name)}" for name, physical in table.columns]
+    join = ""
+    if table.kind == "super":
+        child = {name: f"c.{quoted(stored)}" for name, stored in (("tbname", "name"), *table.tags)}
+        shown += [f"{value} AS {quoted(name)}" for name, value in child.items()]
+        # They depend on _tuid, and stand here only so that DuckDB pushes conditions on them below the window.
+        keys += child.values()
+        join = f"\nJOIN read_parquet({text_literal(str(paths.children(uid).absolute()))}) AS c ON c.uid = r._tuid"
+    return f"""CREATE OR REPLACE VIEW {quoted(table.database)}.{quoted(table.name)} AS
+SELECT {', '.join(shown)}
+FROM (
+  SELECT * FROM read_parquet({parts}, union_by_name = true) AS p
+  ANTI JOIN read_parquet({tombstones}) AS d
+  ON d._tuid = p._tuid AND p._ver < d._ver AND p.{ts} BETWEEN d.first_ts AND d.last_ts
+) AS r{join}
+QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY r._ver DESC) = 1;"""
+
+
+def views_sql(paths: DataPaths, tables: Sequence[ViewTable]) -> str:
+    """Returns the statements that create all views, schema by schema."""
+    lines = ["-- Written by Penstock: views over its Parquet files for any DuckDB. Rewritten when schemas change.",
+             f"{_OF}{json.dumps(str(paths.root.absolute()))}"]
+    lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)};" for name in dict.fromkeys(t.database for t in tables)]
+    lines += [view_sql(paths, table) for table in tables]
+    return "\n".join(lines) + "\n"
+
+
+def write_views(paths: DataPaths, tables: Iterable[ViewTable], *, fs: Fs | None = None) -> None:
+    """Writes views.sql and views.duckdb, each replaced atomically.
+
+    Every table must have been defined in at least one vnode (that creates the file its view's glob needs), and super
+    tables need their children file (`write_children`). Raises StorageError.
+    """
+    write_sql(paths, views_sql(paths, list(tables)), fs or OsFs())
+
+
+def write_sql(paths: DataPaths, text: str, files: Fs) -> None:
+    """Writes views.sql and views.duckdb as the statements say. Raises StorageError."""
+    files.make_dirs(paths.root)
+    temporary = paths.root / f"views.{os.getpid()}.tmp.duckdb"
+    files.remove(temporary)
+    try:
+        connection = duckdb.connect(
+            str(temporary), config={"threads": 1, "memory_limit": "256MiB", "temp_directory": ""})
+        try:
+            connection.execute(text)
+        finally:
+            connection.close()
+        temporary.chmod(FILE_MODE)
+        files.write_atomic(paths.views_sql, text.encode())
+        files.rename(temporary, paths.views_duckdb)
+        files.fsync_dir(paths.root)
+    except duckdb.Error as error:
+        raise StorageError(f"cannot create the views in {paths.root}: {error}") from error
+    finally:
+        for path in (temporary, Path(f"{temporary}.wal")):
+            files.remove(path)
+
+
+def moved_views(paths: DataPaths) -> str | None:
+    """Returns the statements for views over the files of this directory if those in it are over another's, or None.
+
+    Views hold absolute paths, since DuckDB binds none that depend on where a database lies: those of a copied directory
+    read the original until an engine has opened the copy.
+    """
+    try:
+        text = paths.views_sql.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    root = _root_of(text)
+    here = str(paths.root.absolute())
+    if root is None or root == here or (os.path.exists(root) and os.path.samefile(root, here)):
+        return None
+    old, new = (f"{_OF}{json.dumps(one)}" for one in (root, here))
+    return text.replace(old, new).replace(f"read_parquet('{_quoted(root)}/", f"read_parquet('{_quoted(here)}/")
+
+
+def _root_of(text: str) -> str | None:
+    """Returns the directory that views are over, also of those that earlier versions wrote."""
+    for line in text.splitlines():
+        if line.startswith(_OF):
+            found: str = json.loads(line.removeprefix(_OF))
+            return found
+    found_path = re.search(r"read_parquet\('((?:[^']|'')*)/vnode/\*/store/parts/", text)
+    return None if found_path is None else found_path[1].replace("''", "'")
+
+
+def _quoted(path: str) -> str:
+    return path.replace("'", "''")
+
+
+def open_duckdb(paths: DataPaths) -> duckdb.DuckDBPyConnection:
+    """Returns an in-memory DuckDB connection with the views as the database `penstock`, in use and not to be written.
+
+    In a copy of a data directory they are over the files of the copy.
+    """
+    connection = duckdb.connect()
+    moved = moved_views(paths)
+    if moved is None:
+        connection.execute(f"ATTACH {text_literal(str(paths.views_duckdb))} AS penstock (READ_ONLY)")
+        connection.execute("USE penstock")
+    else:
+        connection.execute("ATTACH ':memory:' AS penstock")
+        connection.execute("USE penstock")
+        connection.execute(moved)
+    return connection
+
+
+def write_children(paths: DataPaths, table_uid: int, children: pa.Table, *, fs: Fs | None = None) -> None:
+    """Replaces the list of child tables of a super table: `uid` uint64, `name` string, one column per tag."""
+    files = fs or OsFs()
+    path = paths.children(table_uid)
+    files.make_dirs(path.parent)
+    files.write_atomic(path, parquet_bytes(children))

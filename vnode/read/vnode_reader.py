@@ -1,0 +1,98 @@
+"""What can be asked of a vnode: snapshots of its tables, newest times, which tables it has, sizes, and a check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.common.errors import CorruptionError, InvalidValueError
+from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.store.parts import PartReader
+from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.table_store import TableStore
+from penstock.wal.retention import segment_infos
+from penstock.wal.segment import list_segments
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeStats:
+    """How far a vnode is, in versions of its log, and how much it holds now. `pins`: versions by owner."""
+
+    synced_version: int
+    persisted_version: int
+    memtable_rows: int
+    parts: int
+    part_rows: int
+    wal_segments: int
+    tombstones: int
+    pins: dict[str, int]
+
+
+class VnodeReader:
+    """Answers from memory under the store's `lock`, briefly; snapshots and the check read files without it."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def snapshot(self, table_uid: int, as_of: int | None) -> Snapshot:
+        """Returns a view of a table; see `Vnode.snapshot`."""
+        store = self._store
+        vgroup_id = store.options.vgroup_id
+        with store.lock:
+            table = store.table(table_uid)
+            newest = store.wal.acknowledged_version
+            version = newest if as_of is None else as_of
+            if version > newest:
+                raise InvalidValueError(f"version {version} of vnode {vgroup_id} is not acknowledged; the newest is "
+                                        f"{newest}")
+            return Snapshot.of(table, vgroup_id, version, store.cache)
+
+    def last_ts(self, tuid: int) -> int | None:
+        """Returns the greatest ts ever written to a child table, or None."""
+        with self._store.lock:
+            for table in self._store.tables.values():
+                newest = table.newest.get(tuid)
+                if newest is not None:
+                    return newest
+        return None
+
+    def newest_uid(self) -> int:
+        """Returns the greatest uid among the storage tables and their child tables, 0 if there are none."""
+        with self._store.lock:
+            return max((int(uid) for table in self._store.tables.values()
+                        for uid in (table.uid, *table.newest.tuids[-1:])), default=0)
+
+    def table_uids(self) -> list[int]:
+        """Returns the storage tables."""
+        with self._store.lock:
+            return list(self._store.tables)
+
+    def children_of(self, table_uid: int) -> U64:
+        """Returns the child tables of a storage table, ascending."""
+        with self._store.lock:
+            return self._store.table(table_uid).newest.tuids.copy()
+
+    def oldest_version(self) -> int:
+        """Returns the first version that the log still has."""
+        return min(list_segments(self._store.fs, self._store.directory / "wal"), default=1)
+
+    def stats(self) -> VnodeStats:
+        """Returns sizes and versions."""
+        store = self._store
+        infos = segment_infos(store.fs, store.directory / "wal", store.wal.acknowledged_version)
+        with store.lock:
+            tables = list(store.tables.values())
+            parts = [part.info for table in tables for part in table.parts]
+            return VnodeStats(
+                synced_version=store.wal.synced_version, persisted_version=store.persisted,
+                memtable_rows=sum(run.num_rows for table in tables for run in table.runs()), parts=len(parts),
+                part_rows=sum(part.rows for part in parts), wal_segments=len(infos),
+                tombstones=sum(len(table.tombstones) for table in tables), pins=dict(store.pins))
+
+    def verify(self) -> None:
+        """Reads every part and checks it against the MANIFEST. Raises CorruptionError naming the file."""
+        with self._store.lock:
+            parts = [part for table in self._store.tables.values() for part in table.parts]
+        for part in parts:
+            rows = sum(group.num_rows for group in PartReader(part.path, part.info).row_groups())
+            if rows != part.info.rows:
+                raise CorruptionError(f"part {part.path} doesn't have the {part.info.rows} rows of the MANIFEST")

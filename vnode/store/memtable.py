@@ -1,0 +1,144 @@
+"""Rows that are in the log, but not yet in a part: immutable sorted runs, merged while they are small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.vnode.store.sorted_keys import (
+    I64,
+    U64,
+    Index,
+    ascending,
+    key_order,
+    run_starts,
+    run_stops,
+    times_of,
+    tuids_of,
+)
+
+VERSION_COLUMN = "_ver"
+FAN_IN = 32
+MERGE_BELOW = 512  # larger runs are cheap enough to stay as they are
+
+TimeRange = tuple[int, int]
+
+
+def join_ranges(ranges: Sequence[TimeRange | None]) -> TimeRange | None:
+    """Returns the smallest range around all of them, or None when there is none."""
+    found = [r for r in ranges if r is not None]
+    return (min(r[0] for r in found), max(r[1] for r in found)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows sorted by (_tuid, ts): `_tuid`, physical columns, `_ver`. Also the form in which parts are read back.
+
+    `updates`: the range of ts in which rows may replace older versions of the same key (None: no row does).
+    """
+
+    data: pa.RecordBatch
+    tuid: U64
+    ts: I64
+    version: U64
+    min_ts: int
+    max_ts: int
+    min_version: int
+    max_version: int
+    updates: TimeRange | None
+    names: dict[str, int] = field(repr=False)
+
+    @classmethod
+    def of(cls, data: pa.RecordBatch, updates: TimeRange | None) -> Run:
+        """Wraps a sorted batch whose first column is `_tuid`, second ts and last `_ver`."""
+        ts = times_of(data.column(1))
+        version: U64 = data.column(data.num_columns - 1).to_numpy()
+        return cls(data, tuids_of(data.column(0)), ts, version, int(ts.min()), int(ts.max()), int(version.min()),
+                   int(version.max()), updates, {name: i for i, name in enumerate(data.schema.names)})
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tuid)
+
+    def slice(self, start: int, stop: int) -> Run:
+        """Returns some of the rows, uncopied; at least one."""
+        return Run.of(self.data.slice(start, stop - start), self.updates)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Returns a column, or None when the run is older than the column."""
+        index = self.names.get(name)
+        return None if index is None else self.data.column(index)
+
+
+def as_table(runs: Sequence[Run]) -> pa.Table:
+    """Returns the rows of all runs one after the other, mostly uncopied; columns that a run lacks are NULL."""
+    schemas = [run.data.schema for run in runs]
+    batches = [run.data for run in runs]
+    if any(not schema.equals(schemas[0]) for schema in schemas[1:]):
+        names = list(dict.fromkeys(n for s in schemas for n in s.names if n != VERSION_COLUMN))
+        types = {f.name: f.type for s in schemas for f in s}
+        target = pa.schema([(n, types[n]) for n in [*names, VERSION_COLUMN]])
+        batches = [conform(batch, target) for batch in batches]
+    return pa.Table.from_batches(batches)
+
+
+def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Returns the batch with exactly the columns of `target`: missing ones NULL, others left out."""
+    present = {name: i for i, name in enumerate(batch.schema.names)}
+    columns = [batch.column(present[f.name]) if f.name in present else pa.nulls(batch.num_rows, f.type)
+               for f in target]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def merge(runs: Sequence[Run]) -> Run:
+    """Returns one sorted run with all rows and versions of `runs`."""
+    data = pa.concat_batches(as_table(runs).to_batches())
+    tuid, ts = tuids_of(data.column(0)), times_of(data.column(1))
+    if not ascending(tuid, ts):
+        version: U64 = data.column(data.num_columns - 1).to_numpy()
+        data = data.take(pa.array(key_order(tuid, ts, None, version)))
+    return Run.of(data, join_ranges([run.updates for run in runs]))
+
+
+class Memtable:
+    """The runs of one table in the order in which they were written. Guarded by `TableStore.lock`."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.num_rows = 0
+        self.num_bytes = 0
+        self._small = 0  # how many runs at the end are small
+
+    def append(self, run: Run, nbytes: int) -> None:
+        """Adds a run of `nbytes`, and merges the last FAN_IN if all are small: one-row writes must not pile up."""
+        self.runs.append(run)
+        self.num_rows += run.num_rows
+        self.num_bytes += nbytes
+        self._small = self._small + 1 if run.num_rows < MERGE_BELOW else 0
+        if self._small >= FAN_IN:
+            merged = merge(self.runs[-FAN_IN:])
+            self.runs[-FAN_IN:] = [merged]
+            self._small = 1 if merged.num_rows < MERGE_BELOW else 0
+
+    def take_all(self) -> list[Run]:
+        """Empties the memtable and returns what was in it."""
+        runs, self.runs = self.runs, []
+        self.num_rows = self.num_bytes = self._small = 0
+        return runs
+
+    def put_back(self, runs: Sequence[Run]) -> None:
+        """Puts older runs back in front after a failed flush."""
+        self.runs[:0] = runs
+        self.num_rows += sum(run.num_rows for run in runs)
+        self.num_bytes += sum(run.data.nbytes for run in runs)
+
+
+def newest_times(tuid: U64, ts: I64, starts: Index | None = None) -> tuple[U64, I64]:
+    """Returns each tuid once and its greatest ts, of rows sorted by (tuid, ts); `starts` as `run_starts` gives them."""
+    if not len(tuid):
+        return tuid, ts
+    if starts is None:
+        starts = run_starts(tuid)
+    return tuid[starts], ts[run_stops(starts, len(tuid)) - 1]

@@ -1,0 +1,86 @@
+"""The newest time of each child table of one storage table, as sorted columns. Guarded by `TableStore.lock`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.vnode.store.sorted_keys import I64, TS_MIN, U64, Bools, Index
+
+
+class NewestTimes:
+    """The greatest ts ever written to each child table, rows that were deleted since included.
+
+    A child table is *certain* while the row at its newest time is known to be there.
+    """
+
+    def __init__(self) -> None:
+        self.tuids: U64 = np.zeros(0, np.uint64)
+        self.times: I64 = np.zeros(0, np.int64)
+        self._certain: Bools = np.zeros(0, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.tuids)
+
+    def get(self, tuid: int) -> int | None:
+        """Returns the newest time of one child table."""
+        place = int(np.searchsorted(self.tuids, np.uint64(tuid)))
+        return int(self.times[place]) if place < len(self.tuids) and self.tuids[place] == tuid else None
+
+    def of(self, tuids: U64) -> I64:
+        """Returns the newest time of each; TS_MIN for child tables without rows."""
+        places, known = self._find(tuids)
+        return np.where(known, self.times[places], TS_MIN) if len(self) else np.full(len(tuids), TS_MIN, np.int64)
+
+    def are_certain(self, tuids: U64) -> Bools:
+        """Tells of which child tables the newest row is known to be there."""
+        places, known = self._find(tuids)
+        return known & self._certain[places] if len(self) else known
+
+    def written(self, tuids: U64, times: I64) -> None:
+        """Takes over the newest times of rows that were written; `tuids` ascend, each once."""
+        places, known = self._find(tuids)
+        if not known.all():
+            self._insert(tuids[~known])
+            places, _ = self._find(tuids)
+        newer = times >= self.times[places]
+        if not newer.all():
+            places, times = places[newer], times[newer]
+        self.times[places] = times
+        self._certain[places] = True
+
+    def stored(self, tuids: U64, times: I64) -> None:
+        """Takes over newest times of rows that may have been deleted since; `tuids` ascend, each once."""
+        _, known = self._find(tuids)
+        self._insert(tuids[~known])
+        places, _ = self._find(tuids)
+        self.times[places] = np.maximum(self.times[places], times)
+
+    def deleted(self, tuids: tuple[int, ...] | None) -> None:
+        """Notes that rows of these child tables (None: of any) may be gone."""
+        if tuids is None:
+            self._certain[:] = False
+            return
+        places, known = self._find(np.array(tuids, np.uint64))
+        self._certain[places[known]] = False
+
+    def forget(self, tuids: tuple[int, ...]) -> None:
+        """Forgets child tables that were dropped."""
+        places, known = self._find(np.array(tuids, np.uint64))
+        kept: Bools = np.ones(len(self), np.bool_)
+        kept[places[known]] = False
+        self.tuids, self.times, self._certain = self.tuids[kept], self.times[kept], self._certain[kept]
+
+    def _find(self, tuids: U64) -> tuple[Index, Bools]:
+        """Returns the place of each, and whether it is there; places of others are in range, but meaningless."""
+        if not len(self):
+            return np.zeros(len(tuids), np.intp), np.zeros(len(tuids), np.bool_)
+        places = np.minimum(np.searchsorted(self.tuids, tuids), len(self) - 1)
+        return places, self.tuids[places] == tuids
+
+    def _insert(self, tuids: U64) -> None:
+        if not len(tuids):
+            return
+        places = np.searchsorted(self.tuids, tuids)
+        self.tuids = np.insert(self.tuids, places, tuids)
+        self.times = np.insert(self.times, places, TS_MIN)
+        self._certain = np.insert(self._certain, places, False)

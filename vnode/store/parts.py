@@ -1,0 +1,282 @@
+"""Parquet parts: writing sorted rows, and reading row groups back through a bounded cache. Knows no manifest."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.common.errors import CorruptionError
+from penstock.common.fs import Fs
+from penstock.vnode.store.manifest import PartInfo
+from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange
+from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, times_of, tuids_of
+from penstock.wal.record import TUID_COLUMN, crc32c
+
+ROW_GROUP_ROWS = 65_536
+MAX_PART_ROWS = 4_000_000
+# A column with more values than fit here is written plainly: a larger dictionary costs time and saves no space.
+_DICTIONARY_BYTES = 64 << 10
+# LZ4 takes a third of Zstandard's time to write and to read, and with such encodings finds nearly as much; texts and
+# what else has no encoding of its own are worth the time.
+_FAST_CODEC, _DENSE_CODEC = "lz4", "zstd"
+# What is smaller fits into a few pages of the disk as it is; compressing it would only cost time, and reading it too.
+_COMPRESSED_FROM_BYTES = 8 << 10
+_PIECE = 1 << 20
+_THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller row groups to threads costs more than reading them
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """Returns a table as a Parquet file with page checksums."""
+    sink = pa.BufferOutputStream()
+    with _open_writer(sink, table.schema, compressed=table.nbytes >= _COMPRESSED_FROM_BYTES) as writer:
+        writer.write_table(table, ROW_GROUP_ROWS)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _open_writer(sink: pa.BufferOutputStream, schema: pa.Schema, *, compressed: bool) -> pq.ParquetWriter:
+    """Returns a writer that stores each column in the way that its type takes least time and space."""
+    encodings: dict[str, str] = {}
+    dictionaries: list[str] = []
+    codecs: dict[str, str] = {}
+    for field in schema:
+        codecs[field.name] = _FAST_CODEC
+        if pa.types.is_timestamp(field.type):
+            encodings[field.name] = "DELTA_BINARY_PACKED"
+        elif pa.types.is_float32(field.type) or pa.types.is_float64(field.type):
+            encodings[field.name] = "BYTE_STREAM_SPLIT"
+        else:
+            dictionaries.append(field.name)
+            if not pa.types.is_integer(field.type):
+                codecs[field.name] = _DENSE_CODEC
+    levels = {name: 1 for name, codec in codecs.items() if codec == _DENSE_CODEC}
+    return pq.ParquetWriter(
+        sink, schema, use_dictionary=dictionaries, dictionary_pagesize_limit=_DICTIONARY_BYTES,
+        column_encoding=encodings, compression=codecs if compressed else "none",
+        compression_level=levels if compressed else None, write_page_checksum=True)
+
+
+class PartWriter:
+    """Makes one part of sorted rows that come piece by piece: only what is compressed is kept of them."""
+
+    def __init__(self) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []  # fewer rows than a row group has
+        self._extents: list[tuple[int, int, int, int, int, int]] = []
+        self._columns: tuple[str, ...] = ()
+        self.num_rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Takes rows behind those before: `_tuid`, physical columns, `_ver`; sorted by key; at least one."""
+        tuid, ts = tuids_of(_one(rows.column(0))), times_of(_one(rows.column(1)))
+        version: U64 = _one(rows.column(VERSION_COLUMN)).to_numpy()
+        self._extents.append((int(ts.min()), int(ts.max()), int(tuid[0]), int(tuid[-1]), int(version.min()),
+                              int(version.max())))
+        self._columns = tuple(rows.column_names[1:-1])
+        self.num_rows += rows.num_rows
+        waiting = pa.concat_tables([*self._waiting, rows])
+        whole = waiting.num_rows - waiting.num_rows % ROW_GROUP_ROWS
+        if whole:
+            self._write(waiting.slice(0, whole))
+        self._waiting = [waiting.slice(whole)] if whole < waiting.num_rows else []
+
+    def _write(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = _open_writer(self._sink, rows.schema, compressed=rows.nbytes >= _COMPRESSED_FROM_BYTES)
+        self._writer.write_table(rows, ROW_GROUP_ROWS)
+
+    def finish(self, fs: Fs, directory: Path, name: str, *, purged_version: int, updates: TimeRange | None) -> PartInfo:
+        """Writes the file; at least one row was added. Raises StorageError."""
+        if self._waiting:
+            self._write(pa.concat_tables(self._waiting))
+        assert self._writer is not None
+        self._writer.close()
+        data = self._sink.getvalue()
+        fs.write_atomic(directory / name, data)
+        min_ts, max_ts, min_tuid, max_tuid, min_version, max_version = zip(*self._extents, strict=True)
+        return PartInfo(name, data.size, crc32c(data), self.num_rows, min(min_ts), max(max_ts), min_tuid[0],
+                        max_tuid[-1], min(min_version), max(max_version), purged_version, updates, self._columns)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenPart:
+    file: pq.ParquetFile
+    min_tuid: U64
+    max_tuid: U64
+    min_ts: I64
+    max_ts: I64
+
+
+class PartReader:
+    """Reads a part once, from its beginning to its end, without keeping what it has read; see `PartCache` for queries.
+    """
+
+    def __init__(self, path: Path, part: PartInfo) -> None:
+        """Raises CorruptionError unless the file is as it was written."""
+        self._updates = part.updates
+        _verify(path, part)
+        self._file = _open_file(path)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as `Run.data` has them."""
+        return self._file.schema_arrow
+
+    def row_groups(self) -> Iterator[Run]:
+        """Yields the rows of each row group, in order."""
+        for index in range(self._file.num_row_groups):
+            threads = self._file.metadata.row_group(index).total_byte_size >= _THREADS_FROM_BYTES
+            table = self._file.read_row_group(index, use_threads=threads).combine_chunks()
+            yield Run.of(table.to_batches()[0], self._updates)
+
+
+class RowGroup:
+    """One row group of a part, its columns decoded on demand. Sorted by (_tuid, ts) like a Run."""
+
+    def __init__(self, cache: PartCache, path: Path, part: PartInfo, index: int) -> None:
+        self._cache = cache
+        self._path = path
+        self._part = part
+        self._index = index
+        keys = cache.columns(path, index, [TUID_COLUMN, part.columns[0], VERSION_COLUMN])
+        self.tuid: U64 = tuids_of(keys[0])
+        self.ts: I64 = times_of(keys[1])
+        self.version: U64 = keys[2].to_numpy()
+        self.updates = part.updates
+        self.max_version = part.max_version
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tuid)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Returns a column, or None when the part is older than the column."""
+        if name not in (TUID_COLUMN, VERSION_COLUMN) and name not in self._part.columns:
+            return None
+        return self._cache.columns(self._path, self._index, [name])[0]
+
+
+class PartCache:
+    """Open parts and decoded columns of their row groups; both bounded, the least recently used go first."""
+
+    def __init__(self, max_bytes: int = 64 << 20, max_files: int = 64) -> None:
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Path, _OpenPart] = OrderedDict()
+        self._columns: OrderedDict[tuple[Path, int, str], pa.Array] = OrderedDict()
+        self._bytes = 0
+        # Parquet's own checksums cover pages, but not their headers and not the footer with its statistics.
+        self._verified: set[Path] = set()
+
+    def row_groups(self, path: Path, part: PartInfo, tuids: U64 | None, first_ts: int,
+                   last_ts: int) -> Iterator[RowGroup]:
+        """Yields the row groups that may hold rows of `tuids` (sorted; None: all) in the time range."""
+        with self._lock:
+            opened = self._open(path, part)
+        wanted = (opened.max_ts >= first_ts) & (opened.min_ts <= last_ts)
+        if tuids is not None:
+            if not len(tuids):
+                return
+            low = np.searchsorted(tuids, opened.min_tuid, "left")
+            wanted &= low < np.searchsorted(tuids, opened.max_tuid, "right")
+        for index in np.flatnonzero(wanted).tolist():
+            yield RowGroup(self, path, part, index)
+
+    def columns(self, path: Path, index: int, names: Sequence[str]) -> list[pa.Array]:
+        """Returns decoded columns of a row group. Raises CorruptionError when the file is damaged."""
+        with self._lock:
+            missing = [name for name in names if (path, index, name) not in self._columns]
+            found = {name: self._columns[path, index, name] for name in names if name not in missing}
+            for name in found:
+                self._columns.move_to_end((path, index, name))
+            if missing:
+                opened = self._files.get(path) or self._open(path, None)
+                try:
+                    table = opened.file.read_row_group(index, columns=missing, use_threads=False)
+                except (OSError, pa.ArrowInvalid) as error:
+                    raise CorruptionError(f"part {path} is damaged: {error}") from error
+                for name in missing:
+                    column = table.column(name).combine_chunks()
+                    if isinstance(column, pa.ChunkedArray):
+                        column = column.chunk(0)
+                    found[name] = self._columns[path, index, name] = column
+                    self._bytes += column.nbytes
+                while self._bytes > self._max_bytes and len(self._columns) > 1:
+                    self._bytes -= self._columns.popitem(last=False)[1].nbytes
+        return [found[name] for name in names]
+
+    def _open(self, path: Path, part: PartInfo | None) -> _OpenPart:
+        opened = self._files.get(path)
+        if opened is None:
+            if part is not None and path not in self._verified:
+                _verify(path, part)
+                self._verified.add(path)
+            opened = _describe(_open_file(path))
+            self._files[path] = opened
+            while len(self._files) > self._max_files:
+                self._files.popitem(last=False)[1].file.close()
+        self._files.move_to_end(path)
+        return opened
+
+    def forget(self, path: Path) -> None:
+        """Drops what is held of a part that is about to be deleted."""
+        with self._lock:
+            self._verified.discard(path)
+            opened = self._files.pop(path, None)
+            if opened is not None:
+                opened.file.close()
+            for key in [key for key in self._columns if key[0] == path]:
+                self._bytes -= self._columns.pop(key).nbytes
+
+
+def _open_file(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"part {path} is missing") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CorruptionError(f"part {path} is damaged: {error}") from error
+
+
+def _verify(path: Path, part: PartInfo) -> None:
+    """Raises CorruptionError unless the file is as it was written."""
+    crc = 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                crc = google_crc32c.extend(crc, piece)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"part {path} is missing") from error
+    except OSError as error:
+        raise CorruptionError(f"part {path} cannot be read: {error}") from error
+    if crc != part.crc:
+        raise CorruptionError(f"part {path} is damaged: its checksum does not fit",
+                              hint="penstock fsck --repair builds it again from the log, if that reaches back so far")
+
+
+def _describe(file: pq.ParquetFile) -> _OpenPart:
+    metadata = file.metadata
+    tuid, ts = [], []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        tuid.append((group.column(0).statistics.min_raw, group.column(0).statistics.max_raw))
+        stats = group.column(1).statistics
+        ts.append((stats.min_raw, stats.max_raw) if stats is not None else (TS_MIN, TS_MAX))
+    # Parquet statistics hand unsigned values out as signed ones.
+    tuids = np.array(tuid, np.int64).view(np.uint64) if tuid else np.zeros((0, 2), np.uint64)
+    times = np.array(ts, np.int64) if ts else np.zeros((0, 2), np.int64)
+    return _OpenPart(file, tuids[:, 0], tuids[:, 1], times[:, 0], times[:, 1])

@@ -1,0 +1,89 @@
+"""Brings a batch to be written into stored form: checked, cast, sorted by key, one row per key. No state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError
+from penstock.vnode.store.sorted_keys import (
+    I64,
+    U64,
+    Index,
+    kept_versions,
+    key_codes,
+    run_starts,
+    strictly_ascending,
+    times_of,
+    tuids_of,
+)
+from penstock.wal.record import TUID_COLUMN
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
+    """Rows to be written, sorted by key. `columns` follows the table's schema; None: not in the batch.
+
+    `starts`: the positions at which the rows of a child table begin.
+    """
+
+    tuid: U64
+    ts: I64
+    starts: Index
+    tuid_column: pa.Array
+    columns: tuple[pa.Array | None, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tuid)
+
+    def second_key(self, positions: Index) -> pa.Array:
+        """Returns the values of a composite key's second column at these positions."""
+        column = self.columns[1]
+        if column is None:
+            raise InternalError("a prepared batch lacks its key column")
+        return column.take(pa.array(positions))
+
+
+def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> PreparedRows:
+    """Checks and sorts a batch; of rows with the same key the last one wins.
+
+    Raises InvalidStatementError for unknown or missing columns, InvalidValueError for NULL keys and values that
+    don't fit the column.
+    """
+    by_name = {name: i for i, name in enumerate(batch.schema.names)}
+    unknown = [name for name in by_name if name != TUID_COLUMN and schema.get_field_index(name) < 0]
+    lacking = [name for name in [TUID_COLUMN, *schema.names[:key_columns]] if name not in by_name]
+    if unknown or lacking:
+        raise InvalidStatementError(f"the batch lacks the columns {lacking}" if lacking else
+                                    f"the table has no columns {unknown}")
+    tuid_column = _fitting(batch.column(by_name[TUID_COLUMN]), pa.uint64(), TUID_COLUMN)
+    columns = [_fitting(batch.column(by_name[field.name]), field.type, field.name) if field.name in by_name else None
+               for field in schema]
+    for name, column in [(TUID_COLUMN, tuid_column), *zip(schema.names[:key_columns], columns, strict=False)]:
+        if column.null_count:
+            raise InvalidValueError(f"the key column {name} holds NULL")
+    tuid, ts = tuids_of(tuid_column), times_of(columns[0])
+    if not strictly_ascending(tuid, ts):
+        codes = key_codes(columns[1]) if key_columns == 2 else None
+        # Positions serve as versions: of the same key the last row wins.
+        position = np.arange(len(tuid), dtype=np.uint64)
+        order = np.lexsort((ts, tuid) if codes is None else (codes, ts, tuid))
+        keep = kept_versions(tuid[order], ts[order], None if codes is None else codes[order], position[order], None)
+        rows = order[keep]
+        index = pa.array(rows)
+        tuid_column = tuid_column.take(index)
+        columns = [None if column is None else column.take(index) for column in columns]
+        tuid, ts = tuid[rows], ts[rows]
+    return PreparedRows(tuid, ts, run_starts(tuid), tuid_column, tuple(columns))
+
+
+def _fitting(column: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
+    if column.type == wanted:
+        return column
+    try:
+        return column.cast(wanted)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidValueError(f"column {name} takes {wanted}, not {column.type}: {error}") from error

@@ -1,0 +1,275 @@
+"""One storage table in memory: its runs, parts, deletes and newest times, and the verdict on rows to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.vnode.store.chunk_reader import Chunk, Found, find_newest, stored_values
+from penstock.vnode.store.delivery import Partition, Place, place_of
+from penstock.vnode.store.manifest import LastTimes, PartInfo, TableManifest
+from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
+from penstock.vnode.store.newest_times import NewestTimes
+from penstock.vnode.store.parts import PartCache
+from penstock.vnode.store.row_preparation import PreparedRows
+from penstock.vnode.store.sorted_keys import TS_MIN, U64, Bools, Index, run_stops
+from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
+from penstock.wal.record import (
+    CHANGE_COLUMN,
+    LAST_COLUMN,
+    TUID_COLUMN,
+    DeleteRecord,
+    IngestOrigin,
+    RowsRecord,
+    with_key_columns,
+)
+
+APPEND, LATE, UPDATE = 0, 1, 2
+_RECENT_TOMBSTONES = 256
+
+
+class PartHandle:
+    """A part in use. A replaced part's file is deleted only after nobody holds its handle any more."""
+
+    __slots__ = ("__weakref__", "info", "path")
+
+    def __init__(self, info: PartInfo, path: Path) -> None:
+        self.info = info
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Complete rows and the verdict: `_tuid`, all columns, and, unless all rows are appends, `change` and `last`.
+
+    `last`: the newest time of the row's table before this write.
+    """
+
+    arrays: list[pa.Array]
+    change: npt.NDArray[np.uint8] | None
+    last: npt.NDArray[np.int64] | None
+    updates: TimeRange | None
+
+
+def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, TimeRange | None]:
+    """Returns the rows of a log record as `TableState.append` takes them: without the verdict."""
+    batch = record.batch
+    names: list[str] = batch.schema.names
+    updates: TimeRange | None = None
+    arrays = batch.columns
+    if names[-1] == LAST_COLUMN:
+        updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
+        if len(updated):
+            times = arrays[1].view(pa.int64()).to_numpy()[updated]
+            updates = (int(times.min()), int(times.max()))
+        names, arrays = names[:-2], arrays[:-2]
+    fields = [batch.schema.field(name) for name in names]
+    return arrays, pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())]), record.version, updates
+
+
+class TableState:
+    """The newest state of one table in a vnode. Guarded by `TableStore.lock`."""
+
+    def __init__(self, uid: int, schema: pa.Schema, key_columns: int) -> None:
+        self.uid = uid
+        self.memtable = Memtable()
+        self.sealed: tuple[Run, ...] = ()
+        self.parts: tuple[PartHandle, ...] = ()
+        self.tombstones: tuple[Tombstone, ...] = ()
+        self.floor = 0
+        self.last_times: LastTimes | None = None
+        self.flushes_since_times = 0  # parts written since `last_times`
+        self.newest = NewestTimes()
+        self.places: dict[Partition, Place] = {}  # of ingests
+        self.stored_places: dict[Partition, Place] = {}  # as of what the parts hold
+        self._index: TombstoneIndex | None = None
+        self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
+        self.set_schema(schema, key_columns)
+
+    @classmethod
+    def stored(cls, entry: TableManifest, folder: Path) -> TableState:
+        """Returns a table as the MANIFEST has it, its parts in `folder`; without newest times and deletes."""
+        table = cls(entry.table_uid, entry.schema, entry.key_columns)
+        table.parts = tuple(PartHandle(part, folder / part.name) for part in entry.parts)
+        table.floor = entry.floor
+        table.last_times = entry.last_times
+        table.places, table.stored_places = dict(entry.places), dict(entry.places)
+        return table
+
+    def entry(self, persisted: int) -> TableManifest:
+        """Returns what the MANIFEST says of the table when it holds all rows up to version `persisted` in parts."""
+        return TableManifest(self.uid, self.schema, self.key_columns, tuple(part.info for part in self.parts),
+                             self.persisted_tombstones(persisted), self.last_times, self.floor, self.stored_places)
+
+    def persisted_tombstones(self, persisted: int) -> tuple[Tombstone, ...]:
+        """Returns the deletes that count for parts with the rows up to version `persisted`."""
+        return tuple(t for t in self.tombstones if t.dropped or t.version <= persisted)
+
+    def replay(self, record: RowsRecord | DeleteRecord) -> None:
+        """Does again what a record of the log says."""
+        if isinstance(record, RowsRecord):
+            self.append(*stored_form(record), record.batch.nbytes)
+            if record.origin is not None:
+                self.note_place(record.origin)
+        else:
+            self.delete(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
+
+    def note_place(self, origin: IngestOrigin) -> None:
+        """Keeps in mind how far an ingest is: rows of it were written."""
+        partition, place = place_of(origin)
+        self.places[partition] = place
+
+    def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
+        """Sets the columns that writes are completed to."""
+        self.schema = schema.remove_metadata()
+        self.key_columns = key_columns
+        fields = [pa.field(TUID_COLUMN, pa.uint64()), *self.schema]
+        self.wal_schema = with_key_columns(pa.schema(fields), key_columns)
+        verdict = [pa.field(CHANGE_COLUMN, pa.uint8()), pa.field(LAST_COLUMN, pa.int64())]
+        self.change_schema = with_key_columns(pa.schema([*fields, *verdict]), key_columns)
+        self.run_schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
+
+    @property
+    def key_name(self) -> str | None:
+        """The second key column of a composite key, or None."""
+        name: str | None = self.schema.names[1] if self.key_columns == 2 else None
+        return name
+
+    @property
+    def time_type(self) -> pa.DataType:
+        return self.schema.field(0).type
+
+    @property
+    def tombstone_index(self) -> TombstoneIndex:
+        """All deletes, ready to be applied; the base is kept over many deletes, since building it takes long."""
+        if self._index is None:
+            if self._base is None or len(self.tombstones) - self._base[0] > _RECENT_TOMBSTONES:
+                self._base = (len(self.tombstones), TombstoneIndex(self.tombstones))
+            count, base = self._base
+            self._index = TombstoneIndex(self.tombstones[count:], base) if count < len(self.tombstones) else base
+        return self._index
+
+    def set_tombstones(self, tombstones: Iterable[Tombstone]) -> None:
+        """Replaces the deletes."""
+        self.tombstones = tuple(tombstones)
+        self._index = self._base = None
+
+    def runs(self) -> tuple[Run, ...]:
+        """Returns all runs, oldest first."""
+        return (*self.sealed, *self.memtable.runs)
+
+    def _find_newest(self, rows: PreparedRows, positions: npt.NDArray[np.intp], cache: PartCache) -> tuple[
+            list[Chunk], Found]:
+        """Returns where the newest stored versions of the keys at `positions` are, and the chunks that this counts in.
+
+        Mostly rows are written again that are still in memory, where all is newer than in parts: these are read only
+        for the keys that aren't.
+        """
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
+        key_values = rows.second_key(positions) if self.key_columns == 2 else None
+        first, last = int(ts.min()), int(ts.max())
+        chunks = self._runs_between(first, last)
+        found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+        if not found.exists.all():
+            chunks = self.chunks(cache, np.unique(tuid), first, last)
+            found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+        return chunks, found
+
+    def _runs_between(self, first_ts: int, last_ts: int) -> list[Chunk]:
+        return [run for run in self.runs() if run.max_ts >= first_ts and run.min_ts <= last_ts]
+
+    def chunks(self, cache: PartCache, tuids: U64, first_ts: int, last_ts: int) -> list[Chunk]:
+        """Returns what may hold rows of `tuids` (sorted) in the time range, oldest parts first."""
+        found: list[Chunk] = []
+        low, high = int(tuids[0]), int(tuids[-1])
+        for part in self.parts:
+            info = part.info
+            if info.max_ts >= first_ts and info.min_ts <= last_ts and info.max_tuid >= low and info.min_tuid <= high:
+                found.extend(cache.row_groups(part.path, info, tuids, first_ts, last_ts))
+        return found + self._runs_between(first_ts, last_ts)
+
+    def decide(self, rows: PreparedRows, cache: PartCache) -> Decided:
+        """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
+        late = self._late(rows)
+        positions = np.flatnonzero(late) if late is not None else np.empty(0, np.intp)
+        partial = any(column is None for column in rows.columns)
+        if not len(positions):
+            return Decided(self._fill_nulls(rows), None, None, None)
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
+        exists = None if partial else self._exist_for_sure(rows, positions)
+        arrays: list[pa.Array]
+        if exists is None:
+            chunks, found = self._find_newest(rows, positions, cache)
+            exists = found.exists
+            place: npt.NDArray[np.int64] = np.zeros(rows.num_rows, np.int64)
+            place[positions] = np.arange(len(positions))
+            absent = np.ones(rows.num_rows, np.bool_)
+            absent[positions] = ~exists
+            arrays = [rows.tuid_column]
+            for column, field in zip(rows.columns, self.schema, strict=True):
+                if column is None:
+                    column = stored_values(chunks, found, field.name, field.type)
+                    column = column.take(pa.array(place, mask=absent))
+                arrays.append(column)
+        else:
+            arrays = self._fill_nulls(rows)
+        change = np.zeros(rows.num_rows, np.uint8)
+        change[positions] = np.where(exists, UPDATE, LATE)
+        last = np.full(rows.num_rows, TS_MIN, np.int64)
+        last[positions] = self.newest.of(tuid)
+        changed = ts[exists]
+        updates = (int(changed.min()), int(changed.max())) if len(changed) else None
+        return Decided(arrays, change, last, updates)
+
+    def _late(self, rows: PreparedRows) -> Bools | None:
+        """Returns which rows are not greater than the newest of their table; None when all are."""
+        ts, starts = rows.ts, rows.starts
+        newest = self.newest.of(rows.tuid[starts])
+        if (ts[starts] > newest).all():
+            return None
+        late: Bools = ts <= newest.repeat(run_stops(starts, len(ts)) - starts)
+        return late
+
+    def _exist_for_sure(self, rows: PreparedRows, positions: npt.NDArray[np.intp]) -> Bools | None:
+        """Returns all-true when every late row rewrites its table's newest row, which is known to be there."""
+        if self.key_columns != 1:
+            return None
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
+        if not (self.newest.of(tuid) == ts).all() or not self.newest.are_certain(tuid).all():
+            return None
+        return np.ones(len(positions), np.bool_)
+
+    def _fill_nulls(self, rows: PreparedRows) -> list[pa.Array]:
+        return [rows.tuid_column, *(pa.nulls(rows.num_rows, field.type) if column is None else column
+                                    for column, field in zip(rows.columns, self.schema, strict=True))]
+
+    def wal_batch(self, decided: Decided) -> pa.RecordBatch:
+        """Returns the rows as the log holds them."""
+        if decided.change is None:
+            return pa.RecordBatch.from_arrays(decided.arrays, schema=self.wal_schema)
+        verdict = [pa.array(decided.change), pa.array(decided.last)]
+        return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=self.change_schema)
+
+    def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
+               nbytes: int, starts: Index | None = None) -> None:
+        """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns.
+
+        `nbytes`: about what they take. `starts`: where the rows of each child table begin, if that is known.
+        """
+        versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
+        run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
+        self.memtable.append(run, nbytes)
+        self.newest.written(*newest_times(run.tuid, run.ts, starts))
+
+    def delete(self, tombstone: Tombstone) -> None:
+        """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
+        self.tombstones = (*self.tombstones, tombstone)
+        self._index = None
+        self.newest.deleted(tombstone.tuids)
+        if tombstone.dropped and tombstone.tuids is not None:
+            self.newest.forget(tombstone.tuids)

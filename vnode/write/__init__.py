@@ -1,0 +1,4 @@
+"""Writing a store: records applied, flushed, compacted; definitions, children moved, the log kept.
+
+Imports of this part: read and store.
+"""

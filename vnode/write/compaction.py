@@ -1,0 +1,135 @@
+"""The compaction of a vnode: parts of like size are merged, and rows that nobody can see any more are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.common.errors import StorageError
+from penstock.vnode.store.manifest import PartInfo
+from penstock.vnode.store.memtable import TimeRange, join_ranges
+from penstock.vnode.store.merging import in_key_order
+from penstock.vnode.store.part_writing import resolved, rows_in, write_parts
+from penstock.vnode.store.parts import MAX_PART_ROWS, PartReader
+from penstock.vnode.store.table_state import PartHandle, TableState
+from penstock.vnode.store.table_store import TableStore
+from penstock.vnode.store.tombstone_files import TombstoneFiles
+from penstock.vnode.store.tombstones import Tombstone
+
+_TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
+_MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
+_MERGED_BYTES = 64 << 20  # held of the parts that are being merged
+
+
+class Compactor:
+    """Merges parts table by table. Takes the store's locks; parts are read and written under `manifest_lock` alone."""
+
+    def __init__(self, store: TableStore, tombstone_files: TombstoneFiles) -> None:
+        self._store = store
+        self._tombstone_files = tombstone_files
+
+    def compact(self, *, full: bool = False) -> int:
+        """Merges what is worth it, or with `full` all parts of each table; returns how many parts were replaced.
+
+        Raises StorageError, CorruptionError; then nothing has changed.
+        """
+        replaced = 0
+        with self._store.manifest_lock:
+            with self._store.lock:
+                self._store.require_writable()
+                tables = list(self._store.tables.values())
+            for table in tables:
+                chosen = list(table.parts) if full else self._choose(table)
+                if len(chosen) > 1 or (chosen and _improvable(table, chosen[0])):
+                    self._merge(table, chosen)
+                    replaced += len(chosen)
+                self._drop_applied_tombstones(table)
+        return replaced
+
+    def _choose(self, table: TableState) -> list[PartHandle]:
+        tiers: dict[int, list[PartHandle]] = {}
+        for part in table.parts:
+            if part.info.rows < MAX_PART_ROWS // 2:
+                tiers.setdefault(max(part.info.rows, 1).bit_length() // _TIER_BITS, []).append(part)
+        chosen: list[PartHandle] = []
+        for tier in sorted(tiers):
+            chosen += tiers[tier]
+            # Only a full tier is merged, or the same rows would be written again and again; strays below come along.
+            if len(tiers[tier]) >= self._store.options.compact_min_parts:
+                return chosen
+        if len(table.tombstones) > _MAX_TOMBSTONES:
+            return [part for part in table.parts if _improvable(table, part)]
+        return []
+
+    def _merge(self, table: TableState, chosen: Sequence[PartHandle]) -> None:
+        store = self._store
+        with store.lock:
+            horizon = store.horizon(store.persisted)
+            tombstones = table.persisted_tombstones(store.persisted)
+        readers = [PartReader(part.path, part.info) for part in chosen]
+        names = dict.fromkeys(name for part in chosen for name in part.info.columns)
+        types = {f.name: f for reader in readers for f in reader.schema}
+        fields = [types[name] for name in names]
+        updates = join_ranges([part.info.updates for part in chosen])
+        unique = updates is None
+        rows = (piece for runs in in_key_order([reader.row_groups() for reader in readers], _MERGED_BYTES)
+                for piece in resolved(runs, fields, table.key_name, tombstones, horizon, unique=unique))
+        if updates is not None and not _older_elsewhere(table, chosen, updates, horizon):
+            updates = None
+        self._install(table, chosen, write_parts(store, table, rows, horizon, updates), horizon)
+
+    def _install(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle], horizon: int) -> None:
+        """Makes the merged parts valid instead of the old ones, in the MANIFEST and in memory."""
+        store = self._store
+        with store.lock:
+            before = table.parts, table.floor
+            table.parts = (*(part for part in table.parts if part not in old), *new)
+            if rows_in(new) < rows_in(old):
+                table.floor = max(table.floor, horizon)
+            try:
+                store.save()
+            except StorageError:
+                table.parts, table.floor = before
+                store.files.replace_parts(table.uid, new)
+                raise
+            store.files.replace_parts(table.uid, old, new)
+
+    def _drop_applied_tombstones(self, table: TableState) -> None:
+        """Forgets deletes that no file, valid or replaced, needs any more."""
+        store = self._store
+        with store.lock:
+            replaced = store.files.replaced_parts(table.uid)
+            if replaced is None:
+                return
+            infos = [*(part.info for part in table.parts), *replaced]
+            horizon = store.horizon(store.persisted)
+            needed = tuple(t for t in table.tombstones if t.version > horizon or _hides_rows_of(t, infos))
+            if needed == table.tombstones:
+                return
+            before = table.tombstones
+            table.set_tombstones(needed)
+            try:
+                store.save()
+            except StorageError:
+                table.set_tombstones(before)
+                raise
+        self._tombstone_files.publish(table)
+
+
+def _improvable(table: TableState, part: PartHandle) -> bool:
+    """Tells whether a part may have rows that nobody can see."""
+    info = part.info
+    return info.updates is not None or any(
+        t.version > max(info.purged_version, info.min_version) and t.touches(info.min_ts, info.max_ts)
+        for t in table.tombstones)
+
+
+def _older_elsewhere(table: TableState, chosen: Sequence[PartHandle], updates: TimeRange, horizon: int) -> bool:
+    """Tells whether a key in the range of updates may still exist in another part, or twice in the new one."""
+    if any(p.info.min_ts <= updates[1] and p.info.max_ts >= updates[0] for p in table.parts if p not in chosen):
+        return True
+    return horizon < max((p.info.max_version for p in chosen), default=0)
+
+
+def _hides_rows_of(tombstone: Tombstone, infos: Sequence[PartInfo]) -> bool:
+    return any(info.min_version < tombstone.version and info.purged_version < tombstone.version
+               and tombstone.touches(info.min_ts, info.max_ts) for info in infos)

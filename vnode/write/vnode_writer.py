@@ -1,0 +1,107 @@
+"""The writes of a vnode: rows, deletes and what else goes into the log get their version and reach the memtable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.store.row_preparation import PreparedRows, prepare
+from penstock.vnode.store.table_state import TableState
+from penstock.vnode.store.table_store import TableStore
+from penstock.vnode.store.tombstones import Tombstone
+from penstock.wal.writer import Ticket
+
+_STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
+
+
+class VnodeWriter:
+    """Puts records into log and tables in the same order: both under the store's `lock`, which orders all writes.
+
+    What can be done before is done without the lock, and commits wait outside of it: writers that come meanwhile are
+    written by one of them as one group (see `WalWriter`).
+    """
+
+    def __init__(self, store: TableStore, flush: Callable[[], None]) -> None:
+        """`flush` is called without `lock` by a writer that finds the memtable far too full."""
+        self._store = store
+        self._wal = store.wal
+        self._flush = flush
+
+    def write(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None,
+              delivery: IngestDelivery | None) -> int:
+        """Upserts rows; see `Vnode.write`."""
+        store = self._store
+        table = store.table(table_uid)
+        if batch.num_rows == 0:
+            return self._wal.acknowledged_version
+        schema = table.schema
+        rows = prepare(batch, schema, table.key_columns)
+        with store.lock:
+            store.require_writable()
+            table = store.table(table_uid)
+            again = delivery is not None and not delivery.is_new_to(table.places)
+            if delivery is not None and again:
+                batch, delivery = delivery.cut(batch, table.places)
+            if again or table.schema is not schema:
+                rows = prepare(batch, table.schema, table.key_columns)
+            ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
+            stalled = table.memtable.num_bytes > _STALL_FACTOR * store.options.memtable_bytes
+        if ticket is None:
+            # Whoever has written these rows may still wait for the log.
+            self._wal.commit_all()
+            return self._wal.acknowledged_version
+        self._wal.commit(ticket)
+        if stalled:
+            self._flush()
+        return ticket.version
+
+    def _enqueue(self, table: TableState, rows: PreparedRows, ingest_time_ms: int | None,
+                 delivery: IngestDelivery | None) -> Ticket:
+        """Puts rows into the memtable and on their way into the log."""
+        decided = table.decide(rows, self._store.cache)
+        now = self._store.clock.now_ms() if ingest_time_ms is None else ingest_time_ms
+        origin = None if delivery is None else delivery.origin
+        ticket = self._wal.enqueue_rows(table.uid, table.wal_batch(decided), now, origin)
+        table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size, rows.starts)
+        if origin is not None:
+            table.note_place(origin)
+        return ticket
+
+    def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
+        """Deletes rows; see `Vnode.delete`."""
+        store = self._store
+        uids = None if tuids is None else tuple(sorted(set(tuids)))
+        with store.lock:
+            store.require_writable()
+            table = store.table(table_uid)
+            ticket = self._wal.enqueue_delete(table_uid, uids, first_ts, last_ts, store.clock.now_ms())
+            if first_ts <= last_ts and (uids is None or uids):
+                table.delete(Tombstone(ticket.version, uids, first_ts, last_ts))
+        self._wal.commit(ticket)
+        return ticket.version
+
+    def write_meta(self, body: dict[str, Any]) -> int:
+        """Writes a META record; returns its version."""
+        with self._store.lock:
+            self._store.require_writable()
+            ticket = self._wal.enqueue_meta(body, self._store.clock.now_ms())
+        self._wal.commit(ticket)
+        return ticket.version
+
+    def write_time_mark(self, writer: str, ts_ms: int) -> int:
+        """Writes a TIME_MARK record; returns its version."""
+        with self._store.lock:
+            self._store.require_writable()
+            ticket = self._wal.enqueue_time_mark(writer, ts_ms, self._store.clock.now_ms())
+        self._wal.commit(ticket)
+        return ticket.version
+
+    def forget_ingest(self, ingest: int) -> None:
+        """Forgets how far an ingest is in its partitions."""
+        with self._store.lock:
+            for table in self._store.tables.values():
+                for partition in [one for one in table.places if one[0] == ingest]:
+                    del table.places[partition]
