@@ -16,4 +16,4 @@ def sound(spoilt: pa.Array) -> pa.Array:
     return pa.array([1] * len(spoilt), pa.int32())
 
 
-SOUND = UserFunction("sound", False, (BIGINT,), INT, "failing_functions:sound", 1, 1, 7)
+SOUND = UserFunction("sound", False, (BIGINT,), INT, "kits.streams.failing_functions:sound", 1, 1, 7)

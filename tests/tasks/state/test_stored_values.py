@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -85,11 +89,25 @@ LISTS = np.empty(2, object)
 LISTS[0] = np.arange(3.0)
 
 
+@contextmanager
+def named_as_then(kind: type, module: str, name: str) -> Iterator[None]:
+    """Lets a class be pickled by the name that it had when pickles were written."""
+    now = kind.__module__, kind.__qualname__
+    kind.__module__, kind.__qualname__ = module, name
+    try:
+        with patch.dict(sys.modules, {module: cast(ModuleType, SimpleNamespace(**{name: kind}))}):
+            yield
+    finally:
+        kind.__module__, kind.__qualname__ = now
+
+
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_values_of_format_1_are_read(protocol: int) -> None:
     """All that versions before wrote: keys, slots, chunks of windows, carries, rows that were left out."""
     def again(value: Any) -> Any:
-        return old_pickles.read(pickle.dumps(value, protocol=protocol), "it")
+        with (named_as_then(Carry, "penstock.tasks.segments", "Carry"),
+              named_as_then(LeftOutRow, "penstock.tasks.messages", "LeftOutRow")):
+            return old_pickles.read(pickle.dumps(value, protocol=protocol), "it")
 
     for plain in ((3, ("a", None, 1.5, 2**63, True, b"x", Decimal("-3.25"))), -5, {7: (1, "a", None)}):
         assert again(plain) == plain
