@@ -60,6 +60,20 @@ def test_names_in_code_font_exist(path: Path) -> None:
             raise AssertionError(f"{path.name} names {name}, which doesn't exist") from error
 
 
+@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "CHANGELOG.md"], ids=lambda path: path.name)
+def test_paths_in_code_font_exist(path: Path) -> None:
+    """Where a page names a file or a folder of ours, it is there."""
+    parts = "common|sql|planner|wal|vnode|tasks|mnode|shell|tests|scripts|bench|examples|docs|conf"
+    for name in re.findall(rf"`((?:{parts})/[a-z_][\w./]*)`", path.read_text("utf-8")):
+        assert (ROOT / name).exists(), f"{path.name} names {name}, which doesn't exist"
+
+
+def test_every_page_is_in_the_index() -> None:
+    """docs/README.md leads to each page."""
+    linked = set(re.findall(r"\]\((\w+\.md)", page("docs/README.md")))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
 @pytest.mark.parametrize(("name", "least"), [("life_of_a_row", 10), ("life_of_a_stream", 9)])
 def test_lives_name_a_function_at_each_step(name: str, least: int) -> None:
     """Each numbered step says where it happens, from the user's text to the end."""
