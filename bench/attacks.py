@@ -247,7 +247,7 @@ def under(folder: Path, phase: Phase, attacks: Sequence[str], schedule: Schedule
         for n in range(_STREAMS):
             node.execute(f"CREATE STREAM s{n} TRIGGER AT_ONCE INTO o{n} AS SELECT ts, v FROM m PARTITION BY tbname")
         node.wait_running()
-        watched = {stream.id for stream in node.engine.catalog.streams()}
+        watched = {stream.id for stream in node.engine.catalog.streams.all()}
         ports = tuple(info.port for info in node.engine.activity.ports() if info.purpose != "HTTP")
         states = _States(node)
         attackers = _Attackers(attacks, Target(http_port, ports), seconds)

@@ -83,7 +83,7 @@ def beside(folder: Path, phase: Phase, tenth: str, schedule: Schedule, seconds: 
             node.execute(f"CREATE STREAM s{n} TRIGGER AT_ONCE INTO o{n} AS {_STREAMS['tame']}")
         node.execute(f"CREATE STREAM tenth {_OPTIONS[tenth]} INTO o AS {_STREAMS[tenth]}")
         node.wait_running()
-        watched = {stream.id for stream in node.engine.catalog.streams() if stream.name != "tenth"}
+        watched = {stream.id for stream in node.engine.catalog.streams.all() if stream.name != "tenth"}
         stop = threading.Event()
         hog = threading.Thread(target=_feed_hog, args=(node, stop), daemon=True)
         if tenth != "tame":

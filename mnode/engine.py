@@ -34,9 +34,10 @@ from penstock.mnode.access.audit_log import Audit, object_of, words_of
 from penstock.mnode.access.logins import Logins
 from penstock.mnode.access.roles import OWNER, Identity, Need, insert_needs, lines_needs, require, require_needs
 from penstock.mnode.access.session import Result, SessionState, text_result
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import require_catalog, require_current
 from penstock.mnode.catalog.catalog_copies import CatalogKeeper
-from penstock.mnode.catalog.catalog_store import Catalog, PauseCause
+from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.catalog.directory_format import check_format, ensure_format
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.catalog.system_schema import INFORMATION_SCHEMA
@@ -255,7 +256,7 @@ class Engine:
             self._ingests.start_all()
             self._watch_replacements()
             rest = Rest(self, self.logins, config.timezone, config.request_size_max)
-            for door in open_doors(config, self.overview, rest, self.logins, self.catalog):
+            for door in open_doors(config, self.overview, rest, self.logins, self.catalog.users):
                 undo.callback(door.close)
                 self.activity.port_opened(door.port, "HTTP", door.counts)
             self._undo = undo.pop_all()
@@ -306,7 +307,7 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
-        self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime,
+        self.logins = Logins(catalog.users, clock, secrets.token_bytes, self.config.token_lifetime,
                              self.config.trust_loopback, self.audit)
         self._queries = Queries(
             catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), self.activity, directory,
@@ -690,7 +691,7 @@ class Engine:
             self._streams.note_paused(stream_id, cause)
 
     def _settle(self, stream_id: int) -> None:
-        ingest = self.catalog.ingest_by_id(stream_id)
+        ingest = self.catalog.ingests.by_id(stream_id)
         if ingest is not None:
             self._ingests.settle(ingest)
         else:

@@ -24,7 +24,7 @@ from penstock.common.tls import Tls, tls_of
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.login_throttle import LoginGate
 from penstock.mnode.access.roles import OWNER, Identity
-from penstock.mnode.catalog.catalog_store import UserRecord
+from penstock.mnode.catalog.catalog_records import UserRecord
 
 _log = logger(__name__)
 _TOKEN_BYTES = 32
@@ -37,12 +37,12 @@ _NOBODY = PasswordHash(bytes(SALT_BYTES).hex(), bytes(32).hex())
 class UsersView(Protocol):
     """The users as they are now."""
 
-    def user(self, name: str) -> UserRecord | None: ...
+    def named(self, name: str) -> UserRecord | None: ...
 
-    def users(self) -> Collection[UserRecord]: ...
+    def all(self) -> Collection[UserRecord]: ...
 
     @property
-    def users_lost(self) -> bool: ...
+    def are_lost(self) -> bool: ...
 
 
 class LoginNotes(Protocol):
@@ -140,7 +140,7 @@ class Logins:
     def login(self, user: str, password: str, address: str = "") -> Token:
         """Returns a new token. Raises UnauthenticatedError or LoginDelayedError."""
         identity = self.check(user, password, address)
-        record = self._users.user(identity.name)
+        record = self._users.named(identity.name)
         return self._new_token(identity.name, record.password if record is not None else None)
 
     def login_owner(self) -> Token:
@@ -169,7 +169,7 @@ class Logins:
             raise UnauthenticatedError("this token has expired", hint="log in again")
         if grant.user is None:
             return OWNER
-        user = self._users.user(grant.user)
+        user = self._users.named(grant.user)
         if user is None or user.password != grant.password:
             raise UnauthenticatedError("this token is not valid any more", hint="log in again")
         return _identity(user)
@@ -182,7 +182,7 @@ class Logins:
         if self._lets_everybody_in():
             return OWNER
         self._check_users()
-        record = self._users.user(user)
+        record = self._users.named(user)
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if record is not None and self._was_right(record, digest):
             return _identity(record)
@@ -194,12 +194,12 @@ class Logins:
         return _identity(record)
 
     def _lets_everybody_in(self) -> bool:
-        return self._trusting and not self._users.users() and not self._users.users_lost
+        return self._trusting and not self._users.all() and not self._users.are_lost
 
     def _check_users(self) -> None:
-        if self._users.users():
+        if self._users.all():
             return
-        if self._users.users_lost:
+        if self._users.are_lost:
             raise UnauthenticatedError(
                 "the users were lost with the catalog, so nobody may connect",
                 hint="create one on this machine: CREATE USER, at the server's socket, or with penstock -d DATA")
@@ -243,7 +243,7 @@ class Logins:
 
 def check_host(host: str, users: UsersView) -> None:
     """Raises ConfigError if a server must not listen on `host`: without users only this machine may reach it."""
-    if not users.users() and not is_loopback(host):
+    if not users.all() and not is_loopback(host):
         raise ConfigError(f"there are no users, so the server must not listen on {host}, where others reach it",
                           hint="CREATE USER admin PASS '...' ROLE admin, or listen on 127.0.0.1")
 
@@ -251,7 +251,7 @@ def check_host(host: str, users: UsersView) -> None:
 def tls_for_clients(config: Config, users: UsersView) -> Tls | None:
     """Returns the TLS that a server for clients speaks on `host`, or None. Raises ConfigError; see `check_host`."""
     check_host(config.host, users)
-    if config.trust_loopback and not users.users():
+    if config.trust_loopback and not users.all():
         _log.warning("trustLoopback is set and there are no users: every account of this machine may do everything")
     tls = tls_of(config)
     if tls is None and not is_loopback(config.host):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.access.audit_log import words_of
-from penstock.mnode.catalog.catalog_store import IngestRecord, StreamRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
 from penstock.sql.schema import Table
@@ -60,16 +60,6 @@ OWNER = Identity("root", "admin")
 """Who opens the data directory itself, or reaches the socket in it; and everybody where no login is asked for."""
 
 
-class Names(Protocol):
-    """What rights must know of the catalog."""
-
-    def table(self, database: str, name: str, /) -> Table | None: ...
-
-    def table_by_uid(self, uid: int, /) -> Table | None: ...
-
-    def stream(self, name: str, /) -> StreamRecord | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Need:
     """What a statement takes: a privilege on an object, or, without one, any privilege on it, a database say."""
@@ -85,7 +75,7 @@ class Need:
         return rights.touch(self.on)
 
 
-def require(identity: Identity, statement: Statement, database: str | None, names: Names) -> None:
+def require(identity: Identity, statement: Statement, database: str | None, catalog: Catalog) -> None:
     """Raises PermissionDeniedError unless the identity may execute a statement where `database` is in use.
 
     One's own password is anybody's to change.
@@ -97,7 +87,7 @@ def require(identity: Identity, statement: Statement, database: str | None, name
     what = words_of(statement)
     if _names_a_file(statement):
         _refuse_role(identity, "a statement with a file of the engine's machine")
-    wanted = needs(statement, database, names)
+    wanted = needs(statement, database, catalog)
     if wanted is None:
         _refuse_role(identity, what)
     else:
@@ -121,11 +111,11 @@ def _refuse_role(identity: Identity, what: str) -> None:
                                 hint=f"an admin can change that: ALTER USER {identity.name} ROLE admin")
 
 
-def needs(statement: Statement, database: str | None, names: Names) -> Iterator[Need] | None:
+def needs(statement: Statement, database: str | None, catalog: Catalog) -> Iterator[Need] | None:
     """Yields what a statement takes; None: the role admin. Tables without a database, in no database, take nothing:
     they can't be found either.
     """
-    finder = _Finder(database, names)
+    finder = _Finder(database, catalog)
     match statement:
         case Select() | SetOperation():
             return finder.of_query(statement)
@@ -150,14 +140,14 @@ def needs(statement: Statement, database: str | None, names: Names) -> Iterator[
     return None
 
 
-def looks_inside(query: Query, database: str | None, names: Names) -> bool:
+def looks_inside(query: Query, database: str | None, catalog: Catalog) -> bool:
     """Tells whether a query reads system tables at most: it takes nothing then."""
-    return next(_Finder(database, names).of_query(query), None) is None
+    return next(_Finder(database, catalog).of_query(query), None) is None
 
 
-def insert_needs(name: Name, database: str | None, names: Names) -> Iterator[Need]:
+def insert_needs(name: Name, database: str | None, catalog: Catalog) -> Iterator[Need]:
     """Yields what it takes to insert rows into a table without a statement."""
-    return _Finder(database, names).of_table(name, "write")
+    return _Finder(database, catalog).of_table(name, "write")
 
 
 def lines_needs(database: str) -> Iterator[Need]:
@@ -165,24 +155,24 @@ def lines_needs(database: str) -> Iterator[Need]:
     return iter([Need(GrantObject("table", None, database), "write")])
 
 
-def stream_needs(record: StreamRecord, names: Names) -> Iterator[Need]:
+def stream_needs(record: StreamRecord, catalog: Catalog) -> Iterator[Need]:
     """Yields what it takes to see how a stream is: its tables may be read. What it reads or writes outside may not."""
     for uid in (*record.source_uids, record.target_uid):
-        table = names.table_by_uid(uid)  # None: its results leave Penstock
+        table = catalog.table_by_uid(uid)  # None: its results leave Penstock
         if table is not None:
             yield Need(_object_of(table), "read")
 
 
-def ingest_needs(record: IngestRecord, names: Names) -> Iterator[Need]:
+def ingest_needs(record: IngestRecord, catalog: Catalog) -> Iterator[Need]:
     """Yields what it takes to see how an ingest is."""
-    table = names.table_by_uid(record.target_uid)
+    table = catalog.table_by_uid(record.target_uid)
     if table is not None:
         yield Need(_object_of(table), "read")
 
 
-def table_object(database: str, name: str, names: Names) -> GrantObject:
+def table_object(database: str, name: str, catalog: Catalog) -> GrantObject:
     """Returns what rights on a table are rights on: of a child table it is the super table."""
-    table = names.table(database, name)
+    table = catalog.table(database, name)
     return GrantObject("table", name, database) if table is None else _object_of(table)
 
 
@@ -195,12 +185,12 @@ class _Finder:
     """Finds what statements take, where `database` is in use."""
 
     database: str | None
-    names: Names
+    catalog: Catalog
 
     def of_table(self, name: Name, privilege: Privilege | None) -> Iterator[Need]:
         database = name.database or self.database
         if database is not None and database not in SYSTEM_DATABASES:
-            yield Need(table_object(database, name.name, self.names), privilege)
+            yield Need(table_object(database, name.name, self.catalog), privilege)
 
     def of_database(self, name: str | None) -> Iterator[Need]:
         if name is not None and name not in SYSTEM_DATABASES:
@@ -248,14 +238,14 @@ class _Finder:
 
     def _of_target(self, target: InsertTarget) -> Iterator[Need]:
         database = target.name.database or self.database
-        known = database is not None and self.names.table(database, target.name.name) is not None
+        known = database is not None and self.catalog.table(database, target.name.name) is not None
         name = target.name if known or target.using is None else target.using
         yield from self.of_table(Name(name.name, name.database or database), "write")
 
     def of_stream(self, name: str) -> Iterator[Need]:
-        record = self.names.stream(name)
+        record = self.catalog.streams.named(name)
         if record is not None:
-            yield from stream_needs(record, self.names)
+            yield from stream_needs(record, self.catalog)
 
     def of_show(self, statement: Show) -> Iterator[Need]:
         """Yields what it takes to be shown one thing; lists have what may be seen."""

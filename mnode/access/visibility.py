@@ -5,10 +5,10 @@ here is an admin's; those of ADMINS are so for good.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from penstock.mnode.access.roles import Names, ingest_needs, stream_needs, table_object
-from penstock.mnode.catalog.catalog_store import IngestRecord
+from penstock.mnode.access.roles import ingest_needs, stream_needs, table_object
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.system_schema import DATABASES
 from penstock.sql.rights import GrantObject
 from penstock.sql.schema import Session
@@ -35,13 +35,7 @@ OF_READERS_OF_ALL: Collection[str] = frozenset({"ins_stream_workers"})
 ADMINS: Collection[str] = frozenset({"ins_orphans", "ins_audit"})
 
 
-class Objects(Names, Protocol):
-    """What must be known of the catalog."""
-
-    def ingest(self, name: str, /) -> IngestRecord | None: ...
-
-
-def sight(table: str, reader: Session, objects: Objects) -> Callable[[Row], bool]:
+def sight(table: str, reader: Session, catalog: Catalog) -> Callable[[Row], bool]:
     """Returns the test whether `reader` sees a row of a system table."""
     rights = reader.rights
     if table in EVERYBODY or (table in OF_READERS_OF_ALL and rights.by_role("read")):
@@ -58,7 +52,7 @@ def sight(table: str, reader: Session, objects: Objects) -> Callable[[Row], bool
         column, touches = OF_TABLES[table], table != "ins_tags"
 
         def sees(row: Row) -> bool:
-            on = _object(row, column, objects)
+            on = _object(row, column, catalog)
             return row["db_name"] in DATABASES or (rights.touch(on) if touches else rights.allow("read", on))
 
         return sees
@@ -66,22 +60,22 @@ def sight(table: str, reader: Session, objects: Objects) -> Callable[[Row], bool
         return lambda row: True
     if table in OF_STREAMS:
         return _by_name("stream_name", lambda name: (
-            (stream := objects.stream(name)) is not None
-            and all(need.met_by(rights) for need in stream_needs(stream, objects))))
+            (stream := catalog.streams.named(name)) is not None
+            and all(need.met_by(rights) for need in stream_needs(stream, catalog))))
     if table in OF_INGESTS:
         return _by_name("ingest_name", lambda name: (
-            (ingest := objects.ingest(name)) is not None
-            and all(need.met_by(rights) for need in ingest_needs(ingest, objects))))
+            (ingest := catalog.ingests.named(name)) is not None
+            and all(need.met_by(rights) for need in ingest_needs(ingest, catalog))))
     if table in OF_CONNECTIONS:
         return lambda row: rights.touch(GrantObject("connection", row["name"]))
     return lambda row: False
 
 
-def _object(row: Row, column: str, objects: Objects) -> GrantObject:
+def _object(row: Row, column: str, catalog: Catalog) -> GrantObject:
     """Returns what rights on a row's table are rights on."""
     if row.get("stable_name"):
         return GrantObject("table", row["stable_name"], row["db_name"])
-    return table_object(row["db_name"], row[column], objects)
+    return table_object(row["db_name"], row[column], catalog)
 
 
 def _by_name(column: str, test: Callable[[str], bool]) -> Callable[[Row], bool]:

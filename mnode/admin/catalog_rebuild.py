@@ -14,8 +14,11 @@ import pyarrow.parquet as pq
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths, numbered
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copies import copies, read_copy
-from penstock.mnode.catalog.catalog_store import FIRST_UID, Catalog, Entry, Rebuilt, stable_vgroup, write_entries
+from penstock.mnode.catalog.catalog_records import Rebuilt
+from penstock.mnode.catalog.catalog_store import FIRST_UID, Entry, write_entries
+from penstock.mnode.catalog.schema_repository import stable_vgroup
 from penstock.mnode.catalog.vnode_descriptions import Description, read_description
 from penstock.mnode.dnode.view_keeper import stored_tag
 from penstock.sql.schema import ChildTable, Database, Table, TagValue

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
 from penstock.mnode.access.session import Result, SessionState
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import find_table
 from penstock.mnode.coordinator.task_settings import functions_directory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
@@ -110,7 +110,7 @@ class DryRun:
         config = {"udfDir": str(self._functions_directory)}
         with self._open_bed(session.time_zone, session.now_ms, config) as sandbox:
             for function in {call.function for call in plan.functions}:
-                sandbox.engine.catalog.create_function(function, replacing=False)
+                sandbox.engine.catalog.functions.create(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)
             target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.source_text)
             if target is not None and target.database == database.name:

@@ -45,7 +45,8 @@ from penstock.mnode.admin.dump_manifest import (
     DumpUser,
 )
 from penstock.mnode.catalog.catalog_codec import function_to_json
-from penstock.mnode.catalog.catalog_store import CatalogFile, ConnectionRecord, IngestRecord, StreamRecord, UserRecord
+from penstock.mnode.catalog.catalog_reader import CatalogReader
+from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord, UserRecord
 from penstock.mnode.query.detached_table import TBNAME, Bounds, OutsideTable
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.show.show_statements import create_database_statement
@@ -143,7 +144,7 @@ class Dump:
 
     def _schema(self) -> _Schema:
         wanted = self._options.databases
-        with closing(CatalogFile(self._paths.catalog)) as catalog:
+        with closing(CatalogReader.of_other_process(self._paths.catalog)) as catalog:
             every = catalog.databases()
             names = [database.name for database in every]
             for name in wanted:
@@ -186,7 +187,7 @@ class Dump:
     def _database(self, number: int, database: Database) -> DumpDatabase:
         # The catalog knows a child table before the log has rows of it: read behind the cut, it knows all of them.
         cut = tuple((vgroup_id, self._vnode(vgroup_id).acknowledged_version()) for vgroup_id in database.vgroup_ids)
-        with closing(CatalogFile(self._paths.catalog)) as catalog:
+        with closing(CatalogReader.of_other_process(self._paths.catalog)) as catalog:
             tables = [(table, list(catalog.children(table.uid)) if table.kind == "super" else [])
                       for table in catalog.tables(database.name)]
         folder = f"{number:03d}_{_safe(database.name)}"

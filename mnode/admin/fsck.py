@@ -15,8 +15,9 @@ from penstock.common.errors import CorruptionError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.admin.catalog_rebuild import rebuild_catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import orphans, require_catalog, require_current
-from penstock.mnode.catalog.catalog_store import Catalog, StreamRecord, Unfinished
+from penstock.mnode.catalog.catalog_records import StreamRecord, Unfinished
 from penstock.mnode.catalog.directory_format import check_format, ensure_format
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.dnode.vnode_storage import storage_schema
@@ -97,9 +98,9 @@ class Fsck:
             ensure_format(self._fs, self._paths)
             report.repairs.append(Repair(self._paths.format, "it was written"))
         try:
-            report.catalog_entries = (len(catalog.databases()) + len(catalog.streams()) + len(catalog.functions())
-                                      + len(catalog.connections()))
-            for stream_id, problem in catalog.damaged_streams.items():
+            report.catalog_entries = sum(map(len, (
+                catalog.databases(), catalog.streams.all(), catalog.functions.all(), catalog.connections.all())))
+            for stream_id, problem in catalog.streams.damaged.items():
                 report.damages.append(Damage(
                     "catalog", self._paths.catalog, problem, f"stream {stream_id:x} is not known any more; its state "
                     "and results are kept, everything else works", "restore the folder catalog from a copy, or create "
@@ -107,7 +108,7 @@ class Fsck:
             for database in catalog.databases():
                 for vgroup_id in database.vgroup_ids:
                     self._check_vnode(catalog, database, vgroup_id)
-            for stream in catalog.streams():
+            for stream in catalog.streams.all():
                 self._check_stream(stream)
             self._check_orphans(catalog)
             self._check_views()
@@ -189,7 +190,7 @@ class Fsck:
         report, directory = self._report, self._paths.vnode(vgroup_id)
         what = f"vnode {vgroup_id} of {database.name}"
         if not directory.is_dir():
-            if Unfinished("make_vnode", vgroup_id) not in catalog.unfinished("make_vnode"):
+            if Unfinished("make_vnode", vgroup_id) not in catalog.unfinished.of_kind("make_vnode"):
                 report.damages.append(Damage(
                     "vnode", directory, "it is missing", f"the rows of database {database.name} that it has can't be "
                     "read", f"restore it from a copy, or DROP DATABASE {database.name}", vgroup_id=vgroup_id))

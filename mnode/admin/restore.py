@@ -36,7 +36,7 @@ from penstock.mnode.admin.dump_manifest import (
     read_manifest,
 )
 from penstock.mnode.catalog.catalog_codec import function_from_json
-from penstock.mnode.catalog.catalog_store import AskedStream, ConnectionRecord, IngestRecord, PauseCause, StreamRecord
+from penstock.mnode.catalog.catalog_records import AskedStream, ConnectionRecord, IngestRecord, PauseCause, StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.coordinator.task_settings import functions_directory
 from penstock.mnode.engine import Engine
@@ -180,24 +180,24 @@ class Restore:
         except UserFunctionError as error:
             raise UserFunctionError(
                 error.message, hint=f"bring its code into {directory}, and CREATE FUNCTION") from error
-        engine.catalog.create_function(replace(function, uid=0), replacing=False)
+        engine.catalog.functions.create(replace(function, uid=0), replacing=False)
 
     def _restore_connection(self, engine: Engine, dumped: DumpConnection) -> None:
         connection = Connection(dumped.name, dumped.kind, dumped.options)
-        known = engine.catalog.connection(dumped.name)
+        known = engine.catalog.connections.record(dumped.name)
         if known is None:
-            engine.catalog.put_connection(ConnectionRecord(connection, dumped.created_ms))
+            engine.catalog.connections.put(ConnectionRecord(connection, dumped.created_ms))
         elif replace(known.connection, version=connection.version) != connection:
             raise AlreadyExistsError(f"connection {dumped.name} exists already with other options, and keeps them")
 
     def _restore_ingest(self, engine: Engine, dumped: DumpIngest) -> None:
         text = with_databases(dumped.text, self._renames)
-        existing = engine.catalog.ingest(dumped.name)
+        existing = engine.catalog.ingests.named(dumped.name)
         if existing is not None and existing.text == text and self._resume:
             return
         target = self._target(engine, dumped.target)
         paused = dumped.wanted == "running"
-        engine.catalog.create_ingest(IngestRecord(
+        engine.catalog.ingests.create(IngestRecord(
             0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
             dumped.time_zone, target.uid, dumped.connection, dumped.created_ms, dumped.tasks,
             None if dumped.dlq is None else (self.new_name(dumped.dlq[0]), dumped.dlq[1]),
@@ -213,7 +213,7 @@ class Restore:
 
     def _restore_stream(self, engine: Engine, dumped: DumpStream) -> None:
         text = restored_text(with_databases(dumped.text, self._renames), dumped)
-        existing = engine.catalog.stream(dumped.name)
+        existing = engine.catalog.streams.named(dumped.name)
         if existing is not None and existing.asked.text == text and self._resume:
             return
         record = StreamRecord(

@@ -1,4 +1,7 @@
-"""What the mnode knows for good: the store of databases, tables, users and streams, its copies, its check.
+"""What the mnode knows for good: databases, tables, users, streams and the like; copies of that, and its check.
+
+`catalog.Catalog` is the whole: `table_index` in memory, a repository per kind of entity, one store of entries on disk.
+`catalog_reader` reads the entries, for the engine and for other processes.
 
 Imports of this part: nothing of mnode.
 """

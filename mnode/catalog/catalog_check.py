@@ -13,8 +13,8 @@ from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths, numbered
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copies import copies
-from penstock.mnode.catalog.catalog_store import Catalog
 from penstock.mnode.catalog.vnode_descriptions import read_description
 
 _log = logger(__name__)
@@ -78,11 +78,12 @@ def orphans(paths: DataPaths, catalog: Catalog, present: Mapping[int, Iterable[i
     `present`: by vgroup, the tables that its vnode has files of, without those that it has dropped.
     """
     known = {vgroup_id: database for database in catalog.databases() for vgroup_id in database.vgroup_ids}
-    leaving = {entry.id for entry in catalog.unfinished("remove_vnode")}
+    leaving = {entry.id for entry in catalog.unfinished.of_kind("remove_vnode")}
     found = [paths.vnode(one) for one in numbered(paths.vnodes, 10) if one not in known and one not in leaving]
-    dropped = {entry.id for entry in catalog.unfinished("remove_table")}
+    dropped = {entry.id for entry in catalog.unfinished.of_kind("remove_table")}
     found += [paths.parts(vgroup_id, uid) for vgroup_id, uids in sorted(present.items()) for uid in sorted(uids)
               if catalog.table_by_uid(uid) is None and uid not in dropped]
-    streams = {*(one.id for one in catalog.streams()), *catalog.damaged_streams, *(one.id for one in catalog.ingests()),
-               *(entry.id for entry in catalog.unfinished("remove_stream"))}
+    streams = {*(one.id for one in catalog.streams.all()), *catalog.streams.damaged,
+               *(one.id for one in catalog.ingests.all()),
+               *(entry.id for entry in catalog.unfinished.of_kind("remove_stream"))}
     return found + [paths.stream(one) for one in numbered(paths.streams, 16) if one not in streams]

@@ -10,9 +10,29 @@ from typing import Any
 
 import google_crc32c
 
+from penstock.common.connection import Connection
+from penstock.common.passwords import PasswordHash
 from penstock.common.placement import Share
+from penstock.mnode.catalog.catalog_records import (
+    AskedStream,
+    ConnectionRecord,
+    IngestRecord,
+    PauseCause,
+    Savepoint,
+    StreamRecord,
+    StreamUses,
+    TableRead,
+    UserRecord,
+)
+from penstock.sql.rights import GrantObject, Right
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, UserFunction
 from penstock.sql.types import DataType, Kind
+
+#: What versions before called the parts of the tables that a stream reads.
+_OLDER_READING = (("source_uid", "child_uid", "source_columns"), ("other_uid", "other_child_uid", "other_columns"))
+#: What they kept of a stream without grouping it.
+_OLDER_ASKED = ("text", "database", "time_zone", "created_ms", "defaults")
+_OLDER_USES = ("reading", "functions", "connections", "dlq", "outside_table")
 
 
 def key(*numbers: int) -> bytes:
@@ -94,6 +114,45 @@ def function_from_json(value: dict[str, Any]) -> UserFunction:
     return UserFunction(**value)
 
 
+def stream_from_json(value: dict[str, Any]) -> StreamRecord:
+    """Returns a stream from its entry, also from one of an older version."""
+    if "asked" not in value:
+        value = _grouped(value)
+    uses, pause = value["uses"], value.get("pause")
+    return StreamRecord(**{
+        **value,
+        "asked": AskedStream(**value["asked"]),
+        "uses": StreamUses(
+            tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in uses["reading"]),
+            tuple(uses["functions"]), tuple(uses["connections"]), tuple(uses["dlq"]) if uses["dlq"] else None,
+            uses["outside_table"]),
+        "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
+        "pause": None if pause is None else PauseCause(**pause),
+        "savepoints": tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ())),
+    })
+
+
+def ingest_from_json(value: dict[str, Any]) -> IngestRecord:
+    """Returns an ingest from its entry."""
+    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+    return IngestRecord(**value)
+
+
+def user_from_json(value: dict[str, Any]) -> UserRecord:
+    """Returns a user from its entry, also from one of an older version."""
+    value["password"] = PasswordHash(**value["password"])
+    value["granted"] = tuple(
+        Right(right["privilege"], GrantObject(**right["on"])) for right in value.get("granted", ()))
+    return UserRecord(**value)
+
+
+def connection_from_json(value: dict[str, Any]) -> ConnectionRecord:
+    """Returns a connection from its entry."""
+    connection = value["connection"]
+    connection["options"] = tuple((option, text) for option, text in connection["options"])
+    return ConnectionRecord(Connection(**connection), value["created_ms"])
+
+
 def _column_to_json(column: Column) -> list[Any]:
     return [column.name, _type_to_json(column.type), column.physical, column.primary_key, column.comment]
 
@@ -120,3 +179,18 @@ def _encode_bytes(value: object) -> dict[str, str]:
 
 def _decode_tag(value: Any) -> Any:
     return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
+
+
+def _grouped(older: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entry of an older version in the form of today's."""
+    value = dict(older)
+    sides = [[value.pop(name, None) for name in names] for names in _OLDER_READING]
+    asked = {name: value.pop(name) for name in _OLDER_ASKED if name in value}
+    uses = {name: value.pop(name, None) for name in _OLDER_USES}
+    reading = [{"uid": uid, "child_uid": child, "columns": columns or ()}
+               for uid, child, columns in sides if uid is not None]
+    uses = {**uses, "reading": uses["reading"] or reading, "functions": uses["functions"] or (),
+            "connections": uses["connections"] or ()}
+    reason = value.pop("wanted_reason", "")
+    pause = value.pop("pause", None) or ({"text": reason} if reason else None)
+    return {**value, "asked": asked, "uses": uses, "pause": pause}

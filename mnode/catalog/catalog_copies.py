@@ -18,7 +18,8 @@ from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.background_keeper import Keeper
-from penstock.mnode.catalog.catalog_store import Catalog, Entry
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_store import Entry
 from penstock.mnode.catalog.vnode_descriptions import Description, describe, read_description, write_description
 from penstock.vnode.store.parts import parquet_bytes
 
@@ -76,7 +77,7 @@ class CatalogKeeper:
 
     def start(self) -> None:
         """Follows the catalog from now on."""
-        self._catalog.on_change = self._keeper.wake
+        self._catalog.on_change(self._keeper.wake)
         self._keeper.start()
 
     def refresh(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 
 FORMAT_VERSION = 1
 

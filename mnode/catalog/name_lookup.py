@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import Column, Database, Session, Table

@@ -14,7 +14,7 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.catalog import catalog_codec as codec
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.sql.schema import Database, Table
 
 _FORMAT = 1

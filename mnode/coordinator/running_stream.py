@@ -7,7 +7,7 @@ from typing import Protocol
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
-from penstock.mnode.catalog.catalog_store import PauseCause
+from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import Company, StreamPlan
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings

@@ -23,7 +23,7 @@ from penstock.common.logging import about, logger
 from penstock.common.memory import Memory, limit_bytes
 from penstock.common.paths import DataPaths
 from penstock.common.quantities import MIB
-from penstock.mnode.catalog.catalog_store import PauseCause
+from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.coordinator import checkpoint_machine, worker_groups
 from penstock.mnode.coordinator.checkpoint_machine import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords

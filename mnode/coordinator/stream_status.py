@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.mnode.catalog.catalog_store import PauseCause
+from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.tasks.protocol.messages import SetRates

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.dnode.vnode_storage import Storage
@@ -70,12 +70,12 @@ class Children:
         names = {name for name, _ in children}
         self._unannounced |= names
         try:
-            created = self._catalog.create_children(super_uid, children, self._clock.now_ms())
+            created = self._catalog.schema.create_children(super_uid, children, self._clock.now_ms())
             try:
                 self._announce(super_uid, created)
             except PenstockError:
                 # Streams would never learn of a child without its record: the next try makes another one.
-                self._catalog.drop_children(super_uid, [child.uid for child in created])
+                self._catalog.schema.drop_children(super_uid, [child.uid for child in created])
                 raise
         finally:
             self._unannounced -= names

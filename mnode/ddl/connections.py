@@ -23,7 +23,8 @@ from penstock.common.errors import (
 )
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
-from penstock.mnode.catalog.catalog_store import Catalog, ConnectionRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import ConnectionRecord
 from penstock.mnode.ddl.table_statements import check_name
 from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.sql.types import DOUBLE, DataType, Kind
@@ -80,11 +81,11 @@ class Connections:
         check_name(name, "connection")
         kind = checked_kind(statement.kind)
         options = checked_options(kind, statement.options)
-        if self._catalog.connection(name) is not None:
+        if self._catalog.connections.record(name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"connection {name} already exists", hint="use ALTER CONNECTION")
-        self._catalog.put_connection(ConnectionRecord(Connection(name, kind, options), self._clock.now_ms()))
+        self._catalog.connections.put(ConnectionRecord(Connection(name, kind, options), self._clock.now_ms()))
         return Result()
 
     def alter(self, statement: AlterConnection) -> Result:
@@ -96,7 +97,7 @@ class Connections:
         given += [(name, value) for name, value in statement.options if value is not None]
         options = checked_options(known.kind, given)
         changed = replace(known, options=options, version=known.version + 1)
-        self._catalog.put_connection(replace(record, connection=changed))
+        self._catalog.connections.put(replace(record, connection=changed))
         for altered in self._watchers:
             altered(changed)
         return Result()
@@ -104,13 +105,13 @@ class Connections:
     def drop(self, statement: DropConnection) -> Result:
         """Raises InUseError that names the users."""
         name = statement.name
-        if statement.if_exists and self._catalog.connection(name) is None:
+        if statement.if_exists and self._catalog.connections.record(name) is None:
             return Result()
         self._record(name)
         users = self.users_of(name)
         if users:
             raise InUseError(f"connection {name} is in use by {', '.join(users)}", hint="drop them first")
-        self._catalog.drop_connection(name)
+        self._catalog.connections.drop(name)
         with self._lock:
             self._health.pop(name, None)
         return Result()
@@ -150,8 +151,8 @@ class Connections:
 
     def users_of(self, name: str) -> tuple[str, ...]:
         """Returns what uses a connection, each with what it is: `stream s`."""
-        streams = (f"stream {stream.name}" for stream in self._catalog.streams() if name in stream.uses.connections)
-        ingests = (f"ingest {ingest.name}" for ingest in self._catalog.ingests() if ingest.connection == name)
+        streams = (f"stream {stream.name}" for stream in self._catalog.streams.all() if name in stream.uses.connections)
+        ingests = (f"ingest {ingest.name}" for ingest in self._catalog.ingests.all() if ingest.connection == name)
         return (*streams, *ingests)
 
     def watch(self, altered: Callable[[Connection], None]) -> None:
@@ -170,7 +171,7 @@ class Connections:
         self._note(contact.connection, contact.version, user, contact.problem)
 
     def _note(self, name: str, version: int, user: str, problem: str) -> None:
-        known = self._catalog.connection(name)
+        known = self._catalog.connections.record(name)
         if known is None or known.connection.version != version:
             return
         state: Literal["OK", "FAILED"] = "FAILED" if problem else "OK"
@@ -189,7 +190,7 @@ class Connections:
         with self._lock:
             health = dict(self._health)
         infos = []
-        for record in self._catalog.connections():
+        for record in self._catalog.connections.all():
             connection = record.connection
             users = self.users_of(connection.name)
             version, fares = health.get(connection.name, (0, {}))
@@ -201,10 +202,10 @@ class Connections:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _record(self, name: str) -> ConnectionRecord:
-        record = self._catalog.connection(name)
+        record = self._catalog.connections.record(name)
         if record is None:
             raise NotFoundError(f"connection {name} does not exist", hint=did_you_mean(
-                name, (other.connection.name for other in self._catalog.connections())))
+                name, (other.connection.name for other in self._catalog.connections.all())))
         return record
 
     def _probed(self, connection: OpenedConnection) -> str:

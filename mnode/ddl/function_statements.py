@@ -10,7 +10,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStatementError, NotFoundError
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.table_statements import check_name
 from penstock.planner.functions.table import lookup
 from penstock.sql.schema import UserFunction
@@ -50,7 +50,7 @@ class Functions:
         least, greatest = arity(function, loaded)
         if statement.arguments is not None:
             least = greatest = len(statement.arguments)
-        self._catalog.create_function(replace(function, minimum=least, maximum=greatest), replacing=statement.replace)
+        self._catalog.functions.create(replace(function, minimum=least, maximum=greatest), replacing=statement.replace)
         return Result()
 
     def drop(self, statement: DropFunction) -> Result:
@@ -60,13 +60,13 @@ class Functions:
             if statement.if_exists:
                 return Result()
             raise NotFoundError(f"function {name} does not exist",
-                                hint=did_you_mean(name, (other.name for other in self._catalog.functions())))
+                                hint=did_you_mean(name, (other.name for other in self._catalog.functions.all())))
         self._refuse_in_use(name)
-        self._catalog.drop_function(name)
+        self._catalog.functions.drop(name)
         return Result()
 
     def _refuse_in_use(self, name: str) -> None:
-        stream = next((stream for stream in self._catalog.streams() if name in stream.uses.functions), None)
+        stream = next((stream for stream in self._catalog.streams.all() if name in stream.uses.functions), None)
         if stream is not None:
             raise InUseError(f"function {name} is in use: stream {stream.name} calls it",
                              hint=f"DROP STREAM {stream.name} first")

@@ -19,7 +19,8 @@ from penstock.common.errors import (
     PenstockError,
 )
 from penstock.mnode.access.session import Result, SessionState
-from penstock.mnode.catalog.catalog_store import Catalog, StreamRecord, physical_name
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import (
     TABLE_MISSING,
     database_of,
@@ -30,6 +31,7 @@ from penstock.mnode.catalog.name_lookup import (
     require_user_database,
     table_missing,
 )
+from penstock.mnode.catalog.schema_repository import physical_name
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.ddl.child_creation import Children
 from penstock.mnode.ddl.database_options import change_options, resolve_options
@@ -117,11 +119,11 @@ class Ddl:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"database {statement.name} already exists", code=0x0381)
-        database = self._catalog.create_database(statement.name, options, self._clock.now_ms())
+        database = self._catalog.schema.create_database(statement.name, options, self._clock.now_ms())
         try:
             self._storage.add_database(database)
         except PenstockError:
-            self._catalog.drop_database(database.name)
+            self._catalog.schema.drop_database(database.name)
             self._storage.drop_database(database)
             raise
         return Result()
@@ -129,7 +131,7 @@ class Ddl:
     def alter_database(self, statement: AlterDatabase) -> Result:
         database = require_user_database(statement.name, self._catalog)
         self._storage.alter_database(
-            self._catalog.alter_database(database.name, change_options(database.options, statement.options)))
+            self._catalog.schema.alter_database(database.name, change_options(database.options, statement.options)))
         return Result()
 
     def drop_database(self, statement: DropDatabase, session: SessionState) -> Result:
@@ -137,7 +139,7 @@ class Ddl:
             return Result()
         database = require_user_database(statement.name, self._catalog)
         inside = []
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             *sources, _ = tables = self._stream_tables(stream)
             touched = {table.database for table in tables if table is not None}
             if database.name in touched:
@@ -148,14 +150,14 @@ class Ddl:
                         f"{'target' if is_source else 'source'} is in another database",
                         hint=f"DROP STREAM {stream.name} first")
                 inside.append(stream)
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             target = self._catalog.table_by_uid(ingest.target_uid)
             if (target is not None and target.database == database.name) or (ingest.dlq or ("",))[0] == database.name:
                 raise InUseError(f"database {database.name} is used by ingest {ingest.name}",
                                  hint=f"DROP INGEST {ingest.name} first")
         for stream in inside:
             self._drop_stream(stream)
-        self._catalog.drop_database(database.name)
+        self._catalog.schema.drop_database(database.name)
         self._storage.drop_database(database)
         self.schema_changed()
         if session.database == database.name:
@@ -215,13 +217,13 @@ class Ddl:
 
         `replaces`: as `Catalog.create_table` has it.
         """
-        table = self._catalog.create_table(
+        table = self._catalog.schema.create_table(
             database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(), comment=comment,
             replaces=replaces)
         try:
             self._storage.define_table(database, table)
         except PenstockError:
-            self._catalog.drop_table(table.uid)
+            self._catalog.schema.drop_table(table.uid)
             raise
         self.schema_changed()
         return table
@@ -299,7 +301,7 @@ class Ddl:
 
     def _drop_table(self, table: Table) -> None:
         database = require_database(table.database, self._catalog)
-        self._catalog.drop_table(table.uid)
+        self._catalog.schema.drop_table(table.uid)
         self._storage.drop_table(database, table)
         self.schema_changed()
 
@@ -315,7 +317,7 @@ class Ddl:
             self._storage.delete_in(vgroup_id, parent, tuple(uids), -(2**63), 2**63 - 1)
             self._storage.write_meta(vgroup_id, meta.drop_children(super_uid, uids))
             self._storage.drop_children(vgroup_id, super_uid, uids)
-        self._catalog.drop_children(super_uid, [member.uid for member in members])
+        self._catalog.schema.drop_children(super_uid, [member.uid for member in members])
         self._children_changed(super_uid)
 
     # --- ALTER TABLE -------------------------------------------------------------------------------------------
@@ -459,7 +461,7 @@ class Ddl:
                           database.precision, session)
         values = tuple(new if tag.name in names else old
                        for tag, new, old in zip(table.tags, given, table.tag_values, strict=True))
-        child = self._catalog.set_tags(table.super_uid, table.uid, values)
+        child = self._catalog.schema.set_tags(table.super_uid, table.uid, values)
         self._storage.write_meta(table.vgroup_id, meta.set_tags(table.super_uid, child))
         self._children_changed(table.super_uid)
         return Result()
@@ -478,12 +480,12 @@ class Ddl:
     def create_snode(self, statement: CreateSnode) -> Result:
         """Registers the snode; streams that start from now on place agg tasks on it (`tasks.build.nodes_of`)."""
         self._check_dnode(statement.dnode_id)
-        self._catalog.create_snode(statement.dnode_id, self._clock.now_ms())
+        self._catalog.snodes.create(statement.dnode_id, self._clock.now_ms())
         return Result()
 
     def drop_snode(self, statement: DropSnode) -> Result:
         self._check_dnode(statement.dnode_id)
-        self._catalog.drop_snode(statement.dnode_id)
+        self._catalog.snodes.drop(statement.dnode_id)
         return Result()
 
     def _check_dnode(self, dnode_id: int) -> None:
@@ -498,13 +500,13 @@ class Ddl:
         before = self._catalog.table_by_uid(table.uid)
         assert before is not None
         tags_before = {child.uid: child.tag_values for child in self._catalog.children(table.uid)} if children else None
-        changed = self._catalog.replace_table(table, children)
+        changed = self._catalog.schema.replace_table(table, children)
         try:
             self._storage.define_table(database, changed)
             for vgroup_id in vgroups_of(database, changed):
                 self._storage.write_meta(vgroup_id, meta.alter_table(changed))
         except PenstockError:
-            self._catalog.replace_table(before, tags_before)
+            self._catalog.schema.replace_table(before, tags_before)
             raise
         finally:
             self.schema_changed()
@@ -522,7 +524,7 @@ class Ddl:
         return tuple(self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid))
 
     def _refuse_if_streamed(self, table: Table) -> None:
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             if stream.reads(table):
                 raise _in_use(table, stream, "reads")
             if stream.target_uid == table.storage_uid and table.kind != "child":
@@ -530,20 +532,20 @@ class Ddl:
             if stream.uses.dlq == (table.database, table.name):
                 raise _in_use(table, stream, "writes")
 
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             if (ingest.target_uid == table.storage_uid and table.kind != "child") or (
                     ingest.dlq == (table.database, table.name)):
                 raise InUseError(f"table {table.name} is in use: ingest {ingest.name} writes it",
                                  hint=f"DROP INGEST {ingest.name} first")
 
     def _refuse_if_target(self, table: Table) -> None:
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             if stream.target_uid == table.uid or stream.uses.dlq == (table.database, table.name):
                 raise _in_use(table, stream, "writes")
 
     def _refuse_if_column_streamed(self, table: Table, column: Column) -> None:
         self._refuse_if_target(table)
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             if stream.reads_column(table, column.physical):
                 raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
                                  hint=f"DROP STREAM {stream.name} first")

@@ -10,7 +10,8 @@ from penstock.common.errors import AlreadyExistsError, InvalidStatementError, No
 from penstock.common.passwords import SALT_BYTES, PasswordHash, hash_password
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog, UserRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import UserRecord
 from penstock.mnode.catalog.name_lookup import NO_DATABASE, require_table, require_user_database
 from penstock.mnode.ddl.table_statements import check_name
 from penstock.sql.rights import GrantObject, Right, Rights
@@ -56,16 +57,16 @@ class Users:
 
     def create(self, statement: CreateUser) -> Result:
         """The first user must be an admin, or nobody could make the next one from elsewhere."""
-        if self._catalog.user(statement.name) is not None:
+        if self._catalog.users.named(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"user {statement.name} already exists", code=_EXISTS)
         check_name(statement.name, "user")
         if ":" in statement.name:
             raise InvalidStatementError(f"the user name {statement.name!r} has a colon", code=_BAD_NAME)
-        if not self._catalog.users() and statement.role != "admin":
+        if not self._catalog.users.all() and statement.role != "admin":
             raise InvalidStatementError("the first user must be an admin", hint="add ROLE admin")
-        self._catalog.put_user(UserRecord(
+        self._catalog.users.put(UserRecord(
             statement.name, statement.role, self._hashed(statement.password), self._clock.now_ms()))
         return Result()
 
@@ -77,15 +78,15 @@ class Users:
             user = replace(user, role=statement.role)
         if statement.password is not None:
             user = replace(user, password=self._hashed(statement.password))
-        self._catalog.put_user(user)
+        self._catalog.users.put(user)
         return Result()
 
     def drop(self, statement: DropUser) -> Result:
-        if statement.if_exists and self._catalog.user(statement.name) is None:
+        if statement.if_exists and self._catalog.users.named(statement.name) is None:
             return Result()
         user = self._user(statement.name)
         self._refuse_last_admin(user)
-        self._catalog.drop_user(user.name)
+        self._catalog.users.drop(user.name)
         return Result()
 
     def grant(self, statement: Grant, session: Session) -> Result:
@@ -94,7 +95,7 @@ class Users:
         on = self._object(statement.on, session)
         added = [Right(privilege, on) for privilege in statement.privileges]
         known = user.granted
-        self._catalog.put_user(replace(user, granted=(*known, *(right for right in added if right not in known))))
+        self._catalog.users.put(replace(user, granted=(*known, *(right for right in added if right not in known))))
         return Result()
 
     def revoke(self, statement: Revoke, session: Session) -> Result:
@@ -115,15 +116,15 @@ class Users:
                      f"ALTER USER {user.name} ROLE none leaves what is granted, and nothing else")
         if len(kept) == len(user.granted):
             raise NotFoundError(f"{user.name} has no grant on {on}", hint="SHOW GRANTS has all grants")
-        self._catalog.put_user(replace(user, granted=kept))
+        self._catalog.users.put(replace(user, granted=kept))
         return Result()
 
     def _object(self, on: GrantObject, session: Session) -> GrantObject:
         """Returns what to grant on. NotFoundError if it isn't there, InvalidStatementError if it has no rights."""
         if on.kind == "connection":
-            if on.name is not None and self._catalog.connection(on.name) is None:
+            if on.name is not None and self._catalog.connections.record(on.name) is None:
                 raise NotFoundError(f"connection {on.name} does not exist", hint=did_you_mean(
-                    on.name, (other.connection.name for other in self._catalog.connections())))
+                    on.name, (other.connection.name for other in self._catalog.connections.all())))
             return on
         on = _resolved(on, session)
         if on.database is not None:
@@ -136,15 +137,15 @@ class Users:
         return on
 
     def _user(self, name: str) -> UserRecord:
-        user = self._catalog.user(name)
+        user = self._catalog.users.named(name)
         if user is None:
             raise NotFoundError(f"user {name} does not exist", code=_MISSING,
-                                hint=did_you_mean(name, (other.name for other in self._catalog.users())))
+                                hint=did_you_mean(name, (other.name for other in self._catalog.users.all())))
         return user
 
     def _refuse_last_admin(self, user: UserRecord) -> None:
         if user.role == "admin" and not any(
-                other.role == "admin" for other in self._catalog.users() if other.name != user.name):
+                other.role == "admin" for other in self._catalog.users.all() if other.name != user.name):
             raise InvalidStatementError(f"{user.name} is the only admin", hint="make another one first")
 
     def _hashed(self, password: str) -> PasswordHash:

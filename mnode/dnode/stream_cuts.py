@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from penstock.common.errors import InvalidStatementError
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.cuts import Cut, cut_text, parse_cut

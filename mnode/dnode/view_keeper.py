@@ -11,7 +11,7 @@ from penstock.common.errors import PenstockError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.background_keeper import PATIENCE_S, Keeper
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.sql.schema import Table
 from penstock.sql.types import Kind
 from penstock.vnode.read.views import ViewTable, write_children, write_views

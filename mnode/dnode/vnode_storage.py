@@ -17,8 +17,9 @@ import pyarrow as pa
 from penstock.common.config import Config
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.logging import logger
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import behind, orphans
-from penstock.mnode.catalog.catalog_store import Catalog, Unfinished
+from penstock.mnode.catalog.catalog_records import Unfinished
 from penstock.mnode.dnode.shared_lock import Gate
 from penstock.sql.schema import Database, Table
 from penstock.vnode.dnode import Dnode
@@ -63,11 +64,11 @@ class Storage:
         What the catalog doesn't know stays as it is, and is told. Raises CorruptionError if a vnode has rows of tables
         that this catalog is too old to know.
         """
-        removed = self._catalog.unfinished("remove_vnode")
+        removed = self._catalog.unfinished.of_kind("remove_vnode")
         for entry in removed:
             _log.info("vnode %d was dropped, or never finished, and is removed", entry.id)
             self._dnode.drop_vnode(entry.id)
-        made = {entry.id for entry in self._catalog.unfinished("make_vnode")}
+        made = {entry.id for entry in self._catalog.unfinished.of_kind("make_vnode")}
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 try:
@@ -80,8 +81,9 @@ class Storage:
             if vnode.newest_uid >= self._catalog.next_id:
                 raise behind(self._dnode.paths, f"vnode {vgroup_id} has rows of table {vnode.newest_uid}, and the "
                                                 f"catalog has given ids below {self._catalog.next_id} only")
-        self._drop_tables([entry.id for entry in self._catalog.unfinished("remove_table")])
-        self._catalog.finish([*removed, *(Unfinished("make_vnode", one) for one in made if one not in self._broken)])
+        self._drop_tables([entry.id for entry in self._catalog.unfinished.of_kind("remove_table")])
+        finished = [Unfinished("make_vnode", one) for one in made if one not in self._broken]
+        self._catalog.unfinished.finish([*removed, *finished])
         present = {one: [*vnode.table_uids, *vnode.unknown_tables] for one, vnode in self._dnode.vnodes().items()}
         self.orphans = tuple(orphans(self._dnode.paths, self._catalog, present))
         for path in self.orphans:
@@ -105,7 +107,7 @@ class Storage:
             for vnode in self._dnode.vnodes().values():
                 vnode.drop_table(uid)
             if not self._broken:
-                self._catalog.finish([Unfinished("remove_table", uid)])
+                self._catalog.unfinished.finish([Unfinished("remove_table", uid)])
 
     def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
         """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
@@ -161,7 +163,7 @@ class Storage:
         """Creates the vnodes of a new database."""
         for vgroup_id in database.vgroup_ids:
             self._open(database, vgroup_id)
-        self._catalog.finish(Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids)
+        self._catalog.unfinished.finish(Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids)
 
     def alter_database(self, database: Database) -> None:
         """Has the vnodes of a database go on with its options as they are now. Raises StorageError."""
@@ -187,7 +189,7 @@ class Storage:
         """Deletes all rows of a super or normal table that isn't in the catalog any more."""
         for vgroup_id in vgroups_of(database, table):
             self.vnode(vgroup_id).drop_table(table.uid)
-        self._catalog.finish([Unfinished("remove_table", table.uid)])
+        self._catalog.unfinished.finish([Unfinished("remove_table", table.uid)])
 
     def drop_children(self, vgroup_id: int, table_uid: int, uids: Sequence[int]) -> None:
         """Removes all rows of child tables for good."""
@@ -207,7 +209,7 @@ class Storage:
         """Removes vnodes that the catalog has noted as to be removed."""
         for vgroup_id in vgroup_ids:
             self._dnode.drop_vnode(vgroup_id)
-        self._catalog.finish(Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids)
+        self._catalog.unfinished.finish(Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids)
 
     def found(self, database: Database, parent: int, vgroup_id: int, moving: Mapping[int, U64]) -> int:
         """Makes a vnode beside the database's, with the rows of child tables and normal tables of its parent's.

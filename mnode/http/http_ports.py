@@ -49,7 +49,7 @@ def open_doors(
     try:
         for port, places in wanted:
             doors.append(HttpDoor(config.host, port, places, bounds=bounds, tls=tls,
-                                  any_name=lambda: bool(users.users())))
+                                  any_name=lambda: bool(users.all())))
     except BaseException:
         for door in doors:
             door.close()

@@ -17,7 +17,7 @@ from penstock.common.errors import InvalidStatementError, NotFoundError, Unavail
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog.catalog_store import CatalogFile
+from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.table_scans import tag_array
 from penstock.sql.cuts import Cut
@@ -106,8 +106,8 @@ class OutsideTable:
         """Returns how far to read from version `first` for about `rows` rows, at most to `last`; see OutsideVnode."""
         return self._vnode(vgroup_id).version_behind(self.table.storage_uid, first, last, rows)
 
-    def _catalog(self) -> CatalogFile:
-        return CatalogFile(self._paths.catalog)
+    def _catalog(self) -> CatalogReader:
+        return CatalogReader.of_other_process(self._paths.catalog)
 
     def _vnode(self, vgroup_id: int) -> OutsideVnode:
         return OutsideVnode(self._paths.vnode(vgroup_id), vgroup_id, OsFs())
@@ -133,7 +133,7 @@ class OutsideTable:
                 raise UnavailableError(f"the vgroups of database {self._database.name} were split while it was read",
                                        hint="read it again")
 
-    def _still_there(self, catalog: CatalogFile) -> Database:
+    def _still_there(self, catalog: CatalogReader) -> Database:
         """Returns the database as it is now. Raises NotFoundError if it or the table was dropped."""
         table, name = self.table, self._database.name
         database = catalog.database(name)
@@ -150,7 +150,7 @@ class _Labels:
     Child tables are asked for when their first row comes: the catalog knows them before the log has rows of theirs.
     """
 
-    def __init__(self, catalog: CatalogFile, table: Table, vgroup_id: int) -> None:
+    def __init__(self, catalog: CatalogReader, table: Table, vgroup_id: int) -> None:
         self._catalog = catalog
         self._table = table
         self._vgroup_id = vgroup_id

@@ -17,7 +17,7 @@ from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.access.roles import looks_inside
 from penstock.mnode.access.session import Result, text_result
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.query.activity import Activity, Running
 from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces

@@ -10,7 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.stream_cuts import check_cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of

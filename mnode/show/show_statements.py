@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import (
     NO_DATABASE,
     require_database,
@@ -143,9 +143,9 @@ class Shower:
         result = self._read(INFORMATION_SCHEMA, name, session)
         if show.table is not None:
             wanted = show.table.name
-            if self._catalog.stream(wanted) is None:
+            if self._catalog.streams.named(wanted) is None:
                 raise NotFoundError(f"stream {wanted} does not exist", code=0x03F1,
-                                    hint=did_you_mean(wanted, (stream.name for stream in self._catalog.streams())))
+                                    hint=did_you_mean(wanted, (stream.name for stream in self._catalog.streams.all())))
             assert result.table is not None
             result = Result(result.columns, result.table.filter(pc.equal(result.table.column("stream_name"), wanted)))
         return _like(result, show.like)
@@ -269,10 +269,10 @@ class Shower:
 
     def _create_stream(self, show: Show, session: Session) -> Result:
         assert show.table is not None
-        stream = self._catalog.stream(show.table.name)
+        stream = self._catalog.streams.named(show.table.name)
         if stream is None:
             raise NotFoundError(f"stream {show.table.name} does not exist", code=0x03F1,
-                                hint=did_you_mean(show.table.name, (s.name for s in self._catalog.streams())))
+                                hint=did_you_mean(show.table.name, (s.name for s in self._catalog.streams.all())))
         statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
         kept = kept_defaults(statement, TimeDefaults(**stream.asked.defaults))

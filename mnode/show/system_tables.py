@@ -21,7 +21,8 @@ from penstock.mnode.access.audit_log import Audit
 from penstock.mnode.access.roles import OWNER
 from penstock.mnode.access.session import make_array
 from penstock.mnode.access.visibility import sight
-from penstock.mnode.catalog.catalog_store import Catalog, StreamRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.catalog.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.coordinator.stream_bounds import state_bytes
@@ -291,7 +292,7 @@ class SystemTables:
             yield (str(path), "belongs to nothing in the catalog; kept, and read by nobody")
 
     def _snodes(self) -> Iterator[Row]:
-        for snode in self._catalog.snodes():
+        for snode in self._catalog.snodes.all():
             yield (snode.id, _ENDPOINT, snode.created_ms)
 
     def _cluster(self) -> Iterator[Row]:
@@ -300,9 +301,9 @@ class SystemTables:
 
     def _users(self) -> Iterator[Row]:
         """Yields the users, or, while there are none, who everybody is."""
-        for user in self._catalog.users():
+        for user in self._catalog.users.all():
             yield (user.name, int(user.role == "admin"), 1, user.created_ms, user.role)
-        if not self._catalog.users():
+        if not self._catalog.users.all():
             yield (OWNER.name, 1, 1, self._started_ms, OWNER.role)
 
     def _audit_rows(self) -> Iterator[Row]:
@@ -312,7 +313,7 @@ class SystemTables:
 
     def _privileges(self) -> Iterator[Row]:
         """Yields what users may do by role, then what was granted to them."""
-        for user in self._catalog.users():
+        for user in self._catalog.users.all():
             notes = f"role {user.role}"
             if user.role == "admin":
                 yield (user.name, "all", "*", "*", None, notes, "*")
@@ -327,7 +328,7 @@ class SystemTables:
                     yield (user.name, right.privilege, on.database or "*", on.name or "*", None, None, None)
 
     def _functions(self) -> Iterator[Row]:
-        for function in self._catalog.functions():
+        for function in self._catalog.functions.all():
             arguments = function.arguments
             yield (
                 function.name, function.comment, int(function.aggregate), function.result.sql(),
@@ -378,7 +379,7 @@ class SystemTables:
 
     def _stream_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             source = self._catalog.table_by_uid(stream.source_uid)
             target = self._catalog.table_by_uid(stream.target_uid)
             info = now.infos.get(stream.id)
@@ -427,7 +428,7 @@ class SystemTables:
 
     def _task_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             precision = self._precision(self._catalog.table_by_uid(stream.source_uid))
             starts = dict(stream.start_cut)
             info = now.infos.get(stream.id)
@@ -443,7 +444,7 @@ class SystemTables:
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             for info in now.checkpoints.get(stream.id, ()):
                 duration = None if info.end_ms is None or info.start_ms is None else float(info.end_ms - info.start_ms)
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
@@ -469,7 +470,7 @@ class SystemTables:
     def _sources(self) -> Iterator[tuple[StreamRecord, int, TaskReport, Sequence[TaskReport], Precision]]:
         """Yields each source task with its stream, its vnode and the reports of all tasks of the stream."""
         now = self._streams.snapshot()
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             source = self._catalog.table_by_uid(stream.source_uid)
             database = self._catalog.database(source.database) if source else None
             vgroups = database.vgroup_ids if database else ()
@@ -492,7 +493,7 @@ class SystemTables:
                        _to_ms(row.lateness, precision), row.ingest_time_ms or None, row.version)
 
     def _event_rows(self) -> Iterator[Row]:
-        names = {stream.id: stream.name for stream in self._catalog.streams()}
+        names = {stream.id: stream.name for stream in self._catalog.streams.all()}
         for event in self._streams.snapshot().events:
             yield (event.at_ms, names.get(event.stream_id, f"0x{event.stream_id:x} (dropped)"), event.text)
 

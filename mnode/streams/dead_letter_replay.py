@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_table
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.query.query_statements import Queries
@@ -61,7 +61,7 @@ class Replays:
 
     def _dead_row(self, row: dict[str, Any], precision: Precision) -> tuple[int, DeadRow]:
         """Returns the vnode that has the row's table now, and the row."""
-        source = self._catalog.stream(row["stream_name"])
+        source = self._catalog.streams.named(row["stream_name"])
         uid = 0 if source is None else source.source_uid
         origin = self._catalog.table_by_uid(uid)
         child = None if origin is None else self._catalog.child(origin.database, row["table_name"])

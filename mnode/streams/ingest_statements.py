@@ -19,7 +19,8 @@ from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog, IngestRecord, PauseCause, Unfinished
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import IngestRecord, PauseCause, Unfinished
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.coordinator.commit_records import CommitRecords
 from penstock.mnode.coordinator.controller_protocol import Controller
@@ -60,7 +61,7 @@ class _Keeper(StreamKeeper):
         self._user = f"ingest {ingest.name}"
 
     def next_attempt(self) -> int:
-        attempt = self._catalog.next_ingest_attempt(self._ingest.id).attempt
+        attempt = self._catalog.ingests.next_attempt(self._ingest.id).attempt
         self._results.fence(self._ingest.id, attempt)
         self._states.fence(self._ingest.id, attempt)
         return attempt
@@ -138,7 +139,7 @@ class Ingests:
 
     def create(self, statement: CreateIngest, session: Session, ddl: Ddl) -> Result:
         """Creates an ingest and returns at once; its tasks start in the background."""
-        if self._catalog.ingest(statement.name) is not None:
+        if self._catalog.ingests.named(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"ingest {statement.name} already exists")
@@ -147,7 +148,7 @@ class Ingests:
             # Others may share it, so it stays if this one cannot be created.
             database = require_database(plan.dlq.database, self._catalog)
             ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
-        record = self._catalog.create_ingest(IngestRecord(
+        record = self._catalog.ingests.create(IngestRecord(
             0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,
             statement.connection, session.now_ms, plan.tasks,
             None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
@@ -164,7 +165,7 @@ class Ingests:
 
     def drop_record(self, ingest: IngestRecord) -> None:
         self._results.forget(ingest.id)
-        self._catalog.drop_ingest(ingest.id)
+        self._catalog.ingests.drop(ingest.id)
         self._plans.pop(ingest.id, None)
         self._failed.pop(ingest.id, None)
         self._records.forget(ingest.id)
@@ -178,7 +179,7 @@ class Ingests:
     def pause(self, statement: PauseIngest) -> Result:
         ingest = self._find(statement.name, if_exists=statement.if_exists)
         if ingest is not None:
-            self._catalog.set_ingest_wanted(ingest.id, "paused", ingest.wanted_reason)
+            self._catalog.ingests.set_wanted(ingest.id, "paused", ingest.wanted_reason)
             controller = self._running()
             if controller is not None and ingest.id in controller.stream_states():
                 controller.pause(ingest.id)
@@ -188,7 +189,7 @@ class Ingests:
         """Lets an ingest go on; one that a message was in the way of tries this message again."""
         ingest = self._find(statement.name, if_exists=statement.if_exists)
         if ingest is not None:
-            ingest = self._catalog.set_ingest_wanted(ingest.id, "running")
+            ingest = self._catalog.ingests.set_wanted(ingest.id, "running")
             controller = self._running()
             if controller is not None and ingest.id in controller.stream_states():
                 controller.resume(ingest.id)
@@ -200,7 +201,7 @@ class Ingests:
 
     def start_all(self) -> None:
         """Starts every ingest of the catalog again. One that cannot be planned is FAILED, and the others run."""
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             self.begin(ingest)
 
     def begin(self, ingest: IngestRecord) -> None:
@@ -220,7 +221,7 @@ class Ingests:
 
     def table_altered(self) -> None:
         """Has ingests whose tables are others by now go on with what they are; one that can't is FAILED."""
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             try:
                 changed = self._plan_again(ingest) != self._plans.get(ingest.id)
             except PenstockError:
@@ -231,7 +232,7 @@ class Ingests:
     def writing(self, database: str) -> list[IngestRecord]:
         """Returns the ingests that write into a database."""
         found = []
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             target = self._catalog.table_by_uid(ingest.target_uid)
             if (target is not None and target.database == database) or (ingest.dlq or ("",))[0] == database:
                 found.append(ingest)
@@ -276,7 +277,7 @@ class Ingests:
         states = {} if controller is None else controller.stream_states()
         statuses = [] if controller is None else controller.statuses()
         found = []
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             mine = [status for status in statuses if status.task.stream_id == ingest.id]
             report = states.get(ingest.id)
             plan, failed = self._plans.get(ingest.id), self._failed.get(ingest.id)
@@ -294,10 +295,10 @@ class Ingests:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _find(self, name: str, *, if_exists: bool) -> IngestRecord | None:
-        ingest = self._catalog.ingest(name)
+        ingest = self._catalog.ingests.named(name)
         if ingest is None and not if_exists:
             raise NotFoundError(f"ingest {name} does not exist",
-                                hint=did_you_mean(name, (other.name for other in self._catalog.ingests())))
+                                hint=did_you_mean(name, (other.name for other in self._catalog.ingests.all())))
         return ingest
 
     def _plan_again(self, ingest: IngestRecord) -> IngestPlan:
@@ -327,7 +328,7 @@ class Ingests:
     def _connection_altered(self, connection: Connection) -> None:
         """Has ingests from an altered connection read by what it is now."""
         controller = self._running()
-        for ingest in self._catalog.ingests():
+        for ingest in self._catalog.ingests.all():
             if ingest.connection != connection.name:
                 continue
             if ingest.id in self._failed:
@@ -361,7 +362,7 @@ class Ingests:
         directory = self._paths.stream(ingest.id)
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
-            self._catalog.finish([Unfinished("remove_stream", ingest.id)])
+            self._catalog.unfinished.finish([Unfinished("remove_stream", ingest.id)])
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 if vgroup_id not in self._storage.broken:

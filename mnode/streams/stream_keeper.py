@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import NotFoundError
-from penstock.mnode.catalog.catalog_store import Catalog, StreamRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.checkpoint_backups import Backups
 from penstock.mnode.coordinator.running_stream import StreamKeeper
 from penstock.mnode.coordinator.stored_plan import StoredPlan
@@ -37,7 +38,7 @@ class CatalogKeeper(StreamKeeper):
         self._user = f"stream {stream.name}"
 
     def next_attempt(self) -> int:
-        attempt = self._catalog.next_attempt(self._stream.id).attempt
+        attempt = self._catalog.streams.next_attempt(self._stream.id).attempt
         self._results.fence(self._stream.id, attempt)
         self._states.fence(self._stream.id, attempt)
         return attempt
@@ -63,7 +64,7 @@ class CatalogKeeper(StreamKeeper):
         return self._backups.restore(self._stream.id, self._stored.graph.read_vgroup_ids)
 
     def savepoints(self) -> frozenset[int]:
-        stream = self._catalog.stream_by_id(self._stream.id)
+        stream = self._catalog.streams.by_id(self._stream.id)
         if stream is None:
             return frozenset()
         return self._backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)

@@ -21,7 +21,8 @@ from penstock.common.errors import (
 )
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
-from penstock.mnode.catalog.catalog_store import Catalog, Savepoint, StreamRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import Savepoint, StreamRecord
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.coordinator.stream_status import SavepointInfo, SavepointState
 from penstock.mnode.dnode.vnode_storage import Storage
@@ -97,7 +98,7 @@ class Lifecycle:
             stream = self._again(stream)
             if savepoint is not None:
                 self._add_savepoint(stream, savepoint)
-            self._catalog.set_stream_wanted(stream.id, "stopped")
+            self._catalog.streams.set_wanted(stream.id, "stopped")
         return Result()
 
     def start(self, statement: StartStream) -> Result:
@@ -111,7 +112,7 @@ class Lifecycle:
                 raise InvalidStatementError(f"stream {stream.name} isn't stopped", hint=hint)
             if statement.savepoint is not None:
                 self._go_back(stream, statement.savepoint)
-            self._streams.begin(self._catalog.set_stream_wanted(stream.id, "running"))
+            self._streams.begin(self._catalog.streams.set_wanted(stream.id, "running"))
         return Result()
 
     def alter(self, statement: AlterStream) -> Result:
@@ -135,7 +136,7 @@ class Lifecycle:
             try:
                 self._streams.alter(self._again(stream), text, planned)
             finally:
-                latest = self._catalog.stream_by_id(stream.id)
+                latest = self._catalog.streams.by_id(stream.id)
                 if latest is not None and latest.wanted != "stopped":
                     self._streams.begin(latest)
         return Result()
@@ -151,7 +152,7 @@ class Lifecycle:
                     return Result()
                 raise self._no_savepoint(stream, statement.savepoint)
             rest = tuple(one for one in stream.savepoints if one.name != statement.savepoint)
-            self._catalog.set_stream_savepoints(stream.id, rest)
+            self._catalog.streams.set_savepoints(stream.id, rest)
             self._records.prune(stream.id, {savepoint.checkpoint_id for savepoint in rest})
             self._streams.checkpointed(stream.id, self._records.oldest_versions(stream.id))
         return Result()
@@ -160,7 +161,8 @@ class Lifecycle:
 
     def savepoints(self) -> list[SavepointInfo]:
         """Returns all savepoints, by stream, in order of their making."""
-        return [self._info(stream, savepoint) for stream in self._catalog.streams() for savepoint in stream.savepoints]
+        return [self._info(stream, savepoint)
+                for stream in self._catalog.streams.all() for savepoint in stream.savepoints]
 
     def _info(self, stream: StreamRecord, savepoint: Savepoint) -> SavepointInfo:
         state: SavepointState = "READY"
@@ -181,7 +183,7 @@ class Lifecycle:
 
     def _again(self, stream: StreamRecord) -> StreamRecord:
         """Returns the stream as it is now; raises NotFoundError if it was dropped meanwhile."""
-        found = self._catalog.stream_by_id(stream.id)
+        found = self._catalog.streams.by_id(stream.id)
         if found is None:
             raise NotFoundError(f"stream {stream.name} was dropped meanwhile", code=0x03F1)
         return found
@@ -216,7 +218,7 @@ class Lifecycle:
         if record is None:
             raise UnavailableError(f"stream {stream.name} has no checkpoint")
         added = Savepoint(name, record.checkpoint_id, self._clock.now_ms())
-        self._catalog.set_stream_savepoints(stream.id, (*stream.savepoints, added))
+        self._catalog.streams.set_savepoints(stream.id, (*stream.savepoints, added))
 
     def _go_back(self, stream: StreamRecord, name: str) -> None:
         """Makes a savepoint the newest checkpoint of a stopped stream."""
@@ -231,7 +233,7 @@ class Lifecycle:
         self._require_log(stream, savepoint, self._record_of(stream, savepoint))
         ids = self._records.ids(stream.id)
         # The ids that are given up must not come again with another meaning.
-        self._catalog.set_last_checkpoint(stream.id, max(ids))
+        self._catalog.streams.set_last_checkpoint(stream.id, max(ids))
         self._records.remove(stream.id, [one for one in ids if one > savepoint.checkpoint_id])
 
     def _record_of(self, stream: StreamRecord, savepoint: Savepoint) -> CommitRecord:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import about, logger
-from penstock.mnode.catalog.catalog_store import Catalog, StreamRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.view_keeper import ViewKeeper
 from penstock.mnode.dnode.vnode_storage import Storage
@@ -69,11 +70,11 @@ class Replacements:
 
     def clean(self) -> None:
         """Removes result tables of streams that a crash kept from being created."""
-        wanted = {stream.target_uid for stream in self._catalog.streams()}
+        wanted = {stream.target_uid for stream in self._catalog.streams.all()}
         for database in self._catalog.databases():
             for table in self._catalog.staged_tables(database.name):
                 if table.uid not in wanted:
-                    self._catalog.drop_table(table.uid)
+                    self._catalog.schema.drop_table(table.uid)
                     try:
                         self._storage.drop_table(database, table)
                     except PenstockError as error:  # a vnode that can't be used forgets the table when it can
@@ -95,7 +96,7 @@ class Replacements:
 
     def poll(self) -> None:
         """Puts those streams in place that have caught up, and removes replaced rows whose time is over."""
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             if stream.replaces is None:
                 continue
             try:
@@ -125,7 +126,7 @@ class Replacements:
             self._clock.wait(self._closing, _POLL_S)
 
     def _pending(self) -> bool:
-        return bool(self._retired) or any(stream.replaces is not None for stream in self._catalog.streams())
+        return bool(self._retired) or any(stream.replaces is not None for stream in self._catalog.streams.all())
 
     def _has_caught_up(self, stream: StreamRecord) -> bool:
         """Whether all that the old stream had to read is in the new one's result table, by a valid checkpoint."""
@@ -146,17 +147,17 @@ class Replacements:
             return False
 
     def _replace(self, stream: StreamRecord) -> None:
-        old = None if stream.replaces is None else self._catalog.stream_by_id(stream.replaces)
+        old = None if stream.replaces is None else self._catalog.streams.by_id(stream.replaces)
         fresh = self._catalog.table_by_uid(stream.target_uid)
         if old is None or fresh is None:
             return
         # Other DuckDBs read Parquet parts: what is in memory must be there before the views lead to the new table.
         self._storage.flush(require_database(fresh.database, self._catalog))
         with self._lock:
-            if self._catalog.stream_by_id(stream.id) is None:
+            if self._catalog.streams.by_id(stream.id) is None:
                 return  # dropped meanwhile
             self._results.forget(old.id)
-            old, stale = self._catalog.replace_stream(stream.id)
+            old, stale = self._catalog.streams.replace(stream.id)
             self._marks.pop(stream.id, None)
             self._retired.append(_Retired(stale, self._clock.monotonic() + self._grace_s))
             self._views.children_changed(stream.target_uid)

@@ -33,10 +33,9 @@ from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog import catalog_codec as codec
-from penstock.mnode.catalog.catalog_store import (
-    NO_TABLE,
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import (
     AskedStream,
-    Catalog,
     PauseCause,
     StreamRecord,
     StreamUses,
@@ -44,6 +43,7 @@ from penstock.mnode.catalog.catalog_store import (
     Unfinished,
 )
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, find_table, require_database
+from penstock.mnode.catalog.schema_repository import NO_TABLE
 from penstock.mnode.coordinator import stored_plan
 from penstock.mnode.coordinator.checkpoint_backups import Backups
 from penstock.mnode.coordinator.checkpoint_infos import checkpoint_infos
@@ -167,7 +167,7 @@ class Streams:
         view: CatalogView = self._catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             if target is not None and stream.target_uid == target.uid and stream != replaced:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
@@ -176,7 +176,7 @@ class Streams:
         source_database = require_database(plan.source.database, self._catalog)
         count = sum(any(source is not None and source.database == source_database.name
                         for source in map(self._catalog.table_by_uid, stream.source_uids))
-                    for stream in self._catalog.streams())
+                    for stream in self._catalog.streams.all())
         if count >= MAX_STREAMS_PER_DATABASE:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
@@ -202,7 +202,7 @@ class Streams:
             raise InvalidStreamError(
                 f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
                 hint="to write elsewhere, drop the stream and create it again")
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             if known.uid in stream.source_uids:
                 raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
                                  hint=f"drop {stream.name} first")
@@ -211,7 +211,7 @@ class Streams:
     def _refuse_cycle(self, plan: StreamPlan) -> None:
         """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
         reached = {plan.sink.target_uid}
-        streams = list(self._catalog.streams())
+        streams = list(self._catalog.streams.all())
         while True:
             further = {stream.target_uid for stream in streams if reached.intersection(stream.source_uids)} - reached
             for source in plan.sources:
@@ -247,7 +247,7 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        if not statement.or_replace and self._catalog.stream(statement.name) is not None:
+        if not statement.or_replace and self._catalog.streams.named(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
@@ -284,7 +284,7 @@ class Streams:
                 replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
         try:
             stored = replace(wanted, plan=self._aimed(plan, target_uid))
-            record = self._catalog.create_stream(self._planned(StreamRecord(
+            record = self._catalog.streams.create(self._planned(StreamRecord(
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
                 replaces=None if replaced is None else replaced.id,
@@ -338,13 +338,13 @@ class Streams:
         there if its text says FILL_HISTORY 1. It starts with the next start of the engine, unless it is stopped.
         Raises what CREATE STREAM would.
         """
-        if self._catalog.stream(record.name) is not None:
+        if self._catalog.streams.named(record.name) is not None:
             raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
         stored = self.plan_again(record)
         plan = stored.plan
         self._refuse_long_history(plan, require_database(plan.source.database, self._catalog))
         cut = self._storage.durable_cut(stored.graph.read_vgroup_ids)
-        restored = self._catalog.create_stream(replace(
+        restored = self._catalog.streams.create(replace(
             self._planned(record, stored), id=0, start_cut=cut, attempt=0,
             savepoints=(), last_checkpoint_id=0, replaces=None))
         for vgroup_id, version in cut:
@@ -363,19 +363,19 @@ class Streams:
 
         The result table goes too if no name leads to it yet, or `with_target`.
         """
-        if self._catalog.stream_by_id(stream.id) is None:
+        if self._catalog.streams.by_id(stream.id) is None:
             return  # went with the stream that it was to replace
         for pending in self._replacements_of(stream):
             self.drop_record(pending)
         self._results.forget(stream.id)
         target = self._catalog.table_by_uid(stream.target_uid) if with_target or stream.replaces is not None else None
-        self._catalog.drop_stream(stream.id, None if target is None else target.uid)
+        self._catalog.streams.drop(stream.id, None if target is None else target.uid)
         self.end_for_good(stream)
         if target is not None:
             self._storage.drop_table(require_database(target.database, self._catalog), target)
 
     def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
-        return [other for other in self._catalog.streams() if other.replaces == stream.id]
+        return [other for other in self._catalog.streams.all() if other.replaces == stream.id]
 
     def replacing(self, statement: CreateStream) -> tuple[CreateStream, StreamRecord | None]:
         """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes history too, and which stream it replaces.
@@ -384,7 +384,7 @@ class Streams:
         """
         if not statement.or_replace:
             return statement, None
-        replaced = self._catalog.stream(statement.name)
+        replaced = self._catalog.streams.named(statement.name)
         options = statement.options
         if replaced is not None:
             if options.fill_history is False:
@@ -454,7 +454,7 @@ class Streams:
             _log.warning("the state of the dropped stream %x stays until the next start: %s", stream_id, directory)
             return
         try:
-            self._catalog.finish([Unfinished("remove_stream", stream_id)])
+            self._catalog.unfinished.finish([Unfinished("remove_stream", stream_id)])
         except PenstockError as error:
             _log.warning("that stream %x is dropped completely can't be noted: %s", stream_id, error)
 
@@ -462,7 +462,7 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "paused")
-            self._catalog.set_stream_wanted(stream.id, "paused", stream.pause)
+            self._catalog.streams.set_wanted(stream.id, "paused", stream.pause)
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
                 self._await_sources(self._controller, stream.id, paused=True)
@@ -470,10 +470,10 @@ class Streams:
 
     def note_paused(self, stream_id: int, cause: PauseCause) -> None:
         """Keeps in mind that the controller has paused a stream, unless it was resumed or ended since."""
-        stream = self._catalog.stream_by_id(stream_id)
+        stream = self._catalog.streams.by_id(stream_id)
         status = None if self._controller is None else self._controller.stream_states().get(stream_id)
         if stream is not None and stream.wanted == "running" and status is not None and status.pause == cause:
-            self._catalog.set_stream_wanted(stream_id, "paused", cause)
+            self._catalog.streams.set_wanted(stream_id, "paused", cause)
 
     def _await_sources(self, controller: Controller, stream_id: int, *, paused: bool) -> None:
         """Waits, not for long, until all source tasks rest, or none does.
@@ -495,7 +495,7 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "resumed")
-            stream = self._catalog.set_stream_wanted(stream.id, "running")
+            stream = self._catalog.streams.set_wanted(stream.id, "running")
             if stream.id in self._failed:
                 self.begin(stream)
             elif self._controller is not None:
@@ -551,7 +551,7 @@ class Streams:
 
     def _use_connection(self, connection: Connection) -> None:
         """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             stored = self._stored.get(stream.id)
             if stored is None or connection.name not in stored.plan.connections:
                 continue
@@ -564,17 +564,17 @@ class Streams:
                 self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
                 continue
             if stream.wanted == "paused" and stream.pause is not None and stream.pause.connection == connection.name:
-                self._catalog.set_stream_wanted(stream.id, "running")
+                self._catalog.streams.set_wanted(stream.id, "running")
                 self._controller.resume(stream.id)
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
     def find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
         """Returns the stream of this name; raises NotFoundError unless `if_exists`."""
-        stream = self._catalog.stream(name)
+        stream = self._catalog.streams.named(name)
         if stream is None and not if_exists:
             raise NotFoundError(f"stream {name} does not exist", code=_MISSING,
-                                hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
+                                hint=did_you_mean(name, (other.name for other in self._catalog.streams.all())))
         return stream
 
     def plan_of(self, stream: StreamRecord) -> StreamPlan:
@@ -669,7 +669,7 @@ class Streams:
 
     def alter(self, stream: StreamRecord, text: str, planned: StoredPlan) -> StreamRecord:
         """Keeps another statement of a stream, with what it was planned to; what runs is left as it is."""
-        altered = self._catalog.set_stream_plan(stream.id, text, stored_plan.encode(planned))
+        altered = self._catalog.streams.set_plan(stream.id, text, stored_plan.encode(planned))
         if stream.id in self._stored:
             self._stored[stream.id] = planned
         return altered
@@ -719,7 +719,7 @@ class Streams:
             if stream.plan is not None:
                 require_layout(stored_plan.stored_layout(stream.plan), layout_of(planned.plan))
         if planned != kept:
-            self._catalog.set_stream_plan(stream.id, stream.asked.text, stored_plan.encode(planned))
+            self._catalog.streams.set_plan(stream.id, stream.asked.text, stored_plan.encode(planned))
         return planned
 
     def _set_misfits_aside(self, stream: StreamRecord, vgroup_ids: tuple[int, ...]) -> None:
@@ -750,7 +750,7 @@ class Streams:
         target = self._catalog.table_by_uid(stream.target_uid)
         view: CatalogView = self._catalog
         if stream.replaces is not None:
-            replaced = self._catalog.stream_by_id(stream.replaces)
+            replaced = self._catalog.streams.by_id(stream.replaces)
             target = None if replaced is None else self._catalog.table_by_uid(replaced.target_uid)
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
@@ -767,13 +767,13 @@ class Streams:
 
     def start_all(self) -> None:
         """Starts every stream of the catalog again. One that cannot be planned is FAILED, and the others run."""
-        for stream_id, problem in self._catalog.damaged_streams.items():
+        for stream_id, problem in self._catalog.streams.damaged.items():
             _log.error("stream %x is set aside: %s", stream_id, problem)
-        ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
-        for entry in self._catalog.unfinished("remove_stream"):
+        ids = {*(stream.id for stream in self._catalog.streams.all()), *self._catalog.streams.damaged}
+        for entry in self._catalog.unfinished.of_kind("remove_stream"):
             self._remove_state(entry.id)
         self._release_stale_pins({_pin(stream_id) for stream_id in ids})
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             self.begin(stream)
 
     def _release_stale_pins(self, known: set[str]) -> None:
@@ -795,7 +795,7 @@ class Streams:
 
     def checkpointed(self, stream_id: int, versions: Mapping[int, int]) -> None:
         """Lets go of the WAL up to a committed checkpoint."""
-        if self._catalog.stream_by_id(stream_id) is None:
+        if self._catalog.streams.by_id(stream_id) is None:
             return  # dropped meanwhile: its pins are released already
         self._backups.offer(stream_id)
         for vgroup_id, version in versions.items():
@@ -807,7 +807,7 @@ class Streams:
         Else a power cut could take rows under WAL_LEVEL 1 whose versions are then given to others, which the stream
         would take for rows that it knows; or results that it would never write again. Raises StorageError.
         """
-        stream = self._catalog.stream_by_id(stream_id)
+        stream = self._catalog.streams.by_id(stream_id)
         if stream is None:
             return
         tables = [self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid)]
@@ -838,7 +838,7 @@ class Streams:
     def snapshot(self) -> StreamsSnapshot:
         """Returns how all streams are now."""
         if self._controller is None:
-            streams = self._catalog.streams()
+            streams = self._catalog.streams.all()
             return StreamsSnapshot(
                 {stream.id: self._judged(stream, self._idle_info(stream)) for stream in streams},
                 checkpoints={stream.id: checkpoint_infos(self._records.all(stream.id), None, None)
@@ -849,7 +849,7 @@ class Streams:
             tasks.setdefault(report.status.task.stream_id, []).append(report)
         infos: dict[int, StreamInfo] = {}
         checkpoints: dict[int, list[CheckpointInfo]] = {}
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             status = states.get(stream.id)
             if status is None:
                 infos[stream.id] = self._judged(stream, self._idle_info(stream))
@@ -948,7 +948,7 @@ class Streams:
     def graph_of(self, plan: StreamPlan, known: TaskGraph | None = None) -> TaskGraph:
         """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same."""
         vgroup_ids = require_database(plan.source.database, self._catalog).vgroup_ids
-        snode_ids = tuple(snode.id for snode in self._catalog.snodes())
+        snode_ids = tuple(snode.id for snode in self._catalog.snodes.all())
         if known is not None and known.vgroup_ids == vgroup_ids:
             return known.placed(snode_ids)
         return task_graph(plan, vgroup_ids, snode_ids)

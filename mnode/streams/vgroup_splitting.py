@@ -22,7 +22,8 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.common.placement import Cut, cut_one, cut_to
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog, Regrouping, StreamRecord
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import Regrouping, StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database, require_user_database
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.dnode.shared_lock import Gate
@@ -154,10 +155,10 @@ class Splitting:
             for stream in writing:
                 ended.append(stream)
                 self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
-            self._move(self._catalog.regrouping(database.name, cut), reading)
+            self._move(self._catalog.schema.regrouping(database.name, cut), reading)
         finally:
             for stream in ended:
-                latest = self._catalog.stream_by_id(stream.id)
+                latest = self._catalog.streams.by_id(stream.id)
                 if latest is not None and not self._streams.runs(latest):
                     self._streams.begin(latest)
             for ingest in ingests:
@@ -168,7 +169,7 @@ class Splitting:
         """Returns the streams that read the database, and others that write into it."""
         reading: list[StreamRecord] = []
         writing: list[StreamRecord] = []
-        for stream in self._catalog.streams():
+        for stream in self._catalog.streams.all():
             target = self._catalog.table_by_uid(stream.target_uid)
             sources = (self._catalog.table_by_uid(uid) for uid in stream.source_uids)
             if any(source is not None and source.database == database.name for source in sources):
@@ -183,7 +184,7 @@ class Splitting:
         if stream.wanted != "running" or not self._streams.runs(stream):
             raise UnavailableError(f"stream {stream.name} doesn't run, and has rows to read before they are moved",
                                    hint="SHOW STREAMS says why; start it, or drop it")
-        if stream.replaces is not None or any(one.replaces == stream.id for one in self._catalog.streams()):
+        if stream.replaces is not None or any(one.replaces == stream.id for one in self._catalog.streams.all()):
             raise InUseError(f"a new version of stream {stream.name} is being built",
                              hint="wait until it has taken its place, or drop it")
         if stream.savepoints:
@@ -214,7 +215,7 @@ class Splitting:
         known = require_database(database.name, self._catalog)
         added = database.vgroup_ids[len(known.vgroup_ids):]
         try:
-            self._catalog.begin_vnodes(added)
+            self._catalog.unfinished.begin_vnodes(added)
             versions = dict(self._storage.durable_cut(known.vgroup_ids))
             for place, vgroup_id in enumerate(added, len(known.vgroup_ids)):
                 moving = wanted.moving.get(vgroup_id, {})
@@ -246,7 +247,7 @@ class Splitting:
         if record.unwritten:
             raise UnavailableError(f"stream {stream.name} has results that it could not write yet",
                                    hint="try again when its sinks have caught up")
-        latest = self._catalog.stream_by_id(stream.id)
+        latest = self._catalog.streams.by_id(stream.id)
         assert latest is not None
         homes = {uid: vgroup_id for vgroup_id, tables in wanted.moving.items()
                  for uid in tables.get(stream.source_uid, ())}

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.planner.bind.scopes import conjuncts, unwrapped

@@ -19,7 +19,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import (
     COLUMN_MISSING,
     database_of,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import Children
 from penstock.mnode.write.row_placement import ranks_of
 from penstock.sql.schema import Table, TagValue

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import NotFoundError, StaleAttemptError
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import Children
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.mnode.ddl.child_creation import check_child_name

@@ -16,7 +16,7 @@ from penstock.common.config import Config, load_config
 from penstock.common.paths import DataPaths
 from penstock.mnode.admin.dump_manifest import DumpManifest
 from penstock.mnode.admin.restore import Restore, RestoreReport
-from penstock.mnode.catalog.catalog_store import CatalogFile
+from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.shell.api.dbapi import connect
 from penstock.shell.terminal.row_bar import counting_bar
 
@@ -46,7 +46,7 @@ def _taken(data: Path, *, streams: bool) -> tuple[list[str], list[str]]:
     paths = DataPaths(data)
     if not paths.format.exists():
         return [], []
-    with closing(CatalogFile(paths.catalog)) as catalog:
+    with closing(CatalogReader.of_other_process(paths.catalog)) as catalog:
         return ([database.name for database in catalog.databases()],
                 [stream.name for stream in catalog.streams()] if streams else [])
 

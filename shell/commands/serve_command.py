@@ -45,7 +45,7 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         socket = server.socket
         _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}"
              f"{f', socket {socket}' if socket is not None else ''}, process {os.getpid()}")
-        if not lease.engine.catalog.users():
+        if not lease.engine.catalog.users.all():
             _say("WARNING: there are no users, and trustLoopback is set: every account of this machine is an admin"
                  if config.trust_loopback else
                  f"there are no users yet, so only the socket answers: penstock --host unix:{socket} -c \"CREATE USER "
@@ -64,7 +64,7 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
 def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSqlServer:
     """Returns a server of Flight SQL for an engine. Raises ConfigError or UnavailableError."""
     engine = lease.engine
-    tls = tls_for_clients(config, engine.catalog)
+    tls = tls_for_clients(config, engine.catalog.users)
 
     def connect(identity: Identity) -> Connection:
         return Connection(open_engine(data, config), config.timezone, identity)
@@ -74,7 +74,7 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
         FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
         Bounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config)),
         engine.clock, tls.pem() if tls is not None else None,
-        _socket_of(data, config, needed=not config.trust_loopback and not engine.catalog.users()))
+        _socket_of(data, config, needed=not config.trust_loopback and not engine.catalog.users.all()))
     engine.activity.port_opened(server.port, "Flight SQL", server.guard.admission.counts)
     return server
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock import __version__
 from penstock.mnode.catalog import system_schema
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.shell.flight_sql.frames import schema_bytes
 from penstock.shell.flight_sql.result_fields import arrow_schema
 from penstock.shell.terminal.lexer import KEYWORDS

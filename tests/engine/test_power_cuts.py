@@ -209,5 +209,5 @@ def test_a_stream_begins_behind_what_a_power_cut_would_leave() -> None:
         assert vnode.stats().synced_version < vnode.acknowledged_version
         bed.engine.execute("CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) FROM t INTERVAL(10s)",
                            bed.session)
-        (stream,) = bed.engine.catalog.streams()
+        (stream,) = bed.engine.catalog.streams.all()
         assert stream.start_cut == ((vgroup_id, vnode.stats().synced_version),)

@@ -285,7 +285,7 @@ class Run:
                 host.engine.execute(text, host.session)
             for dnode in range(1, self.profile.snodes + 1):
                 # By SQL an engine has one dnode, and so one snode.
-                host.engine.catalog.create_snode(dnode, T0)
+                host.engine.catalog.snodes.create(dnode, T0)
         self.model.sites = {f"t{n}": n % 2 for n in range(TABLES)}
         for stream in self.profile.streams[:1]:
             self._create(stream)
@@ -363,7 +363,7 @@ class Run:
     def _create(self, stream: StreamKind) -> None:
         host = self._host()
         catalog, out = host.engine.catalog, f"out_{stream.name}"
-        if catalog.stream(stream.name) is None and catalog.table("d", out) is not None:
+        if catalog.streams.named(stream.name) is None and catalog.table("d", out) is not None:
             raise SimulationError(f"table {out} is there without its stream")
         text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY 1 INTO d.out_{stream.name} {stream.into} "
                 f"AS {stream.query}")
@@ -372,7 +372,7 @@ class Run:
 
     def _checkpoint(self, name: str) -> None:
         host = self._host()
-        record = host.engine.catalog.stream(name)
+        record = host.engine.catalog.streams.named(name)
         if host.controller is None or record is None:
             return
         with self.world.inside(host.process):

@@ -94,7 +94,7 @@ def test_a_tail_that_nobody_promised_is_cut_off_and_counted(bed: Bed) -> None:
     # as a crash between catalog and vnode leaves it
     database = bed.engine.catalog.database("d")
     assert database is not None
-    bed.engine.catalog.alter_database("d", replace(database.options, wal_level=2))
+    bed.engine.catalog.schema.alter_database("d", replace(database.options, wal_level=2))
     bed.lose_power()
     assert bed.engine.storage.problem(2) is None
     table = bed.engine.execute("SELECT status, reason, lost_records FROM information_schema.ins_vnodes", SESSION).table

@@ -10,14 +10,20 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.rights import Role
 
 
+class NoStreams:
+    """Streams of which there are none."""
+
+    def named(self, name: str) -> None: ...
+
+
 class NothingThere:
     """A catalog where no name leads to anything."""
+
+    streams = NoStreams()
 
     def table(self, database: str, name: str) -> None: ...
 
     def table_by_uid(self, uid: int) -> None: ...
-
-    def stream(self, name: str) -> None: ...
 
 
 def least_role(text: str) -> Role:

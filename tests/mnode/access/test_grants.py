@@ -58,7 +58,7 @@ class Bed(Embedded):
 
     def as_user(self, name: str | None) -> None:
         """Makes the session one of this user as a login would, with the rights of now; None is the owner."""
-        user = None if name is None else self.engine.catalog.user(name)
+        user = None if name is None else self.engine.catalog.users.named(name)
         self.session.identity = OWNER if user is None else Identity(user.name, user.role, frozenset(user.granted))
 
     def granted(self, *grants: str) -> None:

@@ -32,7 +32,7 @@ from penstock.mnode.access import logins as logins_module
 from penstock.mnode.access.login_throttle import LoginGate
 from penstock.mnode.access.logins import Logins, check_host, is_loopback
 from penstock.mnode.access.roles import OWNER, Identity
-from penstock.mnode.catalog.catalog_store import UserRecord
+from penstock.mnode.catalog.catalog_records import UserRecord
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.rights import Role
 
@@ -44,15 +44,15 @@ class KnownUsers:
 
     def __init__(self) -> None:
         self.records: dict[str, UserRecord] = {}
-        self.users_lost = False
+        self.are_lost = False
 
     def add(self, name: str, password: str, role: Role) -> None:
         self.records[name] = UserRecord(name, role, hash_password(password, name.encode(), cost=2), 0)
 
-    def user(self, name: str) -> UserRecord | None:
+    def named(self, name: str) -> UserRecord | None:
         return self.records.get(name)
 
-    def users(self) -> list[UserRecord]:
+    def all(self) -> list[UserRecord]:
         return list(self.records.values())
 
 

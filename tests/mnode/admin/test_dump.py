@@ -299,7 +299,7 @@ def test_a_restore_that_was_interrupted_goes_on(
             with pytest.raises(KeyboardInterrupt):
                 restore(dumped, sandbox)
         with open_sandbox(data, disableStream=True) as sandbox:
-            assert sandbox.engine.catalog.stream("s") is None
+            assert sandbox.engine.catalog.streams.named("s") is None
             report = restore(dumped, sandbox, resume=True)
             assert (report.rows, report.streams) == (manifest.row_count, ["s"])
             assert restore(dumped, sandbox, resume=True).rows == manifest.row_count
@@ -358,7 +358,7 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         report = restore(tmp_path / "all", sandbox, {"d": "e", "Other": "d"})
         assert report.streams == ["p", "f", "o", "n"]
         catalog = sandbox.engine.catalog
-        streams = {stream.name: stream for stream in catalog.streams()}
+        streams = {stream.name: stream for stream in catalog.streams.all()}
         assert [streams[name].wanted for name in "pfon"] == ["paused", "running", "running", "paused"]
         assert all(stream.created_target for stream in streams.values())
         assert "FILL_HISTORY" not in streams["f"].asked.text
@@ -383,7 +383,7 @@ def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: p
             "TBNAME ($.device)",
         ):
             sandbox.execute(statement)
-        connection = sandbox.engine.catalog.connection("out")
+        connection = sandbox.engine.catalog.connections.record("out")
     manifest = dump(tmp_path / "data", tmp_path / "dump")
     written = (tmp_path / "dump" / MANIFEST).read_bytes()
     assert b"env:THE_KEY" in written
@@ -392,14 +392,14 @@ def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: p
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
         report = restore(tmp_path / "dump", sandbox, {"d": "e"})
         assert not report.problems
-        assert sandbox.engine.catalog.connection("out") == connection
-        (ingest,) = sandbox.engine.catalog.ingests()
+        assert sandbox.engine.catalog.connections.record("out") == connection
+        (ingest,) = sandbox.engine.catalog.ingests.all()
         target = sandbox.engine.catalog.table("e", "m")
         assert target is not None
         assert (ingest.wanted, ingest.target_uid) == ("paused", target.uid)
         assert "INTO `e`.m" in ingest.text
         assert "RESUME INGEST when it doesn't" in ingest.wanted_reason
-        (stream,) = sandbox.engine.catalog.streams()
+        (stream,) = sandbox.engine.catalog.streams.all()
         assert (stream.wanted, stream.uses.connections) == ("paused", ("out",))
         assert "RESUME STREAM when it doesn't" in stream.pause.text
         assert "FILL_HISTORY 0" in stream.asked.text

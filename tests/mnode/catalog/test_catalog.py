@@ -10,18 +10,10 @@ import pytest
 
 from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
 from penstock.mnode.catalog import catalog_codec as codec
-from penstock.mnode.catalog.catalog_store import (
-    FIRST_UID,
-    AskedStream,
-    Catalog,
-    PauseCause,
-    StreamRecord,
-    StreamUses,
-    TableRead,
-    _stream,
-    physical_name,
-    stable_vgroup,
-)
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import AskedStream, PauseCause, StreamRecord, StreamUses, TableRead
+from penstock.mnode.catalog.catalog_store import FIRST_UID
+from penstock.mnode.catalog.schema_repository import physical_name, stable_vgroup
 from penstock.sql.schema import Column, DatabaseOptions, Table
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
 
@@ -38,8 +30,8 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
 
 
 def meters(catalog: Catalog, vgroups: int = 3) -> Table:
-    catalog.create_database("d", DatabaseOptions(vgroups=vgroups), NOW)
-    return catalog.create_table("d", "meters", COLUMNS, TAGS, super_table=True, now_ms=NOW)
+    catalog.schema.create_database("d", DatabaseOptions(vgroups=vgroups), NOW)
+    return catalog.schema.create_table("d", "meters", COLUMNS, TAGS, super_table=True, now_ms=NOW)
 
 
 def stream(name: str = "s", **changes: object) -> StreamRecord:
@@ -59,15 +51,15 @@ def reopened(catalog: Catalog, path: Path) -> Catalog:
 def test_everything_is_there_after_opening_again(catalog: Catalog, tmp_path: Path) -> None:
     """Databases, tables, children with all kinds of tags, streams and snodes come back equal."""
     table = meters(catalog)
-    normal = catalog.create_table("d", "log", COLUMNS, (), super_table=False, now_ms=NOW, comment="a 'note'")
-    catalog.create_children(table.uid, [("m1", ("Öl", b"\x00\xff")), ("m2", (None, None))], NOW)
-    record = catalog.create_stream(stream())
-    catalog.create_snode(1, NOW)
+    normal = catalog.schema.create_table("d", "log", COLUMNS, (), super_table=False, now_ms=NOW, comment="a 'note'")
+    catalog.schema.create_children(table.uid, [("m1", ("Öl", b"\x00\xff")), ("m2", (None, None))], NOW)
+    record = catalog.streams.create(stream())
+    catalog.snodes.create(1, NOW)
     before = (catalog.databases(), catalog.table("d", "meters"), catalog.table("d", "log"), catalog.table("d", "m1"),
-              catalog.children(table.uid), catalog.streams(), catalog.snodes())
+              catalog.children(table.uid), catalog.streams.all(), catalog.snodes.all())
     again = reopened(catalog, tmp_path)
     after = (again.databases(), again.table("d", "meters"), again.table("d", "log"), again.table("d", "m1"),
-             again.children(table.uid), again.streams(), again.snodes())
+             again.children(table.uid), again.streams.all(), again.snodes.all())
     again.close()
     assert after == before
     assert normal.vgroup_id is not None
@@ -77,10 +69,10 @@ def test_everything_is_there_after_opening_again(catalog: Catalog, tmp_path: Pat
 def test_ids_are_never_given_twice(catalog: Catalog, tmp_path: Path) -> None:
     """Dropped tables, children, streams and vgroups leave their ids unused, also over a restart."""
     table = meters(catalog)
-    first = catalog.create_children(table.uid, [("m1", (None, None))], NOW)[0]
+    first = catalog.schema.create_children(table.uid, [("m1", (None, None))], NOW)[0]
     assert (table.uid, first.uid) == (FIRST_UID, FIRST_UID + 1)
-    catalog.drop_children(table.uid, [first.uid])
-    vgroups = catalog.drop_database("d").vgroup_ids
+    catalog.schema.drop_children(table.uid, [first.uid])
+    vgroups = catalog.schema.drop_database("d").vgroup_ids
     again = reopened(catalog, tmp_path)
     renewed = meters(again)
     assert renewed.uid > first.uid
@@ -93,7 +85,7 @@ def test_ids_are_never_given_twice(catalog: Catalog, tmp_path: Path) -> None:
 def test_a_child_has_the_columns_of_its_super_table(catalog: Catalog) -> None:
     """The planner's view of a child table joins the super table's schema with the child's tags and place."""
     table = meters(catalog)
-    child = catalog.create_children(table.uid, [("m1", ("here", None))], NOW)[0]
+    child = catalog.schema.create_children(table.uid, [("m1", ("here", None))], NOW)[0]
     found = catalog.table("d", "m1")
     assert found is not None
     assert (found.kind, found.uid, found.storage_uid, found.super_name) == ("child", child.uid, table.uid, "meters")
@@ -104,7 +96,7 @@ def test_a_child_has_the_columns_of_its_super_table(catalog: Catalog) -> None:
 def test_children_are_spread_over_the_vgroups_by_name(catalog: Catalog) -> None:
     """Placement depends on the full name alone and fills all vgroups about evenly."""
     table = meters(catalog)
-    children = catalog.create_children(table.uid, [(f"m{i}", (None, None)) for i in range(300)], NOW)
+    children = catalog.schema.create_children(table.uid, [(f"m{i}", (None, None)) for i in range(300)], NOW)
     database = catalog.database("d")
     assert database is not None
     assert all(child.vgroup_id == stable_vgroup(database, child.name) for child in children)
@@ -115,13 +107,13 @@ def test_children_are_spread_over_the_vgroups_by_name(catalog: Catalog) -> None:
 def test_taken_names_are_refused_and_nothing_is_created(catalog: Catalog) -> None:
     """One taken name among many children refuses them all."""
     table = meters(catalog)
-    catalog.create_children(table.uid, [("m1", (None, None))], NOW)
+    catalog.schema.create_children(table.uid, [("m1", (None, None))], NOW)
     with pytest.raises(AlreadyExistsError):
-        catalog.create_children(table.uid, [("m0", (None, None)), ("m1", (None, None))], NOW)
+        catalog.schema.create_children(table.uid, [("m0", (None, None)), ("m1", (None, None))], NOW)
     with pytest.raises(AlreadyExistsError):
-        catalog.create_children(table.uid, [("m2", (None, None)), ("m2", (None, None))], NOW)
+        catalog.schema.create_children(table.uid, [("m2", (None, None)), ("m2", (None, None))], NOW)
     with pytest.raises(AlreadyExistsError):
-        catalog.create_table("d", "m1", COLUMNS, (), super_table=False, now_ms=NOW)
+        catalog.schema.create_table("d", "m1", COLUMNS, (), super_table=False, now_ms=NOW)
     assert [child.name for child in catalog.children(table.uid)] == ["m1"]
 
 
@@ -131,7 +123,7 @@ def test_a_column_added_again_starts_empty(catalog: Catalog) -> None:
     assert physical_name("V", ["ts", "v", "v_2"]) == "V_3"
     assert physical_name("_tuid", []) == "_tuid_2"
     table = meters(catalog)
-    dropped = catalog.replace_table(Table(**{**_fields(table), "columns": table.columns[:1]}))
+    dropped = catalog.schema.replace_table(Table(**{**_fields(table), "columns": table.columns[:1]}))
     assert dropped.schema_version == 2
     assert "v" in catalog.used_physical_names(table.uid)
 
@@ -142,44 +134,45 @@ def _fields(table: Table) -> dict[str, object]:
 
 def test_columns_that_differ_by_case_are_stored_apart(catalog: Catalog) -> None:
     """DuckDB doesn't tell `a` from `A`, so their storage names differ by more than case."""
-    catalog.create_database("d", DatabaseOptions(), NOW)
+    catalog.schema.create_database("d", DatabaseOptions(), NOW)
     columns = (*COLUMNS, Column("V", BIGINT, "V"))
-    table = catalog.create_table("d", "t", columns, (), super_table=False, now_ms=NOW)
+    table = catalog.schema.create_table("d", "t", columns, (), super_table=False, now_ms=NOW)
     assert [column.physical for column in table.columns] == ["ts", "v", "V_2"]
 
 
 def test_streams_count_their_attempts(catalog: Catalog, tmp_path: Path) -> None:
     """An attempt's number is durable before the attempt starts."""
-    record = catalog.create_stream(stream())
-    assert catalog.next_attempt(record.id).attempt == 1
-    assert catalog.next_attempt(record.id).attempt == 2
-    catalog.set_stream_wanted(record.id, "paused")
+    record = catalog.streams.create(stream())
+    assert catalog.streams.next_attempt(record.id).attempt == 1
+    assert catalog.streams.next_attempt(record.id).attempt == 2
+    catalog.streams.set_wanted(record.id, "paused")
     with pytest.raises(AlreadyExistsError) as caught:
-        catalog.create_stream(stream())
+        catalog.streams.create(stream())
     assert caught.value.code == 0x03F0
     again = reopened(catalog, tmp_path)
-    found = again.stream("s")
+    found = again.streams.named("s")
     assert found is not None
     assert (found.attempt, found.wanted) == (2, "paused")
-    again.drop_stream(record.id)
+    again.streams.drop(record.id)
     with pytest.raises(NotFoundError):
-        again.next_attempt(record.id)
+        again.streams.next_attempt(record.id)
     again.close()
 
 
 def test_why_a_stream_is_paused_is_kept(catalog: Catalog, tmp_path: Path) -> None:
     """Versions before kept the text alone; who goes on after ALTER CONNECTION is told by more than that."""
-    record = catalog.create_stream(stream(pause=PauseCause("connection pg: away", "pg")))
-    kept = catalog.create_stream(stream("older"))
+    record = catalog.streams.create(stream(pause=PauseCause("connection pg: away", "pg")))
+    kept = catalog.streams.create(stream("older"))
     value = codec.dataclass_to_json(kept)
     older = {name: one for name, one in value.items() if name not in ("asked", "uses", "pause")}
     older |= value["asked"] | value["uses"]
-    assert _stream(older) == kept
-    assert _stream({**older, "wanted_reason": "its state is too large"}).pause == PauseCause("its state is too large")
-    assert _stream({**older, "wanted_reason": ""}).pause is None
+    assert codec.stream_from_json(older) == kept
+    reason = "its state is too large"
+    assert codec.stream_from_json({**older, "wanted_reason": reason}).pause == PauseCause(reason)
+    assert codec.stream_from_json({**older, "wanted_reason": ""}).pause is None
     again = reopened(catalog, tmp_path)
-    assert again.stream("s") == record
-    assert again.set_stream_wanted(record.id, "running").pause is None
+    assert again.streams.named("s") == record
+    assert again.streams.set_wanted(record.id, "running").pause is None
     again.close()
 
 
@@ -215,10 +208,10 @@ def test_a_full_catalog_refuses_and_stays_as_it_was(tmp_path: Path) -> None:
     catalog = Catalog(tmp_path / "catalog", map_bytes=256 * 1024)
     table = meters(catalog)
     with pytest.raises(StorageError, match="full"):
-        catalog.create_children(table.uid, [(f"m{i}", ("x" * 20, None)) for i in range(20_000)], NOW)
+        catalog.schema.create_children(table.uid, [(f"m{i}", ("x" * 20, None)) for i in range(20_000)], NOW)
     assert catalog.children(table.uid) == ()
     assert catalog.table("d", "m0") is None
-    assert len(catalog.create_children(table.uid, [("m0", (None, None))], NOW)) == 1
+    assert len(catalog.schema.create_children(table.uid, [("m0", (None, None))], NOW)) == 1
     catalog.close()
 
 
@@ -228,16 +221,16 @@ def test_system_tables_are_found_but_not_stored(catalog: Catalog) -> None:
     assert found is not None
     assert found.kind == "system"
     with pytest.raises(AlreadyExistsError):
-        catalog.create_database("information_schema", DatabaseOptions(), NOW)
+        catalog.schema.create_database("information_schema", DatabaseOptions(), NOW)
     assert catalog.databases() == ()
 
 
 def test_replacing_tags_keeps_every_child_in_step(catalog: Catalog, tmp_path: Path) -> None:
     """A tag that is added or dropped changes the table and all of its children in one transaction."""
     table = meters(catalog)
-    catalog.create_children(table.uid, [("m1", ("a", None)), ("m2", ("b", None))], NOW)
+    catalog.schema.create_children(table.uid, [("m1", ("a", None)), ("m2", ("b", None))], NOW)
     children = {child.uid: child.tag_values[:1] for child in catalog.children(table.uid)}
-    catalog.replace_table(Table(**{**_fields(table), "tags": table.tags[:1]}), children)
+    catalog.schema.replace_table(Table(**{**_fields(table), "tags": table.tags[:1]}), children)
     again = reopened(catalog, tmp_path)
     assert [child.tag_values for child in again.children(table.uid)] == [("a",), ("b",)]
     again.close()
@@ -247,7 +240,7 @@ def test_replacing_tags_keeps_every_child_in_step(catalog: Catalog, tmp_path: Pa
 def test_many_children_are_created_and_found(catalog: Catalog, tmp_path: Path, count: int) -> None:
     """Lists and look-ups work at the size of a real fleet, also after opening again."""
     table = meters(catalog)
-    catalog.create_children(table.uid, [(f"m{i}", ("x", None)) for i in range(count)], NOW)
+    catalog.schema.create_children(table.uid, [(f"m{i}", ("x", None)) for i in range(count)], NOW)
     again = reopened(catalog, tmp_path)
     assert len(again.children(table.uid)) == again.child_count(table.uid) == count
     found = again.child("d", f"m{count - 1}")

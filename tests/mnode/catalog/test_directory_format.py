@@ -15,7 +15,7 @@ from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.fs import OsFs
 from penstock.mnode.catalog import catalog_store as catalogs
 from penstock.mnode.catalog import directory_format as formats
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.engine import Engine
 from penstock.shell.main import main
 from penstock.wal import segment as segments
@@ -94,16 +94,16 @@ def test_a_damaged_stream_is_set_aside(made: Path, tmp_path: Path, monkeypatch: 
     """If one stream's entry in the catalog is damaged, everything else works, and its state is kept."""
     data = copy_of(made, tmp_path / "data")
     catalog = Catalog(data / "catalog")
-    (stream,) = catalog.streams()
+    (stream,) = catalog.streams.all()
     with monkeypatch.context() as patch:
         seal = catalogs.codec.seal
         patch.setattr(catalogs.codec, "seal", lambda value: b"\0\0\0\0{}" if isinstance(value, dict) else seal(value))
-        catalog.set_stream_wanted(stream.id, "paused")
+        catalog.streams.set_wanted(stream.id, "paused")
     catalog.close()
     before = sorted(path.name for path in (data / "streams").rglob("*"))
     with open_sandbox(data) as sandbox:
-        assert sandbox.engine.catalog.streams() == ()
-        assert "checksum mismatch" in sandbox.engine.catalog.damaged_streams[stream.id]
+        assert sandbox.engine.catalog.streams.all() == ()
+        assert "checksum mismatch" in sandbox.engine.catalog.streams.damaged[stream.id]
         assert sandbox.execute("SELECT count(*) FROM d.m").table is not None
     assert sorted(path.name for path in (data / "streams").rglob("*")) == before
     assert main(["fsck", str(data), "--no-progress"]) == 1

@@ -14,8 +14,8 @@ from kits.engines.data_directories import Answers, copy_of, make_directory, open
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copies import copies, read_copy
-from penstock.mnode.catalog.catalog_store import Catalog
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.shell.main import main
@@ -78,7 +78,7 @@ def test_the_engines_own_copy_brings_everything_back(made: tuple[Path, Answers],
     assert code == 0, found
     assert "copies" in found["repairs"][0]["done"]
     with open_sandbox(data) as sandbox:
-        assert [user.name for user in sandbox.engine.catalog.users()] == ["ann"]
+        assert [user.name for user in sandbox.engine.catalog.users.all()] == ["ann"]
         sandbox.execute("INSERT INTO d.t0 VALUES (1700000200000, 1, 'y')")
         assert sandbox.execute("SELECT c FROM d.out ORDER BY ts DESC LIMIT 1").table.to_pylist() == [{"c": 1}]
         sandbox.execute("DELETE FROM d.t0 WHERE ts = 1700000200000")
@@ -98,7 +98,7 @@ def test_without_a_copy_the_vnodes_tell_their_tables(made: tuple[Path, Answers],
     assert "users" in found["repairs"][0]["lost"]
     assert list((data / "damaged" / "streams").iterdir())
     with open_sandbox(data) as sandbox:
-        assert sandbox.engine.catalog.users_lost
+        assert sandbox.engine.catalog.users.are_lost
         with pytest.raises(PenstockError, match="users were lost"):
             sandbox.engine.logins.authorize(None)
         tags = sandbox.execute("SELECT DISTINCT tbname, site FROM d.m ORDER BY tbname").table.to_pylist()
@@ -107,7 +107,7 @@ def test_without_a_copy_the_vnodes_tell_their_tables(made: tuple[Path, Answers],
         sandbox.execute("INSERT INTO d.t2 VALUES (1700000000000, 1, 'y')")
         sandbox.execute("DROP TABLE d.t2")
         sandbox.execute("CREATE USER eve PASS 'another secret 1' ROLE admin")
-        assert not sandbox.engine.catalog.users_lost
+        assert not sandbox.engine.catalog.users.are_lost
     assert read_directory(data) == made[1]
 
 

@@ -27,7 +27,7 @@ class Engine(Threaded):
                  "TAGS (g int)", *(f"CREATE TABLE t{n} USING meters TAGS ({n % 3})" for n in range(TABLES)))
         for dnode in range(1, snodes + 1):
             # By SQL an engine has one dnode, and so one snode.
-            self.engine.catalog.create_snode(dnode, T0)
+            self.engine.catalog.snodes.create(dnode, T0)
         for name, (tags, partition, _) in STREAMS.items():
             self.run(f"CREATE STREAM {name} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 INTO {name} {tags} AS "
                      f"SELECT _wstart ts, {AGGREGATES} {partition} INTERVAL(10s)")

@@ -27,7 +27,7 @@ from penstock.common.errors import CheckpointDamagedError, NotFoundError, Unavai
 from penstock.common.fs import OsFs
 from penstock.common.memory import Memory
 from penstock.common.paths import DataPaths
-from penstock.mnode.catalog.catalog_store import PauseCause
+from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
 from penstock.mnode.coordinator.commit_records import CommitRecords
 from penstock.mnode.coordinator.executor_keeper import Scale

@@ -28,7 +28,8 @@ from penstock.common.errors import (
     SecretMissingError,
     SqlSyntaxError,
 )
-from penstock.mnode.catalog.catalog_store import AskedStream, Catalog, StreamRecord, StreamUses, TableRead
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import AskedStream, StreamRecord, StreamUses, TableRead
 from penstock.mnode.ddl import connections as connections_module
 from penstock.mnode.ddl.connections import Connections
 from penstock.sql.dialect.parser import parse_one
@@ -229,14 +230,14 @@ def test_connections_outlive_the_engine(registry: Registry) -> None:
 def test_a_connection_in_use_cannot_be_dropped(registry: Registry) -> None:
     """DROP names the users; once they are gone it works."""
     registry.run(HALL)
-    first = registry.catalog.create_stream(stream("alarms", "other", "hall"))
-    second = registry.catalog.create_stream(stream("hourly", "hall"))
-    registry.catalog.create_stream(stream("apart"))
+    first = registry.catalog.streams.create(stream("alarms", "other", "hall"))
+    second = registry.catalog.streams.create(stream("hourly", "hall"))
+    registry.catalog.streams.create(stream("apart"))
     assert registry.connections.infos()[0].used_by == ("stream alarms", "stream hourly")
     with pytest.raises(InUseError, match="in use by stream alarms, stream hourly"):
         registry.run("DROP CONNECTION hall")
     for record in (first, second):
-        registry.catalog.drop_stream(record.id)
+        registry.catalog.streams.drop(record.id)
     registry.run("DROP CONNECTION hall")
     assert registry.connections.infos() == []
     with pytest.raises(NotFoundError):
@@ -290,7 +291,7 @@ def test_those_who_use_a_connection_are_heard(registry: Registry) -> None:
     """It fails as long as one of them can't use it; a test that failed is out of date once it is used."""
     registry.run(HALL)
     for name in "ab":
-        registry.catalog.create_stream(stream(name, "hall"))
+        registry.catalog.streams.create(stream(name, "hall"))
     away = "unreachable: the cable is out"
     registry.connections.note_contact("stream a", Contact("hall", 1, away))
     registry.clock.advance(1)
@@ -413,7 +414,7 @@ def test_secrets_are_found_nowhere(
         assert (state, "no user has ***" in detail) == ("FAILED", True)
         connection = engine.engine.connections.open("c")
         seen += [detail, connection, str(connection), [connection], engine.run("SHOW CONNECTIONS"),
-                 engine.engine.connections.infos(), engine.engine.catalog.connections()]
+                 engine.engine.connections.infos(), engine.engine.catalog.connections.all()]
         assert decode(encode(connection), (OpenedConnection,)) == connection
     engine.run("DROP CONNECTION c")
     for text in (

@@ -338,9 +338,9 @@ def test_streams_start_again_with_the_engine(db: Embedded) -> None:
     db.execute("INSERT INTO m1 USING m TAGS (1) VALUES (now, 1, 1)")
     db.execute(STREAM)
     db.execute("PAUSE STREAM s")
-    before = db.engine.catalog.stream("s")
+    before = db.engine.catalog.streams.named("s")
     db.reopen()
-    after = db.engine.catalog.stream("s")
+    after = db.engine.catalog.streams.named("s")
     assert before is not None
     assert after is not None
     assert (after.start_cut, after.wanted) == (before.start_cut, "paused")
@@ -353,7 +353,7 @@ def test_streams_hold_the_wal_from_their_start(db: Embedded) -> None:
     with_source(db)
     db.execute("INSERT INTO m1 USING m TAGS (1) VALUES (now, 1, 1)")
     db.execute(STREAM)
-    stream = db.engine.catalog.stream("s")
+    stream = db.engine.catalog.streams.named("s")
     assert stream is not None
 
     def pins() -> dict[int, dict[str, int]]:

@@ -89,7 +89,7 @@ def db(tmp_path: Path) -> Iterator[Embedded]:
 def door(db: Embedded) -> Iterator[HttpDoor]:
     engine = db.engine
     opened = HttpDoor("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", SIZE_MAX).places(),
-                      any_name=lambda: bool(engine.catalog.users()))
+                      any_name=lambda: bool(engine.catalog.users.all()))
     yield opened
     opened.close()
 

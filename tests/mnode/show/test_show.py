@@ -115,7 +115,7 @@ def test_streams_are_told_in_one_line(db: Embedded) -> None:
     """ins_streams has TDengine's columns and says state, reason and options; ids are hexadecimal."""
     row = db.run("SELECT stream_name, stream_id, status, source_db, target_db, target_table, `watermark`, `trigger`, "
                  "state FROM information_schema.ins_streams")[0]
-    stream = db.engine.catalog.stream("tens")
+    stream = db.engine.catalog.streams.named("tens")
     assert stream is not None
     assert row == ("tens", f"0x{stream.id:x}", "init", "plant", "plant", "tens", 5000, "window close", "STARTING")
     assert names(db, "SHOW STREAMS LIKE 't%'") == ["tens"]

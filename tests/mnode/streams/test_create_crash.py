@@ -11,7 +11,7 @@ import pytest
 from kits.engines.sandboxes import TestBed
 
 from penstock.common.errors import UnavailableError
-from penstock.mnode.catalog import catalog_store as catalog
+from penstock.mnode.catalog.catalog_store import Transaction
 from penstock.vnode.store import manifest
 
 CREATE = ("CREATE STREAM s TRIGGER AT_ONCE INTO d.o TAGS (site INT) AS SELECT _wstart ts, count(*) n FROM d.m "
@@ -52,7 +52,7 @@ def test_a_crash_leaves_stream_and_table_or_neither(
             bed.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE d.m (ts TIMESTAMP, v INT) TAGS (site INT)",
                     "INSERT INTO d.t USING d.m TAGS (1) VALUES (1700000000000, 1)")
             with monkeypatch.context() as patch:
-                patch.setattr(catalog._Write, "commit", crash_at(number, calls, catalog._Write.commit, after=after))
+                patch.setattr(Transaction, "commit", crash_at(number, calls, Transaction.commit, after=after))
                 patch.setattr(manifest, "save", crash_at(number, calls, manifest.save, after=after))
                 try:
                     bed.engine.execute(CREATE, bed.session)
@@ -64,7 +64,7 @@ def test_a_crash_leaves_stream_and_table_or_neither(
             return
         with TestBed(directory=directory) as bed:
             bed.all("USE d")
-            known = bed.engine.catalog.stream("s") is not None
+            known = bed.engine.catalog.streams.named("s") is not None
             found.add(known)
             assert (bed.engine.catalog.table("d", "o") is not None) == known
             assert bed.engine.catalog.staged_tables("d") == []
@@ -87,7 +87,7 @@ def test_a_stream_that_cannot_start_leaves_no_table(monkeypatch: pytest.MonkeyPa
             patch.setattr(bed.engine.streams, "_run", refuse)
             with pytest.raises(UnavailableError):
                 bed.engine.execute(CREATE, bed.session)
-        assert bed.engine.catalog.stream("s") is None
+        assert bed.engine.catalog.streams.named("s") is None
         assert bed.engine.catalog.table("d", "o") is None
         bed.all(CREATE)
         assert bed.engine.catalog.table("d", "o") is not None

@@ -8,7 +8,7 @@ import pytest
 from kits.basics.places import GOLDEN
 from kits.engines.running_streams import STOPPED, STREAMS, compare, extract, go_on, open_streams
 
-from penstock.mnode.catalog.catalog_store import Catalog
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.coordinator import stored_plan
 
 ARCHIVES = sorted((GOLDEN / "running_streams").glob("*.tar.xz"))
@@ -37,7 +37,7 @@ def test_plans_of_the_present_form_are_read(tmp_path: Path) -> None:
     """
     data = extract(ARCHIVES[0].with_name(f"stored_plans_{stored_plan._FORMAT}.tar.xz"), tmp_path)
     catalog = Catalog(data / "catalog")
-    kept = [stream.plan for stream in catalog.streams()]
+    kept = [stream.plan for stream in catalog.streams.all()]
     catalog.close()
     assert len(kept) == len(STREAMS)
     for text in kept:

@@ -445,7 +445,7 @@ class Mortal:
     def __init__(self, patch: pytest.MonkeyPatch, number: int, *, after: bool) -> None:
         self.calls = 0
         self._number, self._after = number, after
-        for owner, name in ((catalog_store._Write, "commit"), (manifest, "save"),
+        for owner, name in ((catalog_store.Transaction, "commit"), (manifest, "save"),
                             (commit_records.CommitRecords, "write"), (WalWriter, "begin")):
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
         for owner, name in ((Dnode, "drop_vnode"), (commit_records.CommitRecords, "set_aside")):

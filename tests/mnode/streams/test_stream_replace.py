@@ -126,13 +126,13 @@ def test_a_crash_at_any_step_leaves_one_of_both(tmp_path: Path, step: str, monke
     with make(tmp_path) as bed:
         insert(bed, *range(0, 28, 2))
         engine = bed.engine
-        old_target = engine.catalog.stream("s").target_uid  # type: ignore[union-attr]
+        old_target = engine.catalog.streams.named("s").target_uid  # type: ignore[union-attr]
 
         def crash(*_: Any, **__: Any) -> Any:
             raise Crash
 
-        target = {"before the stream": (engine.catalog, "create_stream"), "before the swap": (bed.streams, "run"),
-                  "in the swap": (engine.catalog, "replace_stream"),
+        target = {"before the stream": (engine.catalog.streams, "create"), "before the swap": (bed.streams, "run"),
+                  "in the swap": (engine.catalog.streams, "replace"),
                   "behind the swap": (engine.streams, "end_for_good")}[step]
         with monkeypatch.context() as patch:
             patch.setattr(*target, crash)
@@ -147,7 +147,7 @@ def test_a_crash_at_any_step_leaves_one_of_both(tmp_path: Path, step: str, monke
         assert equals(bed, OLD if step == "before the stream" else NEW)
         insert(bed, 50, 51)
         assert equals(bed, OLD if step == "before the stream" else NEW)
-        (stream,) = bed.engine.catalog.streams()
+        (stream,) = bed.engine.catalog.streams.all()
         assert bed.engine.catalog.staged_tables("d") == []
         assert {path.name for path in (tmp_path / "streams").iterdir()} == {f"{stream.id:x}"}
         pins = bed.engine.storage.vnode(bed.engine.catalog.databases()[0].vgroup_ids[0]).stats().pins

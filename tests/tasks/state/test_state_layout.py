@@ -12,7 +12,7 @@ from kits.engines.sandboxes import T0, TestBed
 from kits.streams.stream_kit import Catalog
 
 from penstock.common.errors import StateLayoutError
-from penstock.mnode.catalog import catalog_store as catalogs
+from penstock.mnode.catalog import catalog as catalogs
 from penstock.mnode.coordinator import stored_plan
 from penstock.planner.streams import stream_planner
 from penstock.planner.streams.stream_planner import plan_stream
@@ -87,15 +87,15 @@ def test_what_cannot_be_read_is_planned_again(tmp_path: Path, kept: Callable[[An
     """A plan of a version that stored none, or another form: state is read if the plan of today lays it out alike."""
     make(tmp_path)
     catalog = catalogs.Catalog(tmp_path / "catalog")
-    (stream,) = catalog.streams()
+    (stream,) = catalog.streams.all()
     assert stream.plan is not None
-    catalog._update_stream(stream.id, plan=kept(stream.plan))
+    catalog.streams._update(stream.id, plan=kept(stream.plan))
     catalog.close()
     with open_bed(tmp_path) as bed:
         bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
         assert state_of(bed) == ("RUNNING", None)
         assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
-        assert bed.engine.catalog.streams()[0].plan == stream.plan
+        assert bed.engine.catalog.streams.all()[0].plan == stream.plan
 
 
 def test_what_is_altered_is_not_laid_out_anew(tmp_path: Path) -> None:
@@ -111,7 +111,8 @@ def test_what_is_altered_is_not_laid_out_anew(tmp_path: Path) -> None:
     with open_bed(tmp_path) as bed:
         bed.run()
         assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
-        assert bed.engine.streams.snapshot().infos[bed.engine.catalog.streams()[0].id].rates.sink_calls_per_second == 7
+        stream = bed.engine.catalog.streams.all()[0]
+        assert bed.engine.streams.snapshot().infos[stream.id].rates.sink_calls_per_second == 7
         bed.execute("ALTER STREAM s SET DELETE_MARK 9d")
 
 

@@ -1,0 +1,143 @@
+"""The catalog: databases, tables, child tables, streams, functions, users, connections, snodes; on disk and in memory.
+
+It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
+`streams`. Every method that changes something is one durable transaction: when it returns, the change survives a power
+cut; when it raises, nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+from penstock.common.connection import Connection
+from penstock.common.errors import NotSupportedError
+from penstock.mnode.catalog.catalog_reader import CatalogReader
+from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
+from penstock.mnode.catalog.catalog_store import FIRST_UID, MAP_BYTES, META, CatalogStore, Counters, Entry
+from penstock.mnode.catalog.function_repository import FunctionRepository
+from penstock.mnode.catalog.schema_repository import SchemaRepository
+from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepository, StreamRepository
+from penstock.mnode.catalog.table_index import TableIndex
+from penstock.mnode.catalog.unfinished_work import UnfinishedWork
+from penstock.mnode.catalog.user_repository import ConnectionRepository, UserRepository
+from penstock.sql.schema import Table, UserFunction
+
+
+class Catalog(TableIndex):
+    """Implements `penstock.sql.schema.CatalogView`; safe for many threads.
+
+    What there is of databases and tables it answers itself, from memory; `schema` changes them. Streams and the like
+    are read and changed in their repositories. Raises what `CatalogStore` does.
+    """
+
+    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        self._store = CatalogStore(path, map_bytes)
+        super().__init__(self._store.lock)
+        #: asks a server outside for one of its tables; set by the engine
+        self.describe_outside: Callable[[str, str], Table] | None = None
+        try:
+            self._load(CatalogReader(self._store.entries))
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _load(self, reader: CatalogReader) -> None:
+        for database in reader.databases():
+            self.remember_database(database)
+        for table, used in reader.all_tables():
+            self.remember_table(table, used)
+        for super_uid, found in groupby(reader.all_children(), itemgetter(0)):
+            self.remember_children(self._tables[super_uid], (child for _, child in found))
+        store = self._store
+        self.unfinished = UnfinishedWork(store, reader.unfinished())
+        self.users = UserRepository(store, reader.users(), lost=reader.users_lost())
+        self.connections = ConnectionRepository(store, reader.connections(), self.users)
+        self.functions = FunctionRepository(store, reader.functions())
+        self.snodes = SnodeRepository(store, reader.snodes())
+        self.ingests = IngestRepository(store, reader.ingests(), self.unfinished)
+        self.schema = SchemaRepository(store, self, self.users, self.unfinished)
+        damaged: dict[int, str] = {}
+        self.streams = StreamRepository(
+            store, reader.sound_streams(damaged), damaged, self, self.schema, self.unfinished)
+
+    def close(self) -> None:
+        """Closes the files; everything is durable already."""
+        self._store.close()
+
+    # --- what the planner asks besides ------------------------------------------------------------------------
+
+    def function(self, name: str) -> UserFunction | None:
+        return self.functions.named(name)
+
+    def outside(self, name: str) -> Connection | None:
+        return self.connections.named(name)
+
+    def outside_table(self, connection: str, name: str) -> Table:
+        if self.describe_outside is None:
+            raise NotSupportedError("tables of servers outside are read by a running engine only")
+        return self.describe_outside(connection, name)
+
+    def outside_names(self) -> Iterable[str]:
+        return self.connections.names()
+
+    # --- the catalog as a whole --------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """How many transactions there were: what was written down about the catalog says as of which one."""
+        return self._store.counters.generation
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next table, child table, stream or ingest gets: all that there are have lesser ones."""
+        return self._store.counters.next_id
+
+    @property
+    def next_vgroup(self) -> int:
+        """The id that the next vgroup gets."""
+        return self._store.counters.next_vgroup
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever stored in it."""
+        return self.generation == 0 and self.next_id == FIRST_UID and not (
+            self.databases() or self.users.all() or self.connections.all())
+
+    def entries(self) -> list[Entry]:
+        """Returns all that is stored, as of one moment."""
+        return self._store.entries.all()
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Has `changed` called after each transaction, with the catalog locked."""
+        self._store.on_change = changed
+
+    def regroup(self, wanted: Regrouping) -> None:
+        """Gives a database its new vgroups, and these their tables, in one step; the rows are there already.
+
+        Streams that read them begin in a new vgroup where they began in the one whose tables it has got.
+        """
+        vgroup_ids = wanted.database.vgroup_ids
+        with self._store.transaction() as write:
+            write.reserve_vgroups(vgroup_ids)
+            self.schema.put_database(write, wanted.database)
+            self.schema.move_tables(write, wanted.moving)
+            self.streams.begin_in_new_vgroups(write, wanted)
+            self.unfinished.forget(write, [Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids])
+
+    def adopt(self, known: Rebuilt) -> None:
+        """Takes over what the vnodes tell; the catalog must be opened again to show it.
+
+        Attempts of streams go on far behind those that may have been given after the copy was made.
+        """
+        with self._store.transaction() as write:
+            self.schema.adopt(write, known.databases, known.tables, known.children)
+            self.streams.skip_attempts(write)
+            self.ingests.skip_attempts(write)
+            # A vnode that was to be removed when the copy was made may have been taken by a split since.
+            self.unfinished.forget_vnodes(write)
+            write.count_on(Counters(known.next_id, known.next_vgroup, known.generation + 1))
+            if known.users_lost:
+                write.put(META, b"users_lost", True)

@@ -1,0 +1,323 @@
+"""Changes of databases, tables and child tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError
+from penstock.common.placement import Cut, owner, place
+from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_records import Regrouping, Unfinished
+from penstock.mnode.catalog.catalog_store import CHILDREN, DATABASES, TABLES, CatalogStore, Transaction
+from penstock.mnode.catalog.table_index import TableIndex
+from penstock.mnode.catalog.unfinished_work import UnfinishedWork
+from penstock.mnode.catalog.user_repository import UserRepository
+from penstock.sql.rights import GrantObject
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue
+
+#: `Table.replaces` of the result table of a stream that isn't created yet
+NO_TABLE = 0
+
+_DATABASE_EXISTS = 0x0381
+_DATABASE_MISSING = 0x0388
+_TABLE_EXISTS = 0x0603
+_TABLE_MISSING = 0x2603
+
+
+class SchemaRepository:
+    """Makes each change durable, then puts it into the index. What a drop leaves in the vnodes, the caller removes."""
+
+    def __init__(
+        self, store: CatalogStore, index: TableIndex, users: UserRepository, unfinished: UnfinishedWork
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._users = users
+        self._unfinished = unfinished
+
+    # --- databases ---------------------------------------------------------------------------------------------
+
+    def create_database(self, name: str, options: DatabaseOptions, now_ms: int) -> Database:
+        """Returns the new database with its vgroups. `AlreadyExistsError` if the name is taken."""
+        with self._store.transaction() as write:
+            if self._index.database(name) is not None:
+                raise AlreadyExistsError(f"database {name} already exists", code=_DATABASE_EXISTS)
+            first = write.take_vgroups(options.vgroups)
+            database = Database(name, options, tuple(range(first, first + options.vgroups)), now_ms)
+            self._unfinished.note(write, [Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids])
+            self.put_database(write, database)
+        return database
+
+    def alter_database(self, name: str, options: DatabaseOptions) -> Database:
+        with self._store.transaction() as write:
+            database = replace(self._require_database(name), options=options)
+            self.put_database(write, database)
+        return database
+
+    def drop_database(self, name: str) -> Database:
+        """Removes a database with all of its tables."""
+        with self._store.transaction() as write:
+            database = self._require_database(name)
+            write.delete(DATABASES, name.encode())
+            for table in self._index.all_tables(name):
+                self._delete_entries(write, table)
+            self._users.take_grants(write, lambda on: on.kind == "table" and on.database == name)
+            self._unfinished.forget(write, [Unfinished("make_vnode", one) for one in database.vgroup_ids])
+            self._unfinished.note(write, [Unfinished("remove_vnode", one) for one in database.vgroup_ids])
+            write.afterwards(lambda: self._index.forget_database(name))
+        return database
+
+    def regrouping(self, name: str, cut: Cut) -> Regrouping:
+        """Returns what a database is like once its shares are cut; changes nothing."""
+        with self._store.lock:
+            known, following = self._require_database(name), self._store.counters.next_vgroup
+            more = len(cut.shares) - len(known.vgroup_ids)
+            ids = (*known.vgroup_ids, *range(following, following + more))
+            database = replace(known, options=replace(known.options, vgroups=len(ids)), vgroup_ids=ids,
+                               cut_shares=cut.shares)
+            moving: dict[int, dict[int, list[int]]] = {}
+            for table in self._index.all_tables(name):
+                for child in self._index.children(table.uid):
+                    vgroup_id = stable_vgroup(database, child.name)
+                    if vgroup_id != child.vgroup_id:
+                        moving.setdefault(vgroup_id, {}).setdefault(table.uid, []).append(child.uid)
+            return Regrouping(database, cut.parents, moving)
+
+    # --- tables ------------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        database: str,
+        name: str,
+        columns: Sequence[Column],
+        tags: Sequence[Column],
+        *,
+        super_table: bool,
+        now_ms: int,
+        comment: str | None = None,
+        replaces: int | None = None,
+    ) -> Table:
+        """Returns the new super or normal table; the `physical` names given are ignored and assigned here.
+
+        With `replaces`, the uid of the table of this name, the new one has no name until `StreamRepository.replace`;
+        with NO_TABLE until `StreamRepository.create`.
+        """
+        with self._store.transaction() as write:
+            owning = self._require_database(database)
+            if not replaces:
+                self._require_free(database, name)
+            used: list[str] = []
+            table = Table(
+                write.take_ids(), database, name, "super" if super_table else "normal",
+                tuple(_with_physical(columns, used)), tuple(_with_physical(tags, used)),
+                vgroup_id=None if super_table else stable_vgroup(owning, name),
+                create_time_ms=now_ms, comment=comment, replaces=replaces,
+            )
+            self._put_table(write, table, used)
+        return table
+
+    def replace_table(self, table: Table, children_tags: Mapping[int, tuple[TagValue, ...]] | None = None) -> Table:
+        """Stores a changed schema of a super or normal table under the next schema version.
+
+        `children_tags` gives the new tag values of all children, for added and dropped tags.
+        """
+        with self._store.transaction() as write:
+            self._require_table(table.uid, f"table {table.name} does not exist")
+            changed = replace(table, schema_version=table.schema_version + 1)
+            used = list(self._index.used_physical_names(table.uid))
+            used += [c.physical for c in (*table.columns, *table.tags) if c.physical not in used]
+            self._put_table(write, changed, used)
+            children = self._index.children_by_uid(table.uid)
+            self._put_children(write, changed, [replace(children[uid], tag_values=values)
+                                                for uid, values in (children_tags or {}).items()])
+        return changed
+
+    def drop_table(self, uid: int) -> Table:
+        """Removes a super table with its children, or a normal table."""
+        with self._store.transaction() as write:
+            table = self._require_table(uid, "the table does not exist")
+            self.delete_table(write, table)
+        return table
+
+    # --- child tables ------------------------------------------------------------------------------------------
+
+    def create_children(
+        self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]], now_ms: int
+    ) -> list[ChildTable]:
+        """Returns the new child tables, placed on vgroups by their names. All or none are created."""
+        if not children:
+            return []
+        with self._store.transaction() as write:
+            parent = self._index.table_by_uid(super_uid)
+            if parent is None or parent.kind != "super":
+                raise NotFoundError("the super table does not exist any more", code=_TABLE_MISSING)
+            owning = self._require_database(parent.database)
+            created = []
+            names: set[str] = set()
+            for uid, (name, tag_values) in enumerate(children, write.take_ids(len(children))):
+                if not self._index.is_free_below(parent, name):
+                    raise _taken(parent.database, name)
+                if name in names:
+                    raise AlreadyExistsError(f"table {name} is given twice", code=_TABLE_EXISTS)
+                names.add(name)
+                if len(tag_values) != len(parent.tags):
+                    raise InternalError(f"{len(tag_values)} tag values for {len(parent.tags)} tags of {parent.name}")
+                created.append(ChildTable(uid, name, stable_vgroup(owning, name), tag_values, now_ms))
+            self._put_children(write, parent, created)
+        return created
+
+    def set_tags(self, super_uid: int, uid: int, tag_values: tuple[TagValue, ...]) -> ChildTable:
+        with self._store.transaction() as write:
+            parent, child = self._index.table_by_uid(super_uid), self._index.child_by_uid(super_uid, uid)
+            if parent is None or child is None:
+                raise NotFoundError("the child table does not exist any more", code=_TABLE_MISSING)
+            changed = replace(child, tag_values=tag_values)
+            self._put_children(write, parent, [changed])
+        return changed
+
+    def drop_children(self, super_uid: int, uids: Sequence[int]) -> list[ChildTable]:
+        with self._store.transaction() as write:
+            parent = self._require_table(super_uid, "the super table does not exist any more")
+            children = self._index.children_by_uid(super_uid)
+            dropped = [children[uid] for uid in uids if uid in children]
+            for child in dropped:
+                write.delete(CHILDREN, codec.key(super_uid, child.uid))
+            write.afterwards(lambda: self._index.forget_children(parent, dropped))
+        return dropped
+
+    # --- parts of transactions ---------------------------------------------------------------------------------
+
+    def put_database(self, write: Transaction, database: Database) -> None:
+        """Stores a new or changed database."""
+        write.put(DATABASES, database.name.encode(), codec.database_to_json(database))
+        write.afterwards(lambda: self._index.remember_database(database))
+
+    def move_tables(self, write: Transaction, moving: Mapping[int, Mapping[int, Sequence[int]]]) -> None:
+        """Places tables on other vgroups; `moving` is that of `Regrouping`."""
+        moved: dict[int, list[ChildTable]] = {}
+        for vgroup_id, tables in moving.items():
+            for table_uid, uids in tables.items():
+                table = self._require_table(table_uid, "the table does not exist any more")
+                if table.kind == "normal":
+                    self._put_table(write, replace(table, vgroup_id=vgroup_id),
+                                    self._index.used_physical_names(table_uid))
+                else:
+                    children = self._index.children_by_uid(table_uid)
+                    moved.setdefault(table_uid, []).extend(replace(children[uid], vgroup_id=vgroup_id) for uid in uids)
+        for table_uid, members in moved.items():
+            parent = self._require_table(table_uid, "the super table does not exist any more")
+            self._put_children(write, parent, members)
+        write.afterwards(self._index.note_moves)
+
+    def name_table(self, write: Transaction, uid: int) -> None:
+        """Gives a table that was made for a new stream its name; does nothing for others."""
+        table = self._index.table_by_uid(uid)
+        if table is not None and table.replaces == NO_TABLE:
+            self._require_free(table.database, table.name)
+            named = replace(table, replaces=None)
+            used = self._index.used_physical_names(uid)
+            write.put(TABLES, codec.key(uid), codec.table_to_json(named, used))
+            write.afterwards(lambda: self._index.name_table(named))
+
+    def swap_tables(self, write: Transaction, fresh: Table, stale: Table) -> None:
+        """Puts a table in the place of `stale`, which it was made to replace; that can still be read by its uid.
+
+        `AlreadyExistsError` if a name of a new child table was given to something else meanwhile.
+        """
+        taken = self._index.foreign_name(fresh)
+        if taken is not None:
+            raise _taken(fresh.database, taken)
+        table = replace(fresh, replaces=None)
+        write.put(TABLES, codec.key(table.uid),
+                  codec.table_to_json(table, self._index.used_physical_names(table.uid)))
+        self._delete_entries(write, stale)
+        self._unfinished.note(write, [Unfinished("remove_table", stale.uid)])
+        write.afterwards(lambda: self._index.replace_table(table, stale))
+
+    def delete_table(self, write: Transaction, table: Table) -> None:
+        """Removes a table with its children and the grants on it."""
+        self._delete_entries(write, table)
+        self._unfinished.note(write, [Unfinished("remove_table", table.uid)])
+        if table.replaces is None:  # one that no name leads to yet has no grants
+            self._users.take_grants(write, GrantObject("table", table.name, table.database).__eq__)
+        write.afterwards(lambda: self._index.drop_table(table))
+
+    def adopt(self, write: Transaction, databases: Iterable[Database], tables: Iterable[tuple[Table, Sequence[str]]],
+              children: Mapping[int, Sequence[ChildTable]]) -> None:
+        """Stores what `Rebuilt` says in the place of what is known; memory doesn't follow."""
+        for database in databases:
+            write.put(DATABASES, database.name.encode(), codec.database_to_json(database))
+            for table in self._index.all_tables(database.name):
+                self._delete_entries(write, table)
+        for table, used in tables:
+            write.put(TABLES, codec.key(table.uid), codec.table_to_json(table, used))
+        for table_uid, members in children.items():
+            for uid in self._index.children_by_uid(table_uid):
+                write.delete(CHILDREN, codec.key(table_uid, uid))
+            for child in members:
+                write.put(CHILDREN, codec.key(table_uid, child.uid), codec.child_to_json(child))
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _put_table(self, write: Transaction, table: Table, used: Sequence[str]) -> None:
+        write.put(TABLES, codec.key(table.uid), codec.table_to_json(table, used))
+        write.afterwards(lambda: self._index.remember_table(table, used))
+
+    def _put_children(self, write: Transaction, parent: Table, children: Sequence[ChildTable]) -> None:
+        for child in children:
+            write.put(CHILDREN, codec.key(parent.uid, child.uid), codec.child_to_json(child))
+        write.afterwards(lambda: self._index.remember_children(parent, children))
+
+    def _delete_entries(self, write: Transaction, table: Table) -> None:
+        write.delete(TABLES, codec.key(table.uid))
+        for uid in self._index.children_by_uid(table.uid):
+            write.delete(CHILDREN, codec.key(table.uid, uid))
+
+    def _require_database(self, name: str) -> Database:
+        database = self._index.user_database(name)
+        if database is None:
+            raise NotFoundError(f"database {name} does not exist", code=_DATABASE_MISSING)
+        return database
+
+    def _require_table(self, uid: int, otherwise: str) -> Table:
+        table = self._index.table_by_uid(uid)
+        if table is None:
+            raise NotFoundError(otherwise, code=_TABLE_MISSING)
+        return table
+
+    def _require_free(self, database: str, name: str) -> None:
+        if not self._index.is_free(database, name):
+            raise _taken(database, name)
+
+
+def stable_vgroup(database: Database, table: str) -> int:
+    """Returns the vgroup that a table of this name is placed on: the same on every machine, until vgroups are split."""
+    name, shares = f"{database.name}.{table}", database.cut_shares
+    return database.vgroup_ids[owner(name, shares) if shares else place(name, len(database.vgroup_ids))]
+
+
+def physical_name(name: str, taken: Iterable[str]) -> str:
+    """Returns a storage name for a new column that was never given in its table before.
+
+    DuckDB compares names without case, and some names are those of our own columns (`_tuid`, `_ver`, ...): both
+    clashes are avoided here once instead of everywhere.
+    """
+    used = {other.lower() for other in taken} | {"_tuid", "_ver", "_change", "tbname"}
+    if name.lower() not in used:
+        return name
+    number = 2
+    while f"{name.lower()}_{number}" in used:
+        number += 1
+    return f"{name}_{number}"
+
+
+def _with_physical(columns: Sequence[Column], used: list[str]) -> Iterator[Column]:
+    for column in columns:
+        physical = physical_name(column.name, used)
+        used.append(physical)
+        yield replace(column, physical=physical)
+
+
+def _taken(database: str, name: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"table {database}.{name} already exists", code=_TABLE_EXISTS)

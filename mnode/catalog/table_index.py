@@ -1,0 +1,269 @@
+"""Databases, tables and child tables in memory, by name and by uid."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Literal
+
+from penstock.mnode.catalog import system_schema
+from penstock.sql.schema import ChildTable, Database, Table
+
+
+class _Namespace:
+    """Everything of one database by name."""
+
+    __slots__ = ("children", "tables")
+
+    def __init__(self) -> None:
+        self.tables: dict[str, int] = {}
+        self.children: dict[str, tuple[int, ChildTable]] = {}
+
+
+class TableIndex:
+    """What there is, as the last transaction has left it. Readers don't wait for a disk, and hardly ever for a lock.
+
+    Methods that change it are called by the repositories of the catalog, with the lock held.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._databases: dict[str, Database] = {}
+        self._namespaces: dict[str, _Namespace] = {}
+        #: what belongs to tables that no name leads to yet, by their uids
+        self._staged: dict[int, _Namespace] = {}
+        self._tables: dict[int, Table] = {}
+        self._used_names: dict[int, tuple[str, ...]] = {}
+        self._children: dict[int, dict[int, ChildTable]] = {}
+        self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
+        self._moves = 0
+
+    # --- databases ---------------------------------------------------------------------------------------------
+
+    def database(self, name: str) -> Database | None:
+        return self._databases.get(name) or system_schema.database(name)
+
+    def user_database(self, name: str) -> Database | None:
+        """Returns a database that isn't the system's."""
+        return self._databases.get(name)
+
+    def databases(self) -> tuple[Database, ...]:
+        """Returns the users' databases, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._databases.values(), key=attrgetter("vgroup_ids")))
+
+    def database_names(self) -> list[str]:
+        return [*self._databases, *system_schema.DATABASES]
+
+    # --- tables ------------------------------------------------------------------------------------------------
+
+    def table(self, database: str, name: str) -> Table | None:
+        """Returns a super, normal, child or system table."""
+        namespace = self._namespaces.get(database)
+        if namespace is None:
+            return system_schema.table(database, name)
+        uid = namespace.tables.get(name)
+        if uid is not None:
+            return self._tables.get(uid)
+        found = namespace.children.get(name)
+        if found is None:
+            return None
+        super_uid, child = found
+        parent = self._tables.get(super_uid)
+        return None if parent is None else child_as_table(parent, child)
+
+    def table_by_uid(self, uid: int) -> Table | None:
+        """Returns the super or normal table with this uid."""
+        return self._tables.get(uid)
+
+    def table_names(self, database: str) -> Iterable[str]:
+        """Returns the names of super and normal tables and some child tables."""
+        namespace = self._namespaces.get(database)
+        if namespace is None:
+            return system_schema.table_names(database)
+        with self._lock:
+            some = [name for name, _ in zip(namespace.children, range(1000), strict=False)]
+            return [*namespace.tables, *some]
+
+    def tables(self, database: str, kind: Literal["super", "normal"]) -> list[Table]:
+        """Returns the super or the normal tables of a database, in order of creation."""
+        with self._lock:
+            namespace = self._namespaces.get(database)
+            uids = sorted(namespace.tables.values()) if namespace is not None else []
+            return [self._tables[uid] for uid in uids if self._tables[uid].kind == kind]
+
+    def staged_tables(self, database: str) -> list[Table]:
+        """Returns the tables of a database that are going to take the place of others."""
+        with self._lock:
+            return [self._tables[uid] for uid in sorted(self._staged) if self._tables[uid].database == database]
+
+    def all_tables(self, database: str) -> list[Table]:
+        """Returns all tables of a database, also those that no name leads to yet."""
+        namespace = self._namespaces.get(database)
+        named = () if namespace is None else namespace.tables.values()
+        return [*(self._tables[uid] for uid in named), *self.staged_tables(database)]
+
+    def used_physical_names(self, uid: int) -> tuple[str, ...]:
+        """Returns every storage name that a column of the table has or ever had."""
+        return self._used_names.get(uid, ())
+
+    # --- child tables ------------------------------------------------------------------------------------------
+
+    def children(self, super_uid: int) -> tuple[ChildTable, ...]:
+        """Returns the child tables of a super table, or the one entry of a normal table, in order of creation."""
+        known = self._children_lists.get(super_uid)
+        if known is not None:
+            return known
+        with self._lock:
+            table = self._tables.get(super_uid)
+            if table is not None and table.kind == "normal":
+                assert table.vgroup_id is not None
+                known = (ChildTable(table.uid, table.name, table.vgroup_id, (), table.create_time_ms),)
+            else:
+                known = tuple(self._children.get(super_uid, {}).values())
+            self._children_lists[super_uid] = known
+            return known
+
+    def children_by_uid(self, super_uid: int) -> Mapping[int, ChildTable]:
+        """Returns the child tables of a super table as they are at any time; a normal table has none."""
+        return self._children.get(super_uid, {})
+
+    def child(self, database: str, name: str) -> tuple[int, ChildTable] | None:
+        """Returns (uid of the super table, child table), or None."""
+        namespace = self._namespaces.get(database)
+        return namespace.children.get(name) if namespace is not None else None
+
+    def children_beside(self, parent: Table) -> Mapping[str, tuple[int, ChildTable]]:
+        """Returns what `child` finds where this super table has its children: by name, as it is at any time."""
+        if parent.replaces is None and parent.database not in self._namespaces:
+            return {}
+        return self._namespace_of(parent).children
+
+    def child_of(self, parent: Table, name: str) -> ChildTable | None:
+        """Returns the child table of this name that a super table has."""
+        found = self._namespace_of(parent).children.get(name)
+        return found[1] if found is not None and found[0] == parent.uid else None
+
+    def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
+        return self._children.get(super_uid, {}).get(uid)
+
+    def child_count(self, super_uid: int) -> int:
+        return len(self._children.get(super_uid, ()))
+
+    @property
+    def moves(self) -> int:
+        """How often child tables were dropped or moved: while it stays, one that was found is still there."""
+        return self._moves
+
+    # --- names -------------------------------------------------------------------------------------------------
+
+    def is_free(self, database: str, name: str) -> bool:
+        """Whether no table or child table of a database has this name."""
+        namespace = self._namespaces[database]
+        return name not in namespace.tables and name not in namespace.children
+
+    def is_free_below(self, parent: Table, name: str) -> bool:
+        """Whether a new child table of `parent` may have this name.
+
+        If `parent` is going to replace another table, it may be the name of one of that one's children.
+        """
+        if parent.replaces is None:
+            return self.is_free(parent.database, name)
+        return not self._is_foreign(parent, name) and name not in self._staged[parent.uid].children
+
+    def foreign_name(self, staged: Table) -> str | None:
+        """Returns the name of a child table of `staged` that was given to something else meanwhile, if there is one."""
+        return next((name for name in self._staged[staged.uid].children if self._is_foreign(staged, name)), None)
+
+    def _is_foreign(self, staged: Table, name: str) -> bool:
+        """Whether a name belongs to something else than the table that is going to be replaced."""
+        namespace = self._namespaces[staged.database]
+        child = namespace.children.get(name)
+        if child is not None:
+            return child[0] != staged.replaces
+        return name in namespace.tables
+
+    def _namespace_of(self, table: Table) -> _Namespace:
+        return self._namespaces[table.database] if table.replaces is None else self._staged[table.uid]
+
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def remember_database(self, database: Database) -> None:
+        self._databases[database.name] = database
+        self._namespaces.setdefault(database.name, _Namespace())
+
+    def forget_database(self, name: str) -> None:
+        """Forgets a database with its tables."""
+        uids = [table.uid for table in self.all_tables(name)]
+        del self._databases[name]
+        del self._namespaces[name]
+        for uid in uids:
+            self.forget_table(uid)
+
+    def remember_table(self, table: Table, used: Sequence[str]) -> None:
+        """`used`: every storage name that a column of it has or ever had."""
+        if table.replaces is not None:
+            self._staged.setdefault(table.uid, _Namespace())
+        self._tables[table.uid] = table
+        self._used_names[table.uid] = tuple(used)
+        self._namespace_of(table).tables[table.name] = table.uid
+        if table.kind == "super":
+            self._children.setdefault(table.uid, {})
+        self._children_lists.pop(table.uid, None)
+
+    def name_table(self, table: Table) -> None:
+        """Gives a table that had no name yet the one that it was made for; it has no children."""
+        del self._staged[table.uid]
+        self.remember_table(table, self._used_names[table.uid])
+
+    def replace_table(self, table: Table, stale: Table) -> None:
+        """Puts a table that had no name yet in the place of `stale`, which is still known by its uid."""
+        staged, before, after = self._staged[table.uid], self._namespaces[table.database], _Namespace()
+        after.tables = {**before.tables, table.name: table.uid}
+        after.children = {name: found for name, found in before.children.items() if found[0] != stale.uid}
+        after.children.update(staged.children)
+        # Readers take no lock: they find all of the old names or all of the new ones.
+        self._tables[table.uid] = table
+        self._namespaces[table.database] = after
+        del self._staged[table.uid]
+
+    def drop_table(self, table: Table) -> None:
+        """Forgets a table with its name and its children."""
+        namespace = self._namespace_of(table)
+        del namespace.tables[table.name]
+        for child in self._children.get(table.uid, {}).values():
+            del namespace.children[child.name]
+        self.forget_table(table.uid)
+
+    def forget_table(self, uid: int) -> None:
+        """Drops what is known of a table that no name leads to any more."""
+        for cache in (self._tables, self._used_names, self._children, self._children_lists, self._staged):
+            cache.pop(uid, None)
+
+    def remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
+        by_uid, by_name = self._children.get(parent.uid, {}), self._namespace_of(parent).children
+        for child in children:
+            by_uid[child.uid] = child
+            by_name[child.name] = (parent.uid, child)
+        self._children_lists.pop(parent.uid, None)
+
+    def forget_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
+        by_uid, by_name = self._children[parent.uid], self._namespace_of(parent).children
+        for child in children:
+            del by_uid[child.uid]
+            del by_name[child.name]
+        self._children_lists.pop(parent.uid, None)
+        self.note_moves()
+
+    def note_moves(self) -> None:
+        """Child tables were dropped, or moved to other vgroups."""
+        self._moves += 1
+
+
+def child_as_table(parent: Table, child: ChildTable) -> Table:
+    """Returns the child table with its super table's columns and tags."""
+    return Table(
+        child.uid, parent.database, child.name, "child", parent.columns, parent.tags, parent.uid, parent.name,
+        child.tag_values, child.vgroup_id, child.create_time_ms, schema_version=parent.schema_version,
+    )
