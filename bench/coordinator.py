@@ -140,12 +140,12 @@ class Worker:
         match message:
             case control.Deploy(deployment, _):
                 later(BUILD, lambda: self._deployed(deployment))
-            case control.StopStream(stream_id, attempt):
+            case control.StopTasks(stream_id, attempt):
                 self._statuses.pop(stream_id, None)
                 later(STATE, lambda: self._say(control.Stopped(stream_id, attempt)))
             case control.PostEvent(stream_id, attempt, StartCheckpoint(checkpoint_id)):
                 for status in self._statuses[stream_id]:
-                    version = 1 if status.task.level == "source" else None
+                    version = 1 if status.task.operator == "source" else None
                     part = TaskCheckpoint(status.task, checkpoint_id, 4096, 20.0, version, "0123456789abcdef", version)
                     done = control.Acknowledged(part, attempt)
                     later(STATE, lambda done=done: self._say(done))  # type: ignore[misc]

@@ -116,7 +116,7 @@ def _feed_hog(node: Node, stop: threading.Event) -> None:
     first = 0
     while not stop.wait(0.05):
         if any(report.lag for reports in node.status().tasks.values() for report in reports
-               if report.status.task.level == "source" and (report.lag or 0) > 100):
+               if report.status.task.operator == "source" and (report.lag or 0) > 100):
             continue
         _insert(node, "hog", "h0", first, _HOG_ROWS)
         first += _HOG_ROWS

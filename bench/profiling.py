@@ -25,8 +25,8 @@ from bench.setup import create_tables, feed
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.write.result_store import ResultStore
 from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest
 from penstock.tasks.worker.local_environment import LocalStream
-from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest
 
 _NOW_MS = 1_800_000_000_000
 
@@ -129,7 +129,7 @@ def _drive(stream: LocalStream, parts: dict[str, float], profiler: cProfile.Prof
             stepped = time.process_time()
             for link in links[task.id]:
                 progressed |= link.move()
-            parts[task.id.level] += stepped - started
+            parts[task.id.operator] += stepped - started
             parts["queues"] += time.process_time() - stepped
     if profiler is not None:
         profiler.disable()

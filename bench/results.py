@@ -42,9 +42,9 @@ from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import Block, TaskId, Watermark
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.sink_task import SinkTask
+from penstock.tasks.worker.dnode_client import DnodeClient
 from penstock.tasks.worker.flight_result_writer import FlightResultWriter
 from penstock.tasks.worker.local_environment import LocalEnvironment, LocalWriter
-from penstock.tasks.worker.worker_environment import DnodeClient
 
 RUNS = 3
 STREAM = 77

@@ -145,8 +145,8 @@ from penstock.sql.tree.statements import (
 )
 from penstock.tasks.external.connectors.probing import probe
 from penstock.tasks.worker.data_place import mark_place
+from penstock.tasks.worker.dnode_client import Request, RowsRequest, SpanRequest, TableRequest
 from penstock.tasks.worker.remote_log import BytesRequest, EndRequest, SegmentsRequest
-from penstock.tasks.worker.worker_environment import Request, RowsRequest, SpanRequest, TableRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 _log = logger(__name__)

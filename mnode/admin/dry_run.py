@@ -269,7 +269,7 @@ def _results(sandbox: Bed, plan: StreamPlan) -> Iterator[_Line]:
 
 def _late(sandbox: Bed, copy: _Copy) -> Iterator[_Line]:
     for status in sandbox.streams.statuses():
-        for row in status.left_out or ():
+        for row in status.dropped or ():
             yield row.reason, copy.name_of(row.tuid), row.ts, _LEFT_OUT[row.reason]
 
 
@@ -278,7 +278,7 @@ def _summary(sandbox: Bed, rows: int, lines: Sequence[_Line]) -> _Line:
     results = sum(line[0] == "row" for line in lines)
     late = sum(status.late_rows for status in statuses)
     windows = sum(status.windows_open or 0 for status in statuses)
-    state = sum(status.state_bytes or 0 for status in statuses if status.task.level == "agg")
+    state = sum(status.state_bytes or 0 for status in statuses if status.task.operator == "agg")
     return ("summary", None, None, f"{rows} rows read, {results} result rows, {late} late rows, {windows} windows in "
                                    f"{state} bytes of state")
 

@@ -56,7 +56,7 @@ from penstock.sql.dialect.create_statements import grant_statement, table_statem
 from penstock.sql.dialect.generator import database_options, print_sql
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
-from penstock.vnode.read.detached_reader import OutsideVnode
+from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.read.snapshot import SnapshotTooOldError
 
 GROUP_ROWS = 1 << 18
@@ -196,8 +196,8 @@ class Dump:
         options = create_database_statement(database).options
         return DumpDatabase(database.name, database_options(options), cut_text(cut), tuple(dumped))
 
-    def _vnode(self, vgroup_id: int) -> OutsideVnode:
-        return OutsideVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
+    def _vnode(self, vgroup_id: int) -> DetachedVnode:
+        return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
 
     def _table(
         self, folder: str, database: Database, table: Table, children: Sequence[ChildTable], cut: Cut

@@ -24,7 +24,7 @@ from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_c
 from penstock.tasks.protocol.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
-    Contact,
+    ConnectionHealth,
     Pause,
     ReadBack,
     Recalculate,
@@ -52,7 +52,7 @@ class _Entry:
     failure: str = ""
     damaged: dict[int, str] = field(default_factory=dict)
     acknowledged: list[TaskCheckpoint] = field(default_factory=list)
-    contacts: dict[str, Contact] = field(default_factory=dict)
+    contacts: dict[str, ConnectionHealth] = field(default_factory=dict)
 
 
 class LocalController:

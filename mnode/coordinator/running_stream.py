@@ -11,7 +11,7 @@ from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import Company, StreamPlan
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings
-from penstock.tasks.protocol.messages import Contact
+from penstock.tasks.protocol.messages import ConnectionHealth
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.tasks.state.state_layout import layout_of
 
@@ -47,7 +47,7 @@ class StreamKeeper(Protocol):
         """Returns the ids of the checkpoints that are kept, whatever their age."""
         return frozenset()
 
-    def note_contact(self, contact: Contact) -> None:
+    def note_contact(self, contact: ConnectionHealth) -> None:
         """Hears how tasks fare with a connection, each time that this has changed."""
         return
 

@@ -44,7 +44,7 @@ from penstock.tasks.protocol.deployment import Deployment
 from penstock.tasks.protocol.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
-    Contact,
+    ConnectionHealth,
     Pause,
     Recalculate,
     Replay,
@@ -180,7 +180,7 @@ class _Entry:
     #: when it was resumed last: its target outside has the whole time again
     resumed_ms: int = 0
     #: what was said last of how it fares outside, by connection
-    contacts: dict[str, Contact] = field(default_factory=dict)
+    contacts: dict[str, ConnectionHealth] = field(default_factory=dict)
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: Deployment | None = None
@@ -835,18 +835,18 @@ class StreamController:
             reason = f"{where}: {message.error}"
             if message.damaged:
                 self._note_damage(message)
-            cause = worker_groups.Cause(message.kind, message.code, message.task.level if message.task else "")
+            cause = worker_groups.Cause(message.kind, message.code, message.task.operator if message.task else "")
             self._handle(worker_groups.StreamFailed(message.stream_id, message.attempt, reason, cause))
         elif isinstance(message, control.Stopped):
             self._handle(worker_groups.StreamStopped(message.stream_id, message.attempt, connection.index))
-        elif isinstance(message, control.Wanted):
+        elif isinstance(message, control.ReadBackWanted):
             self._read_back(message)
         elif isinstance(message, control.Acknowledged):
             self._handle_checkpoint(checkpoint_machine.Acknowledgement(message.checkpoint, message.attempt))
         else:
             raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
 
-    def _read_back(self, message: control.Wanted) -> None:
+    def _read_back(self, message: control.ReadBackWanted) -> None:
         """Hands an agg task's order to the source tasks; what comes of it is part of its stream's next checkpoints."""
         stream_id = message.order.task.stream_id
         stream = self._machine.stream(stream_id)
@@ -886,10 +886,10 @@ class StreamController:
         statuses = self._monitor.statuses_of(entry.stream.stream_id)
         tell_contacts(statuses, entry.contacts, entry.stream.keeper.note_contact)
         outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
-        away = next((status for status in statuses if status.trouble_since_ms is not None), None)
-        if outside is None or away is None or away.trouble_since_ms is None:
+        away = next((status for status in statuses if status.outage_since_ms is not None), None)
+        if outside is None or away is None or away.outage_since_ms is None:
             return
-        tried_ms = self._clock.now_ms() - max(away.trouble_since_ms, entry.resumed_ms)
+        tried_ms = self._clock.now_ms() - max(away.outage_since_ms, entry.resumed_ms)
         long_enough = tried_ms > entry.stream.settings.retry_time_s * 1000
         if long_enough and outside.on_failure == "pause" and not entry.paused:
             self._pause_for(entry, PauseCause(
@@ -961,7 +961,7 @@ class StreamController:
             case worker_groups.LetStreamRun(stream_id, attempt, group):
                 self._let_run(stream_id, attempt, group)
             case worker_groups.HaltStream(stream_id, attempt, group):
-                self._send(group, control.StopStream(stream_id, attempt))
+                self._send(group, control.StopTasks(stream_id, attempt))
             case worker_groups.StreamDown(stream_id, reason):
                 self._tell(stream_id, f"down: {reason}")
                 self._monitor.forget(stream_id)
@@ -1078,7 +1078,7 @@ class StreamController:
             self._post_event(stream_id, Pause() if entry.paused else Resume())
         if entry.deployment is not None and entry.deployment.settings != entry.stream.settings:
             self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
-        self._send(group, control.StartStream(stream_id, attempt))
+        self._send(group, control.StartTasks(stream_id, attempt))
         running = checkpoint_machine.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.graph.source_vgroup_ids, entry.last_checkpoint_id,
             entry.stream.checkpoint_interval_s, entry.stream.layout,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.tasks.protocol.messages import LeftOutRow, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import DroppedRow, TaskId, TaskStatus
 
 RATE_WINDOW_S = 5.0
 
@@ -59,7 +59,7 @@ class _Track:
 
     def __init__(self) -> None:
         self.status: TaskStatus | None = None
-        self.left_out: tuple[LeftOutRow, ...] | None = None
+        self.dropped: tuple[DroppedRow, ...] | None = None
         self.at = 0.0
         self.samples: deque[_Sample] = deque()
         self.progress: tuple[int | None, int, int] | None = None
@@ -78,15 +78,15 @@ class _Track:
         progress = (status.processed_version, status.rows_in, status.rows_out)
         if progress != self.progress or not _has_work(status):
             self.progress, self.progress_at = progress, now
-        if status.left_out is not None:
-            self.left_out = status.left_out
+        if status.dropped is not None:
+            self.dropped = status.dropped
         self.status, self.at = status, now
 
     def whole_status(self) -> TaskStatus | None:
         """Returns the latest status with the rows left out. Heartbeats are many more than looks: it is made here."""
-        if self.status is None or self.status.left_out is not None:
+        if self.status is None or self.status.dropped is not None:
             return self.status
-        return dataclasses.replace(self.status, left_out=self.left_out)
+        return dataclasses.replace(self.status, dropped=self.dropped)
 
 
 def _lag(status: TaskStatus) -> int | None:
@@ -98,7 +98,7 @@ def _lag(status: TaskStatus) -> int | None:
 def _has_work(status: TaskStatus) -> bool:
     """Whether there is something that the task could get on with now; who waits for a token, or for a
     target outside, couldn't."""
-    waiting = status.input_bytes + status.aside_bytes + (_lag(status) or 0)
+    waiting = status.input_bytes + status.in_flight_bytes + (_lag(status) or 0)
     return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED", "RETRYING")
 
 

@@ -28,7 +28,7 @@ from penstock.mnode.catalog.catalog_records import ConnectionRecord
 from penstock.mnode.ddl.table_statements import check_name
 from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.sql.types import DOUBLE, DataType, Kind
-from penstock.tasks.protocol.messages import Contact, TaskStatus
+from penstock.tasks.protocol.messages import ConnectionHealth, TaskStatus
 
 Probe = Callable[[OpenedConnection, float], str]
 """(connection, seconds it may take): connects and returns what was found there, or raises an OutsideError."""
@@ -166,7 +166,7 @@ class Connections:
         """Notes how a test or, with `user`, a use of a connection went, unless its options have changed since."""
         self._note(connection.name, connection.version, user, "" if problem is None else problem_text(problem))
 
-    def note_contact(self, user: str, contact: Contact) -> None:
+    def note_contact(self, user: str, contact: ConnectionHealth) -> None:
         """Notes how the tasks of a stream or an ingest fare, unless the connection's options have changed since."""
         self._note(contact.connection, contact.version, user, contact.problem)
 
@@ -232,15 +232,15 @@ def _worst(fares: Sequence[Health]) -> Health:
 
 
 def tell_contacts(
-    statuses: Iterable[TaskStatus], told: dict[str, Contact], tell: Callable[[Contact], None]
+    statuses: Iterable[TaskStatus], told: dict[str, ConnectionHealth], tell: Callable[[ConnectionHealth], None]
 ) -> None:
     """Tells how a stream or an ingest fares with each of its connections, where that isn't what was `told` last.
 
     That is what keeps one of its tasks from it, if any.
     """
-    worst: dict[str, Contact] = {}
+    worst: dict[str, ConnectionHealth] = {}
     for status in statuses:
-        contact = status.contact
+        contact = status.health
         if contact is not None and (contact.connection not in worst
                                     or (contact.problem and not worst[contact.connection].problem)):
             worst[contact.connection] = contact

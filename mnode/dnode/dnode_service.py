@@ -16,8 +16,8 @@ from penstock.common.logging import logger
 from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
 from penstock.tasks.protocol.wire import BoundedFlightServer, decode, encode_error, flight_error
 from penstock.tasks.state.copied_state import CheckpointOf
+from penstock.tasks.worker.dnode_client import REQUESTS, Request
 from penstock.tasks.worker.flight_result_writer import ACKNOWLEDGED, WritesOf
-from penstock.tasks.worker.worker_environment import REQUESTS, Request
 
 _log = logger(__name__)
 

@@ -31,7 +31,7 @@ from penstock.tasks.state.copied_state import (
 )
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.worker_environment import StateDirectories
+from penstock.tasks.worker.data_access import StateDirectories
 
 _DONE = pa.table({})
 

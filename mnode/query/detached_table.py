@@ -23,7 +23,7 @@ from penstock.mnode.query.table_scans import tag_array
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Database, Table
 from penstock.sql.types import DataType, Kind
-from penstock.vnode.read.detached_reader import OutsideVnode
+from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.store.sorted_keys import Index
 from penstock.wal.record import TUID_COLUMN
 
@@ -87,7 +87,7 @@ class OutsideTable:
     def rows(
         self, vgroup_id: int, names: Sequence[str], as_of: int | None = None, bounds: Bounds | None = None
     ) -> Iterator[pa.Table]:
-        """Yields the columns `names` of a vnode's rows, as of a version (None: of now); see OutsideVnode."""
+        """Yields the columns `names` of a vnode's rows, as of a version (None: of now); see DetachedVnode."""
         wanted = bounds or Bounds()
         tuids = (self.table.uid,) if self.table.kind == "child" else wanted.tuids
         batches = self._vnode(vgroup_id).rows(
@@ -103,14 +103,14 @@ class OutsideTable:
             vgroup_id, self._vnode(vgroup_id).written(self.table.storage_uid, stored, first, last), names)
 
     def version_behind(self, vgroup_id: int, first: int, last: int, rows: int) -> int:
-        """Returns how far to read from version `first` for about `rows` rows, at most to `last`; see OutsideVnode."""
+        """Returns how far to read from version `first` for about `rows` rows, at most to `last`; see DetachedVnode."""
         return self._vnode(vgroup_id).version_behind(self.table.storage_uid, first, last, rows)
 
     def _catalog(self) -> CatalogReader:
         return CatalogReader.of_other_process(self._paths.catalog)
 
-    def _vnode(self, vgroup_id: int) -> OutsideVnode:
-        return OutsideVnode(self._paths.vnode(vgroup_id), vgroup_id, OsFs())
+    def _vnode(self, vgroup_id: int) -> DetachedVnode:
+        return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, OsFs())
 
     def _stored(self, names: Sequence[str]) -> list[Column]:
         return [column for column in self.table.columns if column.name in names]

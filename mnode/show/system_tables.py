@@ -387,8 +387,8 @@ class SystemTables:
                 continue
             reports = now.tasks.get(stream.id, ())
             precision = self._precision(source)
-            sources = [report.status for report in reports if report.status.task.level == "source"]
-            sinks = [report.status for report in reports if report.status.task.level == "sink"]
+            sources = [report.status for report in reports if report.status.task.operator == "source"]
+            sinks = [report.status for report in reports if report.status.task.operator == "sink"]
             lags = [report.lag for report in reports if report.lag is not None]
             blocked = next((r.status.blocked_by for r in reports if r.status.blocked_by), None)
             marks = [status.watermark for status in sources if status.watermark is not None and not status.idle]
@@ -476,7 +476,7 @@ class SystemTables:
             vgroups = database.vgroup_ids if database else ()
             reports = now.tasks.get(stream.id, ())
             for report in reports:
-                if report.status.task.level == "source" and report.status.task.index < len(vgroups):
+                if report.status.task.operator == "source" and report.status.task.index < len(vgroups):
                     yield (stream, vgroups[report.status.task.index], report, reports, self._precision(source))
 
     def _watermark_rows(self) -> Iterator[Row]:
@@ -485,7 +485,7 @@ class SystemTables:
 
     def _late_row_rows(self) -> Iterator[Row]:
         for stream, vgroup, report, _, precision in self._sources():
-            for row in report.status.left_out or ():
+            for row in report.status.dropped or ():
                 child = self._catalog.child_by_uid(stream.source_uid, row.tuid)
                 table = self._catalog.table_by_uid(row.tuid) if child is None else None
                 name = child.name if child is not None else table.name if table is not None else None
@@ -537,7 +537,7 @@ def _task_row(
     checkpoint: CheckpointInfo | None, downstream: Sequence[TaskId],
 ) -> Row:
     status = report.status
-    level, worker = status.task.level, nodes.worker_of(status.task)
+    level, worker = status.task.operator, nodes.worker_of(status.task)
     node = nodes.node_of(worker) if worker < nodes.workers else None
     vgroup = node.id if node is not None and node.type == "vnode" else None
     start = starts.get(vgroup) if vgroup is not None and level == "source" else None
@@ -575,13 +575,13 @@ def _task_row(
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
-        ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
+        ", ".join(map(str, downstream)) or None, status.in_flight_bytes, status.wal_access,
     )
 
 
 def _notified(status: TaskStatus) -> Row:
     """Returns how the notifications of a sink task go; the others send none."""
-    if status.task.level != "sink":
+    if status.task.operator != "sink":
         return (None, None, None, None)
     return (status.notify_sent, status.notify_failed, status.notify_waiting, status.notify_error or None)
 
@@ -603,7 +603,7 @@ def watermark_row(
 ) -> Row:
     """Returns a line of ins_watermarks: what time it is for one vnode of a stream."""
     status = report.status
-    aggs = [other.status for other in reports if other.status.task.level == "agg"]
+    aggs = [other.status for other in reports if other.status.task.operator == "agg"]
     index = status.task.index
     mine = [agg for agg in aggs if agg.task.index == index] or aggs
     marks = [agg.watermark for agg in mine if agg.watermark is not None]

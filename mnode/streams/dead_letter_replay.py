@@ -19,7 +19,7 @@ from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags, replay_
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import ReplayDlq
 from penstock.sql.types import UNITS_PER_SECOND, Precision
-from penstock.tasks.protocol.messages import DeadRow, LeftOutRow
+from penstock.tasks.protocol.messages import DeadRow, DroppedRow
 
 
 class Replays:
@@ -68,7 +68,7 @@ class Replays:
         per_ms = UNITS_PER_SECOND[precision] // 1_000
         key_column = None if origin is None else origin.key_column
         key = None if key_column is None else json.loads(row["content"])[key_column.name]
-        left_out = LeftOutRow(uid if child is None else child[1].uid, row["event_time"], 0,
+        left_out = DroppedRow(uid if child is None else child[1].uid, row["event_time"], 0,
                               row["reason"], row["version"], row["ts"] // per_ms, key)
         vgroup_id = child[1].vgroup_id if child is not None else None if origin is None else origin.vgroup_id
         dead = DeadRow(left_out, row["id"], row["table_name"], row["message"], row["content"], row["attempts"])

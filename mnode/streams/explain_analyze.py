@@ -44,9 +44,9 @@ def analysis(
         row = _row(edge.task, names, work_of(plan, edge), first, last)
         rows.append(row)
         rows_in, rows_out = row[1:3]
-        if edge.task.level == "source":
+        if edge.task.operator == "source":
             total_in += rows_in
-        elif edge.task.level == "sink":
+        elif edge.task.operator == "sink":
             total_out += rows_out
     if not rows:
         raise UnavailableError("no task has reported during the measurement",

@@ -72,7 +72,8 @@ def explain_tasks(plan: StreamPlan, graph: TaskGraph) -> list[str]:
     on = f"{vnodes} vnodes and {snodes} snodes" if snodes else f"{vnodes} vnodes"
     lines = [f"Tasks: {len(graph.tasks)} on {on}, {_crossing(plan, graph)}"]
     for edge in graph.edges(0):
-        target = f" -> {', '.join(f'{task.level}-{task.index}' for task in edge.downstream)}" if edge.downstream else ""
+        receivers = ", ".join(f"{task.operator}-{task.index}" for task in edge.downstream)
+        target = f" -> {receivers}" if receivers else ""
         lines.append(f"  {edge.node.name} on {graph.node_of(edge.node)}: {work_of(plan, edge)}{target}")
     return lines
 
@@ -249,7 +250,7 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
             source = plan.sources[edge.node.work == "right side"]
             return f"WAL of {source.database}.{source.table}, rows for the join"
         case "source":
-            work = "partial aggregates" if edge.downstream[0].level == "agg" else "filter and projection"
+            work = "partial aggregates" if edge.downstream[0].operator == "agg" else "filter and projection"
             if plan.source.lookup is not None:
                 work = f"lookup in {plan.source.lookup.text}, {work}"
             if edge.node.work == "clock":

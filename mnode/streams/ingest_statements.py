@@ -37,7 +37,7 @@ from penstock.planner.streams.ingest_plan import IngestPlan, aimed, plan_ingest
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
-from penstock.tasks.protocol.messages import Contact, TaskStatus
+from penstock.tasks.protocol.messages import ConnectionHealth, TaskStatus
 
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
@@ -69,7 +69,7 @@ class _Keeper(StreamKeeper):
     def connection(self) -> OpenedConnection:
         return self._connections.open_for(self._user, self._ingest.connection)
 
-    def note_contact(self, contact: Contact) -> None:
+    def note_contact(self, contact: ConnectionHealth) -> None:
         self._connections.note_contact(self._user, contact)
 
 

@@ -18,7 +18,7 @@ from penstock.mnode.dnode.task_states import TaskStates
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.write.result_store import ResultStore
 from penstock.sql.schema import ChildTable, Table
-from penstock.tasks.protocol.messages import Contact
+from penstock.tasks.protocol.messages import ConnectionHealth
 
 
 class CatalogKeeper(StreamKeeper):
@@ -69,7 +69,7 @@ class CatalogKeeper(StreamKeeper):
             return frozenset()
         return self._backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
 
-    def note_contact(self, contact: Contact) -> None:
+    def note_contact(self, contact: ConnectionHealth) -> None:
         self._connections.note_contact(self._user, contact)
 
 

@@ -403,7 +403,7 @@ class Streams:
         vgroup_ids = stored.graph.source_vgroup_ids
         reached: dict[int, int] = {}
         for status in self._controller.statuses():
-            if status.task.stream_id == stream.id and status.task.level == "source":
+            if status.task.stream_id == stream.id and status.task.operator == "source":
                 filling = status.history is not None and not status.history.done
                 if not filling and status.processed_version is not None:
                     reached[status.task.index] = status.processed_version
@@ -486,7 +486,7 @@ class Streams:
             if state is None or state.state not in ("RUNNING", "PAUSED"):
                 return
             sources = [status for status in controller.statuses()
-                       if status.task.stream_id == stream_id and status.task.level == "source"]
+                       if status.task.stream_id == stream_id and status.task.operator == "source"]
             if sources and all((status.state == "PAUSED") is paused for status in sources):
                 return
             self._clock.wait(self._closing, _PAUSE_POLL_S)

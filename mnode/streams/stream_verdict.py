@@ -61,8 +61,8 @@ class Names:
         return f"v{self.nodes.vgroup_ids[index] if index < self.vnodes else f'?{index}'}"
 
     def __call__(self, task: TaskId) -> str:
-        name, worker = f"{task.level} {self._stream}/{self.vnode(task.index)}", self.nodes.worker_of(task)
-        return name if worker == task.index or task.level == "source" else f"{name} on {self.nodes.node_of(worker)}"
+        name, worker = f"{task.operator} {self._stream}/{self.vnode(task.index)}", self.nodes.worker_of(task)
+        return name if worker == task.index or task.operator == "source" else f"{name} on {self.nodes.node_of(worker)}"
 
 
 def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> StreamInfo:
@@ -164,9 +164,9 @@ def _held_up(reports: Sequence[TaskReport]) -> TaskReport | None:
 
     A sink that can't write as fast as results come, or else a source that may not read as fast as rows come.
     """
-    waiting = [report for report in reports if report.status.blocked_by is None and report.status.task.level != "agg"
+    waiting = [report for report in reports if report.status.blocked_by is None and report.status.task.operator != "agg"
                and _has_more(report) and (report.blocked or 0.0) >= _SATURATED]
-    return max(waiting, key=lambda report: (report.status.task.level == "sink", _waiting(report)), default=None)
+    return max(waiting, key=lambda report: (report.status.task.operator == "sink", _waiting(report)), default=None)
 
 
 def _saturated(reports: Sequence[TaskReport], nodes: Nodes) -> TaskReport | None:
@@ -191,13 +191,13 @@ def _has_more(report: TaskReport) -> bool:
 
 
 def _waiting(report: TaskReport) -> int:
-    return report.status.input_bytes + report.status.aside_bytes
+    return report.status.input_bytes + report.status.in_flight_bytes
 
 
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:
     task = end.status.task
     why, kind = _why(end)
-    if task.level == "source" and any(report.status.blocked_by == str(task) for report in reports):
+    if task.operator == "source" and any(report.status.blocked_by == str(task) for report in reports):
         why += "; others are ahead of its rows by more than MAX_SKEW, and wait"
     if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
@@ -207,8 +207,8 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) ->
         lag = max(report.lag or 0 for report in reports if report.status.task.index == behind)
         text = f"vnode {names.vnode(behind)} is {lag} records behind, the others at most {others}; "
         return Verdict("vnode", text + _sentence(names(task), why), task)
-    siblings = [report for report in reports if report.status.task.level == "agg" and report is not end]
-    if kind == "busy" and task.level == "agg" and siblings and (
+    siblings = [report for report in reports if report.status.task.operator == "agg" and report is not end]
+    if kind == "busy" and task.operator == "agg" and siblings and (
             (end.busy or 0.0) >= _FAR_BUSIER * (_busiest(siblings).busy or 0.0)):
         why = f"its groups are far more work than those of its siblings, {end.busy:.0%} busy against at most " \
               f"{_busiest(siblings).busy or 0.0:.0%}"
@@ -218,7 +218,7 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) ->
 
 def _why(end: TaskReport) -> tuple[str, Kind]:
     status = end.status
-    kind: Kind = "sink" if status.task.level == "sink" else "source"
+    kind: Kind = "sink" if status.task.operator == "sink" else "source"
     if end.blocked is None or end.blocked >= (end.busy or 0.0):
         if status.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
             return status.limit, kind

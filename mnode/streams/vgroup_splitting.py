@@ -34,9 +34,9 @@ from penstock.mnode.write.result_store import ResultStore
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
+from penstock.tasks.worker.dnode_client import RowsRequest, StoreRequest
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.state_repartition import Moved, Repartition, refusal
-from penstock.tasks.worker.worker_environment import RowsRequest, StoreRequest
 from penstock.wal.record import TUID_COLUMN
 
 MAX_VGROUPS = 1024

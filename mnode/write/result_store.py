@@ -20,7 +20,7 @@ from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
 from penstock.planner.bind.binder import children_table
 from penstock.sql.schema import Table
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest, StoreRequest, TableRequest
+from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.wal.record import TUID_COLUMN
 

@@ -10,7 +10,7 @@ from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.protocol.block_schema import fields_schema
 
 
-class Children:
+class ChildTables:
     """Starts from the deployment's list and follows the WAL; gives the relation `children` of `SourcePlan`."""
 
     def __init__(self, plan: SourcePlan, deployed: bytes) -> None:

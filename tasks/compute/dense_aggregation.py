@@ -33,7 +33,7 @@ class Coded:
         return cls(codes, count, rows, np.flatnonzero(rows))
 
 
-class Aggregation:
+class DenseAggregation:
     """Computes the fields of partials, each value expression once."""
 
     def __init__(self, coded: Coded, columns: Columns) -> None:

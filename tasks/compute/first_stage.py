@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.task_plans.stream_plan import LOOKUP, StreamPlan, WindowsPlan
-from penstock.tasks.compute.child_tables import Children
+from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.dense_aggregation import Ints
 from penstock.tasks.compute.duckdb_computer import Computer, as_batch
 from penstock.tasks.compute.kernel_vectors import Bools, NotInKernelError, mask_of
-from penstock.tasks.compute.lateness import Judged, expired_rows, suspects
+from penstock.tasks.compute.lateness import ClassifiedRows, expired_rows, suspects
 from penstock.tasks.compute.row_segments import TIME_COLUMN
 from penstock.tasks.compute.segment_kernel import segment_partials, sorted_rows, sorted_schema
 from penstock.tasks.compute.source_kernel import RowColumns, partials_batch, projected, window_partials
@@ -28,7 +28,7 @@ _ROW_NUMBERS = pa.schema([("_row", pa.int64())])
 class FirstStage:
     """One source task's `SourcePlan.sql`, in the schema of its blocks."""
 
-    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, children: Children) -> None:
+    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, children: ChildTables) -> None:
         self._plan = plan
         self._source = plan.source
         self._kernel = plan.source.kernel
@@ -86,7 +86,7 @@ class FirstStage:
             if column is not None and results.column(f"r{self._plan.sink.columns.index(column)}").null_count:
                 raise InvalidValueError(f"a row cannot be written: the target's key column {column.name} would be NULL")
 
-    def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Ints]:
+    def compute_timely(self, classified: ClassifiedRows) -> tuple[list[pa.RecordBatch], Ints]:
         """Returns the partials of rows some of which may be expired, without what is, and the numbers of those that are
         for all their windows. Of these only the ones that WHERE lets through are named.
         """
@@ -94,15 +94,15 @@ class FirstStage:
         assert self._source.expired_sql is not None
         self.note_children()
         if self._kernel is not None and self._kernel.panes is not None:
-            expired, partly = expired_rows(judged, self._kernel.panes)
-            timely = self._by_kernel(judged.rows, ~(expired | partly))
+            expired, partly = expired_rows(classified, self._kernel.panes)
+            timely = self._by_kernel(classified.rows, ~(expired | partly))
             if timely is not None:
                 batches = [timely]
                 if partly.any():
-                    doubtful = suspects(judged).filter(pa.array(partly))
+                    doubtful = suspects(classified).filter(pa.array(partly))
                     batches.append(self._run(self._source.late_sql, self._schema, rows=doubtful))
-                return batches, np.flatnonzero(self._counted(judged, expired))
-        doubtful = suspects(judged)
+                return batches, np.flatnonzero(self._counted(classified, expired))
+        doubtful = suspects(classified)
         numbers = self._run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
         return [self._run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
 
@@ -150,12 +150,12 @@ class FirstStage:
             joined = "SELECT r.*, c.* EXCLUDE (_tuid) FROM narrow r LEFT JOIN children c USING (_tuid)"
             return self._run(f"WITH windowed AS ({joined}) {self._source.sql}", self._schema, narrow=windowed)
 
-    def _counted(self, judged: Judged, expired: Bools) -> Bools:
+    def _counted(self, classified: ClassifiedRows, expired: Bools) -> Bools:
         """Returns which of the expired rows the stream would have read."""
         assert self._kernel is not None
         if self._kernel.condition is None or not expired.any():
             return expired
-        rows = judged.rows.filter(pa.array(expired))
+        rows = classified.rows.filter(pa.array(expired))
         counted = expired.copy()
         counted[expired] = mask_of(self._kernel.condition, RowColumns(rows, self.groups), rows.num_rows)
         return counted

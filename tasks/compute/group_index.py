@@ -62,7 +62,7 @@ class GroupIndex:
         """Returns the ids of groups."""
         return self._numbering.ids[numbers]
 
-    def learn(self, block: pa.RecordBatch) -> Slots:
+    def intern(self, block: pa.RecordBatch) -> Slots:
         """Returns the numbers of the groups of a block that begins with `_gid` and the keys; new ones get theirs."""
         gids: Ids = block.column(GROUP.name).to_numpy()
         numbers, rows = self._numbering.find_or_first(gids)

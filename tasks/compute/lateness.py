@@ -16,7 +16,7 @@ from penstock.planner.task_plans.stream_plan import SourcePlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute.id_time_pairs import among
 from penstock.tasks.compute.quarantine import TableTimes
-from penstock.tasks.protocol.messages import LeftOutRow
+from penstock.tasks.protocol.messages import DroppedRow
 from penstock.vnode.store.sorted_keys import TS_MAX
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, RowsRecord
 
@@ -25,7 +25,7 @@ NEVER = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ClassifiedRows:
     """Rows of one block with what is known of their time.
 
     `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
@@ -61,22 +61,22 @@ def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
     return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
 
 
-def judge(
+def classify(
     records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes,
     noted: Sequence[int | None] | None = None,
-) -> tuple[Judged | None, list[LeftOutRow]]:
+) -> tuple[ClassifiedRows | None, list[DroppedRow]]:
     """Returns the rows of some records that the stream reads (None: there are none), and those from the future.
 
     Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
     before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
-    judged by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
+    classified by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
     newest. `times` knows the tables that have such rows, and learns of more.
     """
     kept: list[RowsRecord] = []
     batches: list[pa.RecordBatch] = []
     lasts: list[npt.NDArray[np.int64]] = []
     reached: list[int | None] = []
-    future: list[LeftOutRow] = []
+    future: list[DroppedRow] = []
     for place, record in enumerate(records):
         batch = own_rows(record.batch, plan)
         if plan.policies.time.max_future is not None:
@@ -109,14 +109,14 @@ def judge(
             last = np.concatenate(lasts or [_verdict(batch, LAST_COLUMN) for batch in batches])
         else:
             change = None
-    judged = Judged(source_rows(merged, plan, ts), ts, change, last, limits, tuple(ends.tolist()),
+    classified = ClassifiedRows(source_rows(merged, plan, ts), ts, change, last, limits, tuple(ends.tolist()),
                     tuple(record.version for record in kept), tuple(record.ingest_time_ms for record in kept))
-    return judged, future
+    return classified, future
 
 
 def _without_future(
     batch: pa.RecordBatch, record: RowsRecord, plan: StreamPlan, times: TableTimes
-) -> tuple[pa.RecordBatch, list[LeftOutRow]]:
+) -> tuple[pa.RecordBatch, list[DroppedRow]]:
     """Returns the rows of a record but for those from the future, and these; `times` learns of their tables."""
     ts = times_of(batch)
     bound = future_bound(record.ingest_time_ms, plan)
@@ -125,7 +125,7 @@ def _without_future(
         return batch, []
     found, batch = batch.filter(pa.array(ahead)), batch.filter(pa.array(~ahead))
     times.watch(found.column("_tuid").unique().to_pylist(), batch.column("_tuid").to_numpy(), ts[~ahead])
-    return batch, _left_out(found, record, bound, plan.source)
+    return batch, _dropped(found, record, bound, plan.source)
 
 
 def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
@@ -135,9 +135,9 @@ def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
     return ingest_time_ms * (UNITS_PER_SECOND[plan.source.precision] // 1_000) + plan.policies.time.max_future
 
 
-def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int, source: SourcePlan) -> list[LeftOutRow]:
+def _dropped(rows: pa.RecordBatch, record: RowsRecord, bound: int, source: SourcePlan) -> list[DroppedRow]:
     keys = [None] * rows.num_rows if source.key_column is None else rows.column(2).to_pylist()
-    return [LeftOutRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms, key) for tuid, ts, key in
+    return [DroppedRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms, key) for tuid, ts, key in
             zip(rows.column("_tuid").to_pylist(), times_of(rows).tolist(), keys, strict=True)]
 
 
@@ -147,7 +147,7 @@ def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return times
 
 
-def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> Judged:
+def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> ClassifiedRows:
     """Returns rows of the relation `rows` as ones that are neither late nor rewritten, sorted by time.
 
     Their records aren't known: they count as one of the version `as_of`, written when the stream was created.
@@ -155,83 +155,84 @@ def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> Judged:
     rows = rows.sort_by(plan.source.time_column)
     ts = rows.column(plan.source.time_column).to_numpy()
     created_ms = plan.policies.time.created // (UNITS_PER_SECOND[plan.source.precision] // 1_000)
-    return Judged(rows, ts, None, None, np.array([NEVER]), (len(ts),), (as_of,), (created_ms,))
+    return ClassifiedRows(rows, ts, None, None, np.array([NEVER]), (len(ts),), (as_of,), (created_ms,))
 
 
-def record_of(judged: Judged, row: int) -> int:
+def record_of(classified: ClassifiedRows, row: int) -> int:
     """Returns the number of the record that a row came with."""
-    return bisect_right(judged.ends, row)
+    return bisect_right(classified.ends, row)
 
 
-def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
+def without_rows(classified: ClassifiedRows, rows: Sequence[int]) -> ClassifiedRows | None:
     """Returns the rows of a block but for some, by their numbers; None if none is left."""
-    kept = np.ones(len(judged.ts), bool)
+    kept = np.ones(len(classified.ts), bool)
     kept[rows] = False
     if not kept.any():
         return None
     counts = np.cumsum(kept)
-    return Judged(
-        judged.rows.filter(pa.array(kept)), judged.ts[kept], None if judged.change is None else judged.change[kept],
-        None if judged.last is None else judged.last[kept], judged.limits,
-        tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
+    return ClassifiedRows(
+        classified.rows.filter(pa.array(kept)), classified.ts[kept],
+        None if classified.change is None else classified.change[kept],
+        None if classified.last is None else classified.last[kept], classified.limits,
+        tuple(int(counts[end - 1]) for end in classified.ends), classified.versions, classified.ingest_times_ms)
 
 
-def may_be_late(judged: Judged) -> bool:
+def may_be_late(classified: ClassifiedRows) -> bool:
     """Tells whether any of the rows may be expired."""
-    if judged.change is None:
+    if classified.change is None:
         return False
-    return bool(((judged.change != 0) & (judged.ts < judged.limit)).any())
+    return bool(((classified.change != 0) & (classified.ts < classified.limit)).any())
 
 
-def late_rows(judged: Judged) -> pa.Table:
+def late_rows(classified: ClassifiedRows) -> pa.Table:
     """Returns the rows that may be expired."""
-    if judged.change is None:
-        return judged.rows.slice(0, 0)
-    return judged.rows.filter(pa.array((judged.change != 0) & (judged.ts < judged.limit)))
+    if classified.change is None:
+        return classified.rows.slice(0, 0)
+    return classified.rows.filter(pa.array((classified.change != 0) & (classified.ts < classified.limit)))
 
 
-def suspects(judged: Judged) -> pa.Table:
+def suspects(classified: ClassifiedRows) -> pa.Table:
     """Returns rows that may be late with `_row`, `_limit` and `_last`."""
-    assert judged.change is not None
+    assert classified.change is not None
     # An append is the newest row of its table, so it never is expired: it gets no limit.
-    appended = judged.change == 0
-    limit = pa.array(judged.limit, mask=appended)
-    last = pa.array(judged.last, mask=appended)
-    rows = judged.rows.append_column("_row", pa.array(np.arange(len(judged.ts))))
+    appended = classified.change == 0
+    limit = pa.array(classified.limit, mask=appended)
+    last = pa.array(classified.last, mask=appended)
+    rows = classified.rows.append_column("_row", pa.array(np.arange(len(classified.ts))))
     return rows.append_column("_limit", limit).append_column("_last", last)
 
 
-def expired_rows(judged: Judged, panes: Panes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def expired_rows(classified: ClassifiedRows, panes: Panes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Returns which rows that may be late are expired for all their INTERVAL windows, and which for some only.
 
     A row is expired for a window that had ended by the watermark, unless its table had not come to a later one.
     """
-    assert judged.change is not None
-    assert judged.last is not None
-    rows = np.flatnonzero((judged.change != 0) & (judged.ts < judged.limit))
-    ts, limit = judged.ts[rows], judged.limit[rows]
+    assert classified.change is not None
+    assert classified.last is not None
+    rows = np.flatnonzero((classified.change != 0) & (classified.ts < classified.limit))
+    ts, limit = classified.ts[rows], classified.limit[rows]
     behind = (ts - panes.offset) % panes.step
     newest_end = ts - behind + panes.width
     oldest_end = newest_end - (-(-(panes.width - behind) // panes.step) - 1) * panes.step
-    last = judged.last[rows]
+    last = classified.last[rows]
     last_end = last - (last - panes.offset) % panes.step + panes.width
-    whole, some = np.zeros(len(judged.ts), bool), np.zeros(len(judged.ts), bool)
+    whole, some = np.zeros(len(classified.ts), bool), np.zeros(len(classified.ts), bool)
     whole[rows] = (newest_end <= limit) & (newest_end < last_end)
     some[rows] = ~whole[rows] & (oldest_end <= limit) & (oldest_end < last_end)
     return whole, some
 
 
-def updated(judged: Judged, expired: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_] | None:
+def updated(classified: ClassifiedRows, expired: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_] | None:
     """Returns which rows rewrite a key that existed, or None if none do.
 
     `expired`: the rows that came too late, by their numbers; they count for nothing, nor do others of their keys.
     """
-    if judged.change is None:
+    if classified.change is None:
         return None
-    found: npt.NDArray[np.bool_] = judged.change == UPDATED
+    found: npt.NDArray[np.bool_] = classified.change == UPDATED
     if expired is not None and len(expired):
-        tuids = judged.rows.column("_tuid").to_numpy()
-        found &= ~among(tuids, judged.ts, tuids[expired], judged.ts[expired])
+        tuids = classified.rows.column("_tuid").to_numpy()
+        found &= ~among(tuids, classified.ts, tuids[expired], classified.ts[expired])
     return found if found.any() else None
 
 

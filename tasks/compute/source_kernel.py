@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.kernel_spec import FieldKernel, Panes, SourceKernel
 from penstock.planner.task_plans.stream_plan import Accumulator
 from penstock.tasks.compute.accumulators import Values, columns_for, combine
-from penstock.tasks.compute.dense_aggregation import Aggregation, Coded, Ints
+from penstock.tasks.compute.dense_aggregation import Coded, DenseAggregation, Ints
 from penstock.tasks.compute.kernel_vectors import Bools, Columns, Vector, evaluate, mask_of, vector_of
 from penstock.tasks.compute.vnode_groups import Groups
 
@@ -123,7 +123,7 @@ def _coded(group: Ints, pane: Ints, groups: int, span: int, count: int) -> tuple
 
 def aggregate(kernel: SourceKernel, coded: Coded, columns: Columns) -> list[Vector]:
     """Returns the fields of all accumulators for the codes that have rows."""
-    aggregation = Aggregation(coded, columns)
+    aggregation = DenseAggregation(coded, columns)
     fields: list[Vector] = []
     for part in kernel.aggregates:
         if isinstance(part, FieldKernel):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import PenstockError
 from penstock.tasks.external.connectors.consumers import avro_reader
-from penstock.tasks.external.connectors.incoming_messages import Consumer, MessageBatch, Position, Positions
+from penstock.tasks.external.connectors.incoming_messages import Consumer, MessageBatch, MessagePosition, Positions
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.ingest.message_mapping import MessageMapper, Refused
 from penstock.tasks.operators.base_task import ROWS_TOTAL, BaseTask
@@ -22,10 +22,10 @@ from penstock.tasks.protocol.deployment import IngestDeployment
 from penstock.tasks.protocol.messages import (
     Block,
     CheckpointCommitted,
-    Contact,
+    ConnectionHealth,
     DeadRow,
     Delivered,
-    LeftOutRow,
+    DroppedRow,
     Pause,
     ResultWrite,
     Resume,
@@ -82,7 +82,7 @@ class IngestTask(BaseTask):
         self.output: ChannelQueue[TaskId] | None = None
         self._paused = deployment.paused
         self._consumer: Consumer | None = None
-        self._trouble: PenstockError | None = None
+        self._problem: PenstockError | None = None
         self._retry_at: float | None = None
         self._retry_s = _RETRY_S[0]
         self._full_since: float | None = None
@@ -93,8 +93,8 @@ class IngestTask(BaseTask):
         self._submitted = self._acknowledged = 0
         self._checkpoints: deque[int] = deque()
         self._begun = 0
-        self._positions: dict[str, Position] = {}
-        self._noted: dict[int, dict[str, Position]] = {}
+        self._positions: dict[str, MessagePosition] = {}
+        self._noted: dict[int, dict[str, MessagePosition]] = {}
         self._polled: deque[MessageBatch] = deque()
         self._rows_in = self._rows_before = 0
         self._bytes_in = self._rows_out = self._errors = self._unknown = self._messages = 0
@@ -117,7 +117,7 @@ class IngestTask(BaseTask):
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._rows_before = meta[ROWS_TOTAL] or 0
-        self._positions = {name: Position(*position) for name, *position in meta["positions"]}
+        self._positions = {name: MessagePosition(*position) for name, *position in meta["positions"]}
         self._bytes_in, self._rows_out, self._errors, self._unknown = meta["counts"]
         self._messages = meta.get("messages", 0)  # checkpoints of older versions have none
         self._last_refused = meta["last_refused"]
@@ -165,15 +165,15 @@ class IngestTask(BaseTask):
         return self._status(
             None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in, error_rows=self._errors,
             messages=self._messages, messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused,
-            contact=self._contact())
+            health=self._health())
 
-    def _contact(self) -> Contact | None:
+    def _health(self) -> ConnectionHealth | None:
         connection, state = self._deployment.connection, self._tracker.current
         if state.name == "RETRYING":
-            return Contact(connection.name, connection.version, state.reason)
+            return ConnectionHealth(connection.name, connection.version, state.reason)
         if self._paused or self._consumer is None or not self._consumer.reached():
             return None
-        return Contact(connection.name, connection.version)
+        return ConnectionHealth(connection.name, connection.version)
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -192,12 +192,12 @@ class IngestTask(BaseTask):
         try:
             self._consumer = self._environment.open_consumer(self._deployment, self.id.index, dict(self._positions))
         except PenstockError as error:
-            self._trouble = error
+            self._problem = error
             self._retry_at = now + self._retry_s
             self._retry_s = min(2 * self._retry_s, _RETRY_S[1])
-            self._tracker.enter("RETRYING", _told(error))
+            self._tracker.enter("RETRYING", _text_of(error))
             return None
-        self._retry_at, self._retry_s, self._trouble = None, _RETRY_S[0], None
+        self._retry_at, self._retry_s, self._problem = None, _RETRY_S[0], None
         return self._consumer
 
     def _read(self, consumer: Consumer) -> bool:
@@ -231,9 +231,9 @@ class IngestTask(BaseTask):
             self._held = held
 
     def _enter_state(self, progressed: bool) -> None:
-        trouble = None if self._consumer is None else self._consumer.trouble()
-        if trouble is not None and not progressed:
-            self._tracker.enter("RETRYING", _told(trouble))
+        problem = None if self._consumer is None else self._consumer.problem()
+        if problem is not None and not progressed:
+            self._tracker.enter("RETRYING", _text_of(problem))
         elif not self._may_read:
             self._tracker.enter("STARTING", "waits for the checkpoint that notes where it begins")
         elif self._handled and not progressed:
@@ -298,7 +298,7 @@ class IngestTask(BaseTask):
         offset, at_ms, content = batch.offsets[place], batch.times_ms[place], batch.values[place]
         name = repr((batch.partition, batch.segment, offset)).encode()
         number = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
-        row = LeftOutRow(0, at_ms * self._per_ms, 0, "error", offset, at_ms)
+        row = DroppedRow(0, at_ms * self._per_ms, 0, "error", offset, at_ms)
         return DeadRow(row, number, batch.topic(place)[:190], f"{where}: {refused.reason}", _text(content))
 
     @property
@@ -316,7 +316,7 @@ class IngestTask(BaseTask):
             self._rows_out += handled.rows
             if self._consumer is not None:
                 if self._consumer.replays:
-                    self._positions[batch.partition] = Position(batch.segment, batch.next_offset, batch.mark)
+                    self._positions[batch.partition] = MessagePosition(batch.segment, batch.next_offset, batch.mark)
                 self._consumer.done(batch)
             finished = True
         return finished
@@ -335,7 +335,7 @@ class IngestTask(BaseTask):
                 self._paused = False
                 self._stuck = ""
                 self._retry_at = None
-                if self._consumer is not None and self._consumer.trouble() is not None:
+                if self._consumer is not None and self._consumer.problem() is not None:
                     self._reopen(self._deployment.connection)
             case UseConnection(connection):
                 self._reopen(connection)
@@ -394,7 +394,7 @@ class IngestTask(BaseTask):
                 "messages": self._messages, "last_refused": self._last_refused}
 
 
-def _told(error: PenstockError) -> str:
+def _text_of(error: PenstockError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import JoinPlan
-from penstock.tasks.compute.lateness import NEVER, Judged, without_rows
+from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, without_rows
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import REPLAYED_ROWS
 from penstock.tasks.protocol.deployment import StreamDeployment
@@ -47,28 +47,32 @@ class JoinSourceTask(SourceTask):
     def _send(self, operation: int, batch: pa.RecordBatch) -> None:
         super()._send(operation + REPLAYED_ROWS if self._replays else operation, batch)
 
-    def _emit(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
+    def _emit(
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+    ) -> None:
         if self._slack is not None:
-            deletes = self._timely(deletes, judged, self._slack)
-            if judged is not None:
-                limit = np.maximum(judged.limit, NEVER + self._slack) - self._slack
-                late = np.flatnonzero(judged.ts < limit)
+            deletes = self._timely(deletes, classified, self._slack)
+            if classified is not None:
+                limit = np.maximum(classified.limit, NEVER + self._slack) - self._slack
+                late = np.flatnonzero(classified.ts < limit)
                 if len(late):
-                    self._count_late(judged, late)
-                    judged = without_rows(judged, late.tolist())
-        if judged is not None or deletes:
-            super()._emit(judged, deletes, before, after)
+                    self._count_late(classified, late)
+                    classified = without_rows(classified, late.tolist())
+        if classified is not None or deletes:
+            super()._emit(classified, deletes, before, after)
 
-    def _timely(self, deletes: Sequence[DeleteRecord], judged: Judged | None, slack: int) -> list[DeleteRecord]:
+    def _timely(
+        self, deletes: Sequence[DeleteRecord], classified: ClassifiedRows | None, slack: int
+    ) -> list[DeleteRecord]:
         """Returns the deletes without the times for which they come too late, as rows would."""
         found: list[DeleteRecord] = []
         for delete in deletes:
             newest = self._max_ts
-            if judged is not None:
-                earlier = int(np.searchsorted(np.array(judged.versions), delete.version))
-                end = judged.ends[earlier - 1] if earlier else 0
+            if classified is not None:
+                earlier = int(np.searchsorted(np.array(classified.versions), delete.version))
+                end = classified.ends[earlier - 1] if earlier else 0
                 if end:
-                    seen = int(judged.ts[:end].max())
+                    seen = int(classified.ts[:end].max())
                     newest = seen if newest is None else max(seen, newest)
             if newest is not None:
                 oldest = newest - self._plan.policies.closing_delay - slack

@@ -20,7 +20,7 @@ from penstock.planner.task_plans.stream_plan import Field, JoinPlan
 from penstock.sql.types import UBIGINT
 from penstock.tasks.compute.duckdb_computer import as_batch
 from penstock.tasks.join.side_rows import SideRows
-from penstock.tasks.operators.windowed_operator import TimedTask
+from penstock.tasks.operators.windowed_operator import WindowedOperator
 from penstock.tasks.protocol.block_schema import GROUP, OPERATION, REPLAYED_ROWS, result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Watermark
@@ -46,7 +46,7 @@ class Span:
     groups: Groups | None
 
 
-class JoinTask(TimedTask):
+class JoinTask(WindowedOperator):
     """One join task of a stream: level "agg" of the task graph."""
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
@@ -230,8 +230,8 @@ class JoinTask(TimedTask):
             if not self._replaying:
                 self._doubtful_until = max([*self._watermarks.known().values(), self._settled or TS_MIN])
 
-    def _hear_time(self, input: int, watermark: Watermark) -> None:
-        super()._hear_time(input, watermark)
+    def _on_watermark(self, input: int, watermark: Watermark) -> None:
+        super()._on_watermark(input, watermark)
         if watermark.idle:  # it has read its log to the end
             self._note_replayed(input)
 

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.errors import PenstockError
 from penstock.planner.task_plans.stream_plan import StreamPlan
-from penstock.tasks.compute.child_tables import Children
+from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.flow.outbox import Outbox
@@ -156,7 +156,7 @@ class ComputingTask(BaseTask):
         plan, settings = deployment.plan, deployment.settings
         self._plan: StreamPlan = plan
         # Only source tasks can tell which row a function failed for.
-        strict = plan.policies.on_error != "null" and task.level == "source"
+        strict = plan.policies.on_error != "null" and task.operator == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
         self._computer = Computer(self._functions, DuckdbBounds(
             settings.compute_bytes, spill=environment.spill, spill_bytes=settings.compute_spill_bytes))
@@ -180,7 +180,7 @@ class BaseSourceTask(ComputingTask):
         self._source = self._plan.source
         self.followed_table = self._source.storage_uid
         self._vgroup_id = deployment.graph.source_vgroup_ids[index]
-        self._children = Children(self._source, deployment.children[index])
+        self._children = ChildTables(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()
         self._begun = 0
         self._paused = deployment.paused

@@ -37,7 +37,7 @@ class Destinations:
         """Returns the first row of each group of a result batch that isn't known yet, in order."""
         return self._groups.find_or_first(batch.column(GROUP.name).to_numpy())[1]
 
-    def learn(self, batch: pa.RecordBatch) -> Numbers:
+    def intern(self, batch: pa.RecordBatch) -> Numbers:
         """Returns for each row of a result batch the place of its group's child table in `children`.
 
         Children of groups that are new are computed first.

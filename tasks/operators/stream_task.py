@@ -18,7 +18,7 @@ from penstock.tasks.protocol.result_writers import ResultWriter
 
 if TYPE_CHECKING:
     from penstock.planner.task_plans.stream_plan import LookupPlan
-    from penstock.tasks.external.emit.external_writers import OutsideWriter
+    from penstock.tasks.external.emit.external_writers import ExternalWriter
     from penstock.tasks.external.notify.window_notifier import Notifier
     from penstock.tasks.state.state_store import StateStore
     from penstock.vnode.read.snapshot import TimeSpan
@@ -80,7 +80,7 @@ class TaskEnvironment(Protocol):
         """
         ...
 
-    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+    def external_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> ExternalWriter:
         """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
         ...
 

@@ -20,10 +20,10 @@ from penstock.tasks.operators.destinations import Destinations
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
+from penstock.tasks.protocol.messages import Barrier, Block, End, Retract, RetractEnd, TaskId, TaskStatus, Watermark
 
 
-class TimedTask(ComputingTask):
+class WindowedOperator(ComputingTask):
     """`upstream` are its source tasks, `downstream` the sink tasks it may feed. Subclasses know what it computes."""
 
     def __init__(
@@ -103,14 +103,14 @@ class TimedTask(ComputingTask):
             case Block() as block:
                 self._take_blocks(channel, block)
             case Watermark() as watermark:
-                self._hear_time(self._inputs[channel], watermark)
+                self._on_watermark(self._inputs[channel], watermark)
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, self._outbox)
-            case Cleared() | Settled():
+            case Retract() | RetractEnd():
                 self._replace(item, self._inputs[channel])
             case End():
-                self._hear_time(self._inputs[channel], Watermark(None, idle=True))
+                self._on_watermark(self._inputs[channel], Watermark(None, idle=True))
         self._outbox.flush()
         return True
 
@@ -150,11 +150,11 @@ class TimedTask(ComputingTask):
                 return
             behind = self._inbox.time_behind(channel)
             if behind is not None:
-                self._hear_time(self._inputs[channel], behind)
+                self._on_watermark(self._inputs[channel], behind)
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    def _hear_time(self, input: int, watermark: Watermark) -> None:
+    def _on_watermark(self, input: int, watermark: Watermark) -> None:
         if watermark.idle:
             self._quiet_since[input] = self._clock.monotonic() - watermark.quiet_s
         else:
@@ -237,7 +237,7 @@ class TimedTask(ComputingTask):
         """The time that results wait for is over."""
         raise NotImplementedError
 
-    def _replace(self, signal: Cleared | Settled, input: int) -> None:
+    def _replace(self, signal: Retract | RetractEnd, input: int) -> None:
         """A source puts something else in the place of what it sent; only sources of INTERVAL windows do."""
         raise InternalError(f"{self.id} was told of {signal}")
 
@@ -260,7 +260,7 @@ class TimedTask(ComputingTask):
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        self._outbox.spread(self._destinations.sinks_of(self._destinations.learn(results), len(channels)), results)
+        self._outbox.spread(self._destinations.sinks_of(self._destinations.intern(results), len(channels)), results)
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)

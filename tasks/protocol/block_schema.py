@@ -38,7 +38,7 @@ ADD, REPLACE, REPLAYED = 0, 1, 2
 REPLAYED_ROWS = 2
 #: What a block of results says in `_op` of each row: write it, or delete what is at its time. The others are for
 #: NOTIFY: a window has opened; one that had opened is none any more.
-UPSERT, DELETE, OPENED, VOIDED = 0, 1, 3, 4
+UPSERT, DELETE, OPENED, RETRACTED = 0, 1, 3, 4
 GROUP = pa.field("_gid", pa.uint64())
 WINDOW_START = pa.field("_wstart", pa.int64())
 ROWS = pa.field("_rows", pa.int64())
@@ -58,7 +58,7 @@ def block_schema(plan: StreamPlan) -> pa.Schema:
 
 
 def result_schema(keys: Sequence[Field], results: Sequence[Field]) -> pa.Schema:
-    """Returns the schema of result blocks: `_op` (UPSERT, DELETE, OPENED or VOIDED), group, keys, result columns."""
+    """Returns the schema of result blocks: `_op` (UPSERT, DELETE, OPENED or RETRACTED), group, keys, result columns."""
     return pa.schema([OPERATION, GROUP, *fields_schema(keys), *fields_schema(results)])
 
 

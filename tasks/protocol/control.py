@@ -52,7 +52,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The tasks of the stream are built and have restored their state; they wait for StartStream."""
+    """The tasks of the stream are built and have restored their state; they wait for StartTasks."""
 
     stream_id: int
     attempt: int
@@ -94,7 +94,7 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadBackWanted:
     """An agg task needs windows that it has forgotten."""
 
     order: ReadBack
@@ -119,7 +119,7 @@ class Heartbeat:
     queues: tuple[QueuesHeld, ...] = ()
 
 
-WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Wanted | Heartbeat
+WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | ReadBackWanted | Heartbeat
 
 # --- from the mnode ----------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Deploy:
 
 
 @dataclass(frozen=True, slots=True)
-class StartStream:
+class StartTasks:
     """All workers have deployed the attempt: let its tasks run."""
 
     stream_id: int
@@ -141,7 +141,7 @@ class StartStream:
 
 
 @dataclass(frozen=True, slots=True)
-class StopStream:
+class StopTasks:
     """End the tasks of the stream's attempt; answered with Stopped also if there are none."""
 
     stream_id: int
@@ -172,11 +172,11 @@ class Shutdown:
     """End all streams and leave."""
 
 
-MnodeMessage = Deploy | StartStream | StopStream | PostEvent | BoundQueues | Shutdown
+MnodeMessage = Deploy | StartTasks | StopTasks | PostEvent | BoundQueues | Shutdown
 
 _MESSAGES = (
-    Hello, Deployed, Failed, Stopped, Acknowledged, Wanted, Heartbeat,
-    Deploy, StartStream, StopStream, PostEvent, BoundQueues, Shutdown,
+    Hello, Deployed, Failed, Stopped, Acknowledged, ReadBackWanted, Heartbeat,
+    Deploy, StartTasks, StopTasks, PostEvent, BoundQueues, Shutdown,
 )  # fmt: skip
 
 
@@ -186,8 +186,8 @@ def concerns(event: TaskEvent, task: TaskId) -> bool:
     The ends of checkpoints and rates go to all tasks, their beginnings, Resume and connections to source and sink
     tasks, the rest to source tasks.
     """
-    return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
-            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume | UseConnection)))
+    return (task.operator == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
+            or (task.operator == "sink" and isinstance(event, StartCheckpoint | Resume | UseConnection)))
 
 
 class ControlConnection:

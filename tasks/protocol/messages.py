@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.common.connection import OpenedConnection
 from penstock.wal.log import Access
 
-Level = Literal["source", "agg", "sink"]
+OperatorKind = Literal["source", "agg", "sink"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,26 +22,26 @@ class TaskId:
     an snode: `penstock.tasks.protocol.worker_nodes` tells which worker hosts it."""
 
     stream_id: int
-    level: Level
+    operator: OperatorKind
     index: int
 
     def __hash__(self) -> int:
-        # Every queue looks its channels up by these, several times per block. The levels differ in their length.
-        return (self.stream_id << 8 | self.index) << 3 | len(self.level)
+        # Every queue looks its channels up by these, several times per block. The names of operators differ in length.
+        return (self.stream_id << 8 | self.index) << 3 | len(self.operator)
 
     def __str__(self) -> str:
-        return f"{self.stream_id:x}-{self.level}-{self.index}"
+        return f"{self.stream_id:x}-{self.operator}-{self.index}"
 
-    def __reduce__(self) -> tuple[type[TaskId], tuple[int, Level, int]]:
-        return TaskId, (self.stream_id, self.level, self.index)  # see TaskStatus
+    def __reduce__(self) -> tuple[type[TaskId], tuple[int, OperatorKind, int]]:
+        return TaskId, (self.stream_id, self.operator, self.index)  # see TaskStatus
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
         """Returns the id that `str()` printed."""
-        stream, level, index = text.split("-")
-        if level not in ("source", "agg", "sink"):
-            raise ValueError(f"not a task level: {level}")
-        return cls(int(stream, 16), level, int(index))  # type: ignore[arg-type]
+        stream, operator, index = text.split("-")
+        if operator not in ("source", "agg", "sink"):
+            raise ValueError(f"not an operator: {operator}")
+        return cls(int(stream, 16), operator, int(index))  # type: ignore[arg-type]
 
 
 # --- data and signals: what queues hold ------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
+class Retract:
     """What the sender had contributed to windows that start in [first, last] is void; what follows takes its place."""
 
     first: int
@@ -96,8 +96,8 @@ class Cleared:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What follows `Cleared` is complete: the windows can be emitted again, once the others have sent theirs."""
+class RetractEnd:
+    """What follows `Retract` is complete: the windows can be emitted again, once the others have sent theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class End:
     """Nothing more will come on this channel."""
 
 
-Signal = Watermark | Barrier | Cleared | Settled | End
+Signal = Watermark | Barrier | Retract | RetractEnd | End
 Item = Block | Signal
 
 
@@ -189,10 +189,10 @@ TaskEvent = (
 class TaskCheckpoint:
     """A task's acknowledgement: its state for `checkpoint_id` is durable.
 
-    `version` is the source task's WAL position (the last processed version), None for the other levels.
+    `version` is the source task's WAL position (the last processed version), None for other tasks.
     `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
-    read since the stream was created, None for the other levels. `unwritten`: whether a sink task has set results from
-    before the checkpoint aside in its state, which are still to be written.
+    read since the stream was created, None for other tasks. `unwritten`: whether a sink task's state holds in-flight
+    results from before the checkpoint, which are still to be written.
     """
 
     task: TaskId
@@ -263,7 +263,7 @@ RowKey = tuple[int, int, int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOutRow:
+class DroppedRow:
     """A row that a stream left out. `ts` in units of the source's precision, and so is `lateness`: how far the row is
     behind the newest event time that its vnode had seen (negative: beyond the newest that is allowed). `version` and
     `ingest_time_ms` are those of the WAL record that it came with. `key`: the second part of its primary key, if its
@@ -287,7 +287,7 @@ class DeadRow:
     """A row on its way to a DLQ table. `id` tells it from others there. `table`: the name of its table.
     `content`: its columns as JSON. `attempts`: how often it was tried."""
 
-    row: LeftOutRow
+    row: DroppedRow
     id: int
     table: str
     message: str
@@ -348,7 +348,7 @@ class HistoryProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class ConnectionHealth:
     """How a task fares with what its connection leads to, by a version of the connection's options.
 
     `problem`: what keeps it from reading or writing there; empty once it has been there.
@@ -361,7 +361,7 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
+    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the task.
 
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
@@ -375,12 +375,12 @@ class TaskStatus:
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
-    `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
+    `in_flight_bytes`: results of an unaligned checkpoint, which a sink task writes before those in its input queue.
     `messages`: how many an ingest has made rows of or left out since it was created; `messages_lag`: how many it has
     still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
-    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
-    `contact`: how it fares with its connection, None where there is none, or nothing is known yet.
+    `outage_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
+    `health`: how it fares with its connection, None where there is none, or nothing is known yet.
     `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
     `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
@@ -415,7 +415,7 @@ class TaskStatus:
     late_forgotten: tuple[tuple[int, int], ...] = ()
     late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
-    left_out: tuple[LeftOutRow, ...] | None = ()
+    dropped: tuple[DroppedRow, ...] | None = ()
     held_back_by: tuple[int, ...] = ()
     windows_open: int | None = None
     state_bytes: int | None = None
@@ -434,14 +434,14 @@ class TaskStatus:
     slowest_udf: str = ""
     state_capacity: int | None = None
     state_memory: int = 0
-    aside_bytes: int = 0
+    in_flight_bytes: int = 0
     wal_access: Access | None = None
     messages: int = 0
     messages_lag: int | None = None
     unknown_rows: int = 0
     last_refused: str = ""
-    trouble_since_ms: int | None = None
-    contact: Contact | None = None
+    outage_since_ms: int | None = None
+    health: ConnectionHealth | None = None
     notify_sent: int = 0
     notify_failed: int = 0
     notify_waiting: int = 0

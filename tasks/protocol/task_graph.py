@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.tasks.protocol.messages import Level, TaskId
-from penstock.tasks.protocol.worker_nodes import Node, Nodes
+from penstock.tasks.protocol.messages import OperatorKind, TaskId
+from penstock.tasks.protocol.worker_nodes import Nodes, WorkerNode
 
 TaskKind = Literal["source", "agg", "join", "sink", "ingest"]
 Work = Literal["rows", "arrivals", "clock", "left side", "right side", "windows", "row windows", "join", "results",
                "messages"]
-_LEVELS: dict[TaskKind, Level] = {
+_OPERATORS: dict[TaskKind, OperatorKind] = {
     "source": "source", "ingest": "source", "agg": "agg", "join": "agg", "sink": "sink"}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskNode:
-    """A task. `index`: its place among those of its level.
+    """A task. `index`: its place among the tasks with its operator.
 
     `vgroup_id`: the vnode whose log a source task reads, or that the task is beside; None for tasks of an ingest.
     `work`, of source tasks: rows as they come, by their arrival, by the clock, or of a side of a join; of agg tasks:
@@ -34,15 +34,15 @@ class TaskNode:
     work: Work
 
     @property
-    def level(self) -> Level:
-        return _LEVELS[self.kind]
+    def operator(self) -> OperatorKind:
+        return _OPERATORS[self.kind]
 
     @property
     def name(self) -> str:
-        return f"{self.level}-{self.index}"
+        return f"{self.operator}-{self.index}"
 
     def id(self, stream_id: int) -> TaskId:
-        return TaskId(stream_id, self.level, self.index)
+        return TaskId(stream_id, self.operator, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class TaskGraph:
         """Returns the place of the worker that hosts a task."""
         return self.nodes.worker_of(task)
 
-    def node_of(self, task: TaskNode) -> Node:
+    def node_of(self, task: TaskNode) -> WorkerNode:
         """Returns the vnode or the snode that a task is on."""
         return self.nodes.node_of(self.nodes.worker_of(task.id(0)))
 
@@ -146,5 +146,5 @@ class TaskGraph:
         their source task.
         """
         movable = {receiver for exchange in self.exchanges if exchange.kind != "forward" and len(exchange.senders) > 1
-                   for receiver in exchange.receivers if self.tasks[receiver].level == "agg"}
+                   for receiver in exchange.receivers if self.tasks[receiver].operator == "agg"}
         return replace(self, nodes=Nodes(self.nodes.vgroup_ids, snode_ids[:len(movable)]))

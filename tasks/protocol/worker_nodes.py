@@ -9,7 +9,7 @@ from penstock.tasks.protocol.messages import TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class WorkerNode:
     """What a worker stands for: a vnode, by its vgroup's id, or an snode."""
 
     type: Literal["vnode", "snode"]
@@ -36,13 +36,13 @@ class Nodes:
 
     def worker_of(self, task: TaskId) -> int:
         """Returns the place of the worker that hosts a task."""
-        if task.level == "agg" and self.snode_ids:
+        if task.operator == "agg" and self.snode_ids:
             return len(self.vgroup_ids) + task.index % len(self.snode_ids)
         return task.index % len(self.vgroup_ids)
 
-    def node_of(self, worker: int) -> Node:
+    def node_of(self, worker: int) -> WorkerNode:
         """Returns what the worker at a place stands for."""
         vnodes = len(self.vgroup_ids)
         if worker < vnodes:
-            return Node("vnode", self.vgroup_ids[worker])
-        return Node("snode", self.snode_ids[worker - vnodes])
+            return WorkerNode("vnode", self.vgroup_ids[worker])
+        return WorkerNode("snode", self.snode_ids[worker - vnodes])

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.external.emit.result_events import OutsideRows, json_text
-from penstock.tasks.protocol.messages import DeadRow, LeftOutRow
+from penstock.tasks.external.emit.result_events import ExternalRows, json_text
+from penstock.tasks.protocol.messages import DeadRow, DroppedRow
 from penstock.tasks.source.dead_letter_writer import DeadLetters
 
 _LOOK_EVERY_S = 0.01
@@ -19,7 +19,7 @@ _CONTENT_MAX = 8_000
 class DeadResultTable:
     """The DLQ's side of one sink task; called by one thread."""
 
-    def __init__(self, letters: DeadLetters, rows: OutsideRows, place: str, clock: Clock) -> None:
+    def __init__(self, letters: DeadLetters, rows: ExternalRows, place: str, clock: Clock) -> None:
         """`letters` writes by a connection of its own; `place` names the target."""
         self._letters = letters
         self._rows = rows
@@ -41,6 +41,6 @@ class DeadResultTable:
         for event, ts in zip(self._rows.events(rows), times, strict=True):
             # Told apart and found again by what the result is, not by when it was refused.
             number = int(event.id[:14], 16)
-            left_out = LeftOutRow(0, ts, 0, "refused", 0, ts // per_ms)
-            found.append(DeadRow(left_out, number, self._place, message, json_text(event.named)[:_CONTENT_MAX]))
+            dropped = DroppedRow(0, ts, 0, "refused", 0, ts // per_ms)
+            found.append(DeadRow(dropped, number, self._place, message, json_text(event.named)[:_CONTENT_MAX]))
         return found

@@ -8,9 +8,9 @@ from functools import partial
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
-from penstock.tasks.external.emit.async_sink_writer import Courier, Target
-from penstock.tasks.external.emit.external_writers import DirectWriter, OutsideWriter, StagedWriter
-from penstock.tasks.external.emit.result_events import OutsideRows
+from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, ExternalTarget
+from penstock.tasks.external.emit.external_writers import DirectWriter, ExternalWriter, StagedWriter
+from penstock.tasks.external.emit.result_events import ExternalRows
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
@@ -21,38 +21,41 @@ from penstock.tasks.state.state_store import StateStore
 _BACKLOG_QUEUES = 4
 """So many queues' worth of results of valid checkpoints may wait in a task's state until its target takes them."""
 
-OpenTarget = Callable[[OpenedConnection, bool], Target]
+OpenTarget = Callable[[OpenedConnection, bool], ExternalTarget]
 
 
-def outside_writer(
+def external_writer(
     task: TaskId, deployment: StreamDeployment, store: StateStore, clock: Clock, wake: Callable[[], None],
     dead_writer: Callable[[], ResultWriter], open_with: OpenTarget | None = None,
-) -> tuple[OutsideWriter, Courier]:
-    """Returns the writer of a sink task, and its courier, which isn't started. `dead_writer` makes one for the DLQ.
+) -> tuple[ExternalWriter, AsyncSinkWriter]:
+    """Returns the writer of a sink task, and the asynchronous one behind it, which isn't started.
 
-    `open_with` opens something else than the target of the plan.
+    `dead_writer` makes one for the DLQ. `open_with` opens something else than the target of the plan.
     """
     plan, settings = deployment.plan, deployment.settings
     outside = plan.sink.outside
     if outside is None or deployment.connection is None:
         raise InternalError(f"{task} has no connection to write by")
-    rows = OutsideRows(plan.sink, deployment.name)
+    rows = ExternalRows(plan.sink, deployment.name)
     dead = None
     if plan.dlq is not None and plan.dlq.failures:
         letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
                               deployment.graph.vgroup_ids[task.index], plan.source.precision, dead_writer())
         dead = DeadResultTable(letters, rows, plan.sink.text, clock)
-    courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake,
-                      dead=dead, give_up_after_s=settings.retry_time_s)
+    opens = open_with or partial(open_target, task, deployment)
+    sink_writer = AsyncSinkWriter(
+        opens, deployment.connection, clock, wake, dead=dead, give_up_after_s=settings.retry_time_s)
     if plan.emits_at_checkpoints:
-        return StagedWriter(rows, courier, store, _BACKLOG_QUEUES * settings.queue_bytes), courier
-    return DirectWriter(rows, courier), courier
+        return StagedWriter(rows, sink_writer, store, _BACKLOG_QUEUES * settings.queue_bytes), sink_writer
+    return DirectWriter(rows, sink_writer), sink_writer
 
 
-def open_target(task: TaskId, deployment: StreamDeployment, connection: OpenedConnection, known: bool) -> Target:
-    """Opens the target of one sink task; see `Courier`. Libraries are needed by who uses them only."""
+def open_target(
+    task: TaskId, deployment: StreamDeployment, connection: OpenedConnection, known: bool
+) -> ExternalTarget:
+    """Opens the target of one sink task; see `AsyncSinkWriter`. Libraries are needed by who uses them only."""
     stream, sink = deployment.name, deployment.plan.sink
-    outside, rows = sink.outside, OutsideRows(sink, stream)
+    outside, rows = sink.outside, ExternalRows(sink, stream)
     assert outside is not None
     name = f"penstock-{stream}-{deployment.stream_id:x}-{task.index}"
     match outside.kind:

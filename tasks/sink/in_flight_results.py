@@ -15,7 +15,7 @@ _FIRST = 1 << 32
 """Batches are numbered from here on, so that there is room before the first."""
 
 
-class SetAside:
+class InFlightResults:
     """First in, first out, on disk: what is in it costs no memory. Part of the task's checkpoints by `save`.
 
     A batch that was taken is gone from the next checkpoint on; one that wasn't written by then must be put back.

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.tasks.compute.dense_ids import Numbers
-from penstock.tasks.external.emit.async_sink_writer import Trouble
-from penstock.tasks.external.emit.external_writers import OutsideWriter
+from penstock.tasks.external.emit.async_sink_writer import Outage
+from penstock.tasks.external.emit.external_writers import ExternalWriter
 from penstock.tasks.external.notify.window_notifier import NotifyCounts
 from penstock.tasks.flow.inbox import Inbox
 from penstock.tasks.flow.queues import ChannelQueue
@@ -25,7 +25,7 @@ from penstock.tasks.protocol.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
-    Contact,
+    ConnectionHealth,
     ResultWrite,
     Resume,
     StartCheckpoint,
@@ -36,7 +36,7 @@ from penstock.tasks.protocol.messages import (
     Watermark,
 )
 from penstock.tasks.protocol.result_writers import ResultWriter, TransactionalWriter
-from penstock.tasks.sink.in_flight_results import SetAside
+from penstock.tasks.sink.in_flight_results import InFlightResults
 from penstock.tasks.sink.result_rows import ResultRows
 
 _SMALLEST_WRITE = 64 * 1024
@@ -48,7 +48,7 @@ _TABLES_AT_ONCE_S = 0.1
 _WRITES_UNDER_WAY = 2
 _PATIENCE_S = 0.25
 """How long a checkpoint may wait for results to be written, before they become part of it instead."""
-_ASIDE_QUEUES = 4
+_IN_FLIGHT_QUEUES = 4
 """With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
@@ -75,13 +75,13 @@ class SinkTask(ComputingTask):
         self._inbox = Inbox(self.input, aligned=plan.policies.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.sends_partials)
-        self._outside: OutsideWriter | None = None
+        self._external: ExternalWriter | None = None
         self._connection = deployment.connection
         self._delivered_before = 0  # rows, by other options of the connection
         if plan.sink.outside is not None:
-            self._outside = environment.outside_writer(self.id, deployment, self._store)
+            self._external = environment.external_writer(self.id, deployment, self._store)
         self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
-        self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
+        self._writer: ResultWriter = self._external or environment.result_writer(self.id)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
         self._commits_with_checkpoints = plan.policies.guarantee == "exactly_once" or plan.emits_at_checkpoints
         now = self._clock.monotonic()
@@ -90,7 +90,7 @@ class SinkTask(ComputingTask):
         self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
         # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
         # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
-        makes_tables = plan.grouping.by_values and self._outside is None
+        makes_tables = plan.grouping.by_values and self._external is None
         tables = settings.sink_tables_per_second if makes_tables else 0.0
         self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
         self._tables = TokenBucket(tables, self._tables_at_once, now)
@@ -103,11 +103,11 @@ class SinkTask(ComputingTask):
         self._writing: deque[tuple[int, int]] = deque()  # rows and bytes of each write under way
         self._allowed_at: float | None = None
         self._barriers: deque[tuple[TaskId, Barrier]] = deque()
-        self._aside = SetAside(self._store)
-        self._aside_bytes_max = _ASIDE_QUEUES * settings.queue_bytes
+        self._in_flight = InFlightResults(self._store)
+        self._in_flight_bytes_max = _IN_FLIGHT_QUEUES * settings.queue_bytes
         # The checkpoint that is under way, and when it has waited for long enough; whether it sets results aside.
         self._begun: tuple[int, float] | None = None
-        self._sets_aside = False
+        self._stores_in_flight = False
         # A checkpoint whose barriers are all in while writes from before them are under way.
         self._due: int | None = None
         self._rows_in = 0
@@ -119,10 +119,10 @@ class SinkTask(ComputingTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
-            self._aside.restore(meta.get("aside", ()))  # checkpoints of older versions have none
-            self.input.reserve(self._aside.nbytes)
-            if self._outside is not None and meta.get("outside") is not None:
-                self._outside.restore(meta["outside"])
+            self._in_flight.restore(meta.get("aside", ()))  # checkpoints of older versions have none
+            self.input.reserve(self._in_flight.nbytes)
+            if self._external is not None and meta.get("outside") is not None:
+                self._external.restore(meta["outside"])
         if self._transactions is not None:
             self._transactions.recover(deployment.checkpoint_id)
 
@@ -133,13 +133,13 @@ class SinkTask(ComputingTask):
         progressed |= self._finish_writes()
         progressed |= self._work()
         if not progressed and self._overdue:
-            progressed = self._set_aside()
+            progressed = self._store_in_flight()
         # What is set aside takes the place of what would fill the queue; but a barrier must get through.
-        awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
-        progressed |= self.input.reserve(self._aside.nbytes, awaited)
-        trouble = self._trouble
-        if not progressed and trouble is not None:
-            self._tracker.enter("RETRYING", str(trouble))
+        awaited = self._begun[0] if self._begun is not None and self._stores_in_flight else 0
+        progressed |= self.input.reserve(self._in_flight.nbytes, awaited)
+        outage = self._outage
+        if not progressed and outage is not None:
+            self._tracker.enter("RETRYING", str(outage))
         elif not progressed and not self._has_results and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
@@ -170,15 +170,15 @@ class SinkTask(ComputingTask):
         return taken
 
     def _enter_writing(self) -> None:
-        if self._trouble is None:
-            whom = "the dnode" if self._outside is None else self._plan.sink.text
+        if self._outage is None:
+            whom = "the dnode" if self._external is None else self._plan.sink.text
             self._tracker.enter("WRITING", f"waits for {whom} to acknowledge a write")
 
     @property
-    def _trouble(self) -> Trouble | None:
+    def _outage(self) -> Outage | None:
         """Why what it writes, or has to tell of, isn't taken outside; None: it is."""
-        outside = None if self._outside is None else self._outside.trouble
-        return outside or (None if self._notifier is None else self._notifier.trouble)
+        outside = None if self._external is None else self._external.outage
+        return outside or (None if self._notifier is None else self._notifier.outage)
 
     @property
     def _has_results(self) -> bool:
@@ -187,26 +187,26 @@ class SinkTask(ComputingTask):
 
     def next_deadline(self) -> float | None:
         patient = None if self._begun is None or self._overdue else self._begun[1]
-        retries = [None if each is None else each.next_try for each in (self._outside, self._notifier)]
+        retries = [None if each is None else each.next_try for each in (self._external, self._notifier)]
         return min((at for at in (self._allowed_at, patient, *retries) if at is not None), default=None)
 
     def status(self) -> TaskStatus:
-        trouble = None if self._outside is None else self._outside.trouble
+        outage = None if self._external is None else self._external.outage
         notified = NotifyCounts() if self._notifier is None else self._notifier.counts
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
-                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes,
-                            trouble_since_ms=None if trouble is None else trouble.since_ms,
-                            contact=self._contact(trouble),
+                            bytes_out=self._bytes_out, in_flight_bytes=self._in_flight.nbytes,
+                            outage_since_ms=None if outage is None else outage.since_ms,
+                            health=self._health(outage),
                             notify_sent=notified.sent, notify_failed=notified.failed, notify_waiting=notified.waiting,
                             notify_error=notified.error)
 
-    def _contact(self, trouble: Trouble | None) -> Contact | None:
-        if self._connection is None or (trouble is None and self._rows_out <= self._delivered_before):
+    def _health(self, outage: Outage | None) -> ConnectionHealth | None:
+        if self._connection is None or (outage is None and self._rows_out <= self._delivered_before):
             return None
-        return Contact(self._connection.name, self._connection.version, "" if trouble is None else str(trouble))
+        return ConnectionHealth(self._connection.name, self._connection.version, "" if outage is None else str(outage))
 
     def close(self) -> None:
-        for way_out in (self._outside, self._notifier):
+        for way_out in (self._external, self._notifier):
             if way_out is not None:
                 way_out.close()
         super().close()
@@ -238,7 +238,7 @@ class SinkTask(ComputingTask):
                 self._add(rest)
                 taken_any = True
                 continue
-            oldest = self._aside.take()
+            oldest = self._in_flight.take()
             if oldest is not None:
                 self._add(Block(oldest))
                 taken_any = True
@@ -278,7 +278,7 @@ class SinkTask(ComputingTask):
 
     def _make_ready(self) -> ResultWrite:
         """Makes one write of all blocks that were taken."""
-        places = [self._destinations.learn(block) for block in self._blocks]
+        places = [self._destinations.intern(block) for block in self._blocks]
         blocks = self._blocks
         if self._notifier is not None:
             for block, place in zip(blocks, places, strict=True):
@@ -351,23 +351,23 @@ class SinkTask(ComputingTask):
         """Whether a checkpoint has waited long enough for results to be written."""
         return self._begun is not None and self._clock.monotonic() >= self._begun[1]
 
-    def _set_aside(self) -> bool:
+    def _store_in_flight(self) -> bool:
         """Takes what is before the barriers of a checkpoint into the state, as much as one step should.
 
         Returns whether there was anything.
         """
         assert self._begun is not None
         # Once begun it goes on to the barriers: no more than the queues of the stream hold can be before them.
-        self._sets_aside |= self._aside.nbytes <= self._aside_bytes_max
+        self._stores_in_flight |= self._in_flight.nbytes <= self._in_flight_bytes_max
         size = 0
-        while self._sets_aside and size < self._settings.block_bytes_max:
+        while self._stores_in_flight and size < self._settings.block_bytes_max:
             taken = self._barriers.popleft() if self._barriers else self._inbox.next_before(self._begun[0])
             if taken is None:
                 return size > 0
             channel, item = taken
             match item:
                 case Block(data=data) as block:
-                    self._aside.add(data)
+                    self._in_flight.add(data)
                     self._note_taken(block)
                     size += block.nbytes
                 case Barrier() as barrier:
@@ -380,7 +380,7 @@ class SinkTask(ComputingTask):
 
     def _complete(self, checkpoint_id: int) -> None:
         """Makes the checkpoint durable: everything before its barriers is written and acknowledged, or set aside."""
-        self._aside.put_back(self._blocks if self._rest is None else [*self._blocks, self._rest.data])
+        self._in_flight.put_back(self._blocks if self._rest is None else [*self._blocks, self._rest.data])
         self._rest = None
         self._forget_blocks()
         if self._transactions is not None and self._commits_with_checkpoints:
@@ -390,7 +390,7 @@ class SinkTask(ComputingTask):
 
     def _end_checkpoint(self) -> None:
         self._begun = self._due = None
-        self._sets_aside = False
+        self._stores_in_flight = False
 
     def _handle(self, event: TaskEvent) -> None:
         super()._handle(event)
@@ -399,11 +399,13 @@ class SinkTask(ComputingTask):
                 self._begun = checkpoint_id, self._clock.monotonic() + _PATIENCE_S
             case CheckpointCommitted(checkpoint_id) if self._transactions is not None:
                 self._transactions.commit(checkpoint_id)
-            case UseConnection(connection) if self._outside is not None and connection.name == self._plan.sink.database:
-                self._outside.use(connection)
+            case UseConnection(connection) if (
+                self._external is not None and connection.name == self._plan.sink.database
+            ):
+                self._external.use(connection)
                 self._connection, self._delivered_before = connection, self._rows_out
             case Resume():
-                for way_out in (self._outside, self._notifier):
+                for way_out in (self._external, self._notifier):
                     if way_out is not None:
                         way_out.try_now()
 
@@ -414,11 +416,11 @@ class SinkTask(ComputingTask):
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._aside) or (self._outside is not None and self._outside.undelivered)
+        return bool(self._in_flight) or (self._external is not None and self._external.undelivered)
 
     def _state(self) -> Mapping[str, Any]:
-        outside = {} if self._outside is None else {"outside": self._outside.save()}
-        return {"writes": self._writes, "aside": self._aside.save(), **outside}
+        outside = {} if self._external is None else {"outside": self._external.save()}
+        return {"writes": self._writes, "aside": self._in_flight.save(), **outside}
 
 
 def _results_only(

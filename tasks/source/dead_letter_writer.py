@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.planner.streams.dead_letters import CONTENT_BYTES, MESSAGE_BYTES, dlq_columns
 from penstock.planner.task_plans.stream_plan import DlqPlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND, Precision
-from penstock.tasks.protocol.messages import DeadRow, LeftOutRow, ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import DeadRow, DroppedRow, ResultChild, ResultWrite, TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.wal.record import RowsRecord
 
@@ -47,7 +47,7 @@ class DeadLetters:
 
     @property
     def full(self) -> bool:
-        """Whether no more rows should be judged until some of those that wait are written."""
+        """Whether no more rows should be taken until some of those that wait are written."""
         return len(self._waiting) >= WAITING_MAX
 
     def add(self, rows: Iterable[DeadRow]) -> None:
@@ -86,11 +86,11 @@ def dead_to_json(row: DeadRow) -> dict[str, Any]:
 
 
 def dead_from_json(value: dict[str, Any]) -> DeadRow:
-    return DeadRow(**{**value, "row": LeftOutRow(**value["row"])})
+    return DeadRow(**{**value, "row": DroppedRow(**value["row"])})
 
 
 def dead_rows(
-    rows: Sequence[LeftOutRow], records: Sequence[RowsRecord], plan: StreamPlan, names: dict[int, str], message: str
+    rows: Sequence[DroppedRow], records: Sequence[RowsRecord], plan: StreamPlan, names: dict[int, str], message: str
 ) -> list[DeadRow]:
     """Returns rows with their content, which is looked up in the records that they came with.
 
@@ -111,7 +111,7 @@ def dead_rows(
     return found
 
 
-def _place(row: LeftOutRow, batch: pa.RecordBatch, plan: StreamPlan) -> int:
+def _place(row: DroppedRow, batch: pa.RecordBatch, plan: StreamPlan) -> int:
     """Returns the number of a row in the record that it came with."""
     tuids, times = batch.column("_tuid").to_numpy(), batch.column(1).view(pa.int64()).to_numpy()
     places = np.flatnonzero((tuids == row.tuid) & (times == row.ts)).tolist()
@@ -121,7 +121,7 @@ def _place(row: LeftOutRow, batch: pa.RecordBatch, plan: StreamPlan) -> int:
     return int(places[0])
 
 
-def _content_of_key(row: LeftOutRow, plan: DlqPlan) -> str:
+def _content_of_key(row: DroppedRow, plan: DlqPlan) -> str:
     key = {plan.columns[0].name: row.ts}
     return _json(key if row.key is None else {**key, plan.columns[1].name: row.key})
 
@@ -134,7 +134,7 @@ def _json(values: dict[str, Any]) -> str:
     return _json(dict(list(values.items())[:-1]))
 
 
-def _id_of_key(row: LeftOutRow) -> int:
+def _id_of_key(row: DroppedRow) -> int:
     """Returns a number that no row of a record has."""
     digest = hashlib.blake2b(repr((row.tuid, row.ts, row.key)).encode(), digest_size=7).digest()
     return -1 - int.from_bytes(digest, "big")

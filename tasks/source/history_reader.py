@@ -50,7 +50,7 @@ class HistoryReader:
             return None
         first, last = piece
         rows = self._reads(first, last, self.as_of)
-        self._pieces.learn(rows.num_rows)
+        self._pieces.observe(rows.num_rows)
         self._rows += rows.num_rows
         self._next = last + 1
         self.done = self._next > self._bounds[1]

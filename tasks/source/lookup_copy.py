@@ -11,8 +11,8 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.planner.task_plans.stream_plan import LookupPlan
-from penstock.tasks.external.emit.async_sink_writer import Backoff, Trouble
-from penstock.tasks.protocol.messages import Contact
+from penstock.tasks.external.emit.async_sink_writer import Backoff, Outage
+from penstock.tasks.protocol.messages import ConnectionHealth
 
 _log = logger(__name__)
 
@@ -22,7 +22,7 @@ InBackground = Callable[[Callable[[], None], str], None]
 """Has something done that may have to wait, under a name: beside the caller, or at once."""
 
 
-class Lookup:
+class LookupCopy:
     """Keeps one table. `current` is asked by the task's thread; reading happens beside it.
 
     Rows never meet a copy that was begun to be read longer than `freshness_s` ago. From half of that on it is read
@@ -45,7 +45,7 @@ class Lookup:
         self._reading = False
         self._version = 0
         self._failure: Exception | None = None
-        self.trouble: Trouble | None = None
+        self.outage: Outage | None = None
 
     def current(self) -> pa.Table | None:
         """Returns a copy that is fresh enough; None while there is none, which it sees to.
@@ -71,15 +71,15 @@ class Lookup:
 
     def try_now(self) -> None:
         """Doesn't wait for the next try any longer."""
-        trouble = self.trouble
-        if trouble is not None:
-            self.trouble = Trouble(trouble.reason, trouble.since_ms, trouble.tries, self._clock.monotonic(),
+        outage = self.outage
+        if outage is not None:
+            self.outage = Outage(outage.reason, outage.since_ms, outage.tries, self._clock.monotonic(),
                                    self._clock.now_ms())
 
     @property
     def next_try(self) -> float | None:
         """When `current` should be called again, in monotonic time; None if nothing failed."""
-        return None if self.trouble is None or self._reading else self.trouble.next_try
+        return None if self.outage is None or self._reading else self.outage.next_try
 
     @property
     def text(self) -> str:
@@ -87,18 +87,18 @@ class Lookup:
         return self._plan.text
 
     @property
-    def contact(self) -> Contact | None:
+    def health(self) -> ConnectionHealth | None:
         """How it fares with its connection; None without one, or before it was used."""
-        if self._plan.connection is None or (self._copy is None and self.trouble is None):
+        if self._plan.connection is None or (self._copy is None and self.outage is None):
             return None
-        return Contact(self._plan.connection, self._version, "" if self.trouble is None else str(self.trouble))
+        return ConnectionHealth(self._plan.connection, self._version, "" if self.outage is None else str(self.outage))
 
     @property
     def memory_bytes(self) -> int:
         return 0 if self._copy is None else self._copy[0].nbytes
 
     def _begin(self, now: float) -> None:
-        if self._reading or (self.trouble is not None and now < self.trouble.next_try):
+        if self._reading or (self.outage is not None and now < self.outage.next_try):
             return
         self._reading = True
         self._in_background(self._fetch, f"look up in {self._plan.text}")
@@ -115,14 +115,14 @@ class Lookup:
             self._failure = error
         else:
             self._copy = table, begun
-            self.trouble = None
+            self.outage = None
         self._reading = False
         self._wake()
 
     def _note(self, error: PenstockError) -> None:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        tries = 1 if self.trouble is None else self.trouble.tries + 1
-        since_ms = now_ms if self.trouble is None else self.trouble.since_ms
+        tries = 1 if self.outage is None else self.outage.tries + 1
+        since_ms = now_ms if self.outage is None else self.outage.since_ms
         delay = self._backoff.delay(tries)
         where = f"connection {self._plan.connection}: " if self._plan.connection is not None else ""
-        self.trouble = Trouble(f"{where}{error}", since_ms, tries, now + delay, now_ms + round(delay * 1000))
+        self.outage = Outage(f"{where}{error}", since_ms, tries, now + delay, now_ms + round(delay * 1000))

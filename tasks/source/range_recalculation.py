@@ -93,7 +93,7 @@ class RangeRecalculation:
             return None
         self._go_on(piece[1] + 1, last)
         rows = self._reads(*piece, as_of)
-        self._pieces.learn(rows.num_rows)
+        self._pieces.observe(rows.num_rows)
         return Piece(*piece, rows, retries)
 
     def _next_windows(self, first: int, last: int, as_of: int, retries: bool) -> Piece:
@@ -105,7 +105,7 @@ class RangeRecalculation:
         if self._end(until) > last:
             until = final
         rows = self._reads(start, self._end(until) - 1, as_of)
-        self._pieces.learn(rows.num_rows)
+        self._pieces.observe(rows.num_rows)
         # The earliest window that holds the instant at which this one ends is the next.
         self._go_on(self._end(until) if until < final else last + 1, last)
         return Piece(start, until, rows, retries)

@@ -86,7 +86,7 @@ class Recalculation:
             gids, starts = _windows_of(members)
             tuids = pa.array(np.unique(gids)) if self._plan.source.group_is_table else None
             rows = self._read_rows(tuids, first, last, as_of)
-            self._learn(members.num_rows, rows.num_rows)
+            self._observe(members.num_rows, rows.num_rows)
             fresh = self._partials(rows)
             found.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
             gone = ~among(gids, starts, *_windows_of(fresh))
@@ -183,7 +183,7 @@ class Recalculation:
                 runs.append((start, last, head, tail))
         return [(first, last, known.slice(begin, end - begin)) for first, last, begin, end in runs]
 
-    def _learn(self, windows: int, rows: int) -> None:
+    def _observe(self, windows: int, rows: int) -> None:
         """Takes note of how many rows were read for so many windows."""
         fitting = ROWS_PER_READ * windows // max(rows, windows)
         self._windows_per_read = max(1, min(fitting, _GROWTH * self._windows_per_read))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.planner.task_plans.stream_plan import LAST_ROW, StreamPlan
 from penstock.tasks.compute.first_stage import FirstStage
-from penstock.tasks.compute.lateness import LATE, UPDATED, Judged
+from penstock.tasks.compute.lateness import LATE, UPDATED, ClassifiedRows
 from penstock.tasks.compute.row_segments import (
     GROUP_COLUMN,
     TIME_COLUMN,
@@ -55,7 +55,7 @@ TimeRange = tuple[Sequence[int] | None, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Span:
     """Part of a group's time line that changed: from `first` to `last`, and once it is `found`, what that drags along.
 
     All segments from `low` to `high` (None: to the end) are to be replaced by those of `rows`. `needed`: how many
@@ -73,7 +73,7 @@ class _Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class WindowedBlock:
     """What a block of rows and deletes comes to. `late`: the numbers of its rows that are left out since they came too
     late; `late_kept`: how many that are in windows were as late, but count."""
 
@@ -105,9 +105,9 @@ class Windower:
     # -- what the source task calls ----------------------------------------------------------------------------
 
     def process(
-        self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None,
-        *, replayed: bool,
-    ) -> Cut:
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int],
+        newest: int | None, *, replayed: bool,
+    ) -> WindowedBlock:
         """Cuts a block of rows and deletes into partials.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
@@ -118,25 +118,26 @@ class Windower:
         rows = expired = updated = None
         late: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         late_kept = 0
-        if judged is not None:
-            expired = self._expired(judged)
-            updated = self._updated(judged, expired)
-            numbers = pa.array(np.arange(len(judged.ts)))
-            kept = self._in_windows(judged.rows.append_column(ROW_COLUMN, numbers), in_order=judged.change is None)
+        if classified is not None:
+            expired = self._expired(classified)
+            updated = self._updated(classified, expired)
+            numbers = pa.array(np.arange(len(classified.ts)))
+            numbered_rows = classified.rows.append_column(ROW_COLUMN, numbers)
+            kept = self._in_windows(numbered_rows, in_order=classified.change is None)
             numbered = kept.column(ROW_COLUMN).to_numpy()
             if expired is not None:
                 dropped = expired[numbered]
                 late = np.sort(numbered[dropped])
-                new_keys = kept.filter(pa.array(dropped & (_of(judged.change, numbered) == LATE)))
+                new_keys = kept.filter(pa.array(dropped & (_of(classified.change, numbered) == LATE)))
                 kept = kept.filter(pa.array(~dropped))
             else:
                 new_keys = kept.slice(0, 0)
             rows = kept
-            older = judged.ts < judged.limit
+            older = classified.ts < classified.limit
             late_kept = int(older[rows.column(ROW_COLUMN).to_numpy()].sum()) if older.any() else 0
             self._note_oldest(rows)
-        change = Change(judged.rows if judged is not None else None, updated, tuple(deletes), *versions)
-        sources = self._changed_rows(change, judged, rows)
+        change = Change(classified.rows if classified is not None else None, updated, tuple(deletes), *versions)
+        sources = self._changed_rows(change, classified, rows)
         changed = _times_of(sources)
         if self._window.kind == "count" and rows is not None:
             # All positions behind a change are in doubt: also those of rows that only follow in the same block.
@@ -144,7 +145,7 @@ class Windower:
             changed = pa.concat_tables([changed, _times_of([rows.filter(groups)])])
         stretches = self._stretches(changed, change)
         self._forget_expired([(delete.tuids, delete.first_ts, delete.last_ts) for delete in deletes])
-        if judged is not None and new_keys.num_rows:
+        if classified is not None and new_keys.num_rows:
             self._remember_expired(new_keys)
         tuids = self._tables_of(changed)
         stretches = self._found(stretches, tuids, change.after, newest)
@@ -153,8 +154,8 @@ class Windower:
             sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
             batches += self._doubtful(sources if rows is None else [*sources, rows])
         if not batches:
-            return Cut(None, late, late_kept)
-        return Cut(batches[0] if len(batches) == 1 else pa.concat_batches(batches), late, late_kept)
+            return WindowedBlock(None, late, late_kept)
+        return WindowedBlock(batches[0] if len(batches) == 1 else pa.concat_batches(batches), late, late_kept)
 
     def recalculate(
         self, rows: pa.Table, late: Sequence[TimeRange], readmit: Callable[[], None], version: int, newest: int | None,
@@ -205,18 +206,19 @@ class Windower:
         """Returns the rows that may be in windows, sorted by group and time, with their marks."""
         return self._first_stage.in_windows(rows, in_order=in_order)
 
-    def _expired(self, judged: Judged) -> Bools | None:
+    def _expired(self, classified: ClassifiedRows) -> Bools | None:
         """Returns which rows are expired: older than their table's newest row and than the watermark."""
-        if not self._plan.policies.ignore_expired or judged.change is None or judged.last is None:
+        if not self._plan.policies.ignore_expired or classified.change is None or classified.last is None:
             return None
-        expired: Bools = (judged.change != 0) & (judged.ts < judged.limit) & (judged.ts < judged.last)
+        ts = classified.ts
+        expired: Bools = (classified.change != 0) & (ts < classified.limit) & (ts < classified.last)
         return expired if expired.any() else None
 
-    def _updated(self, judged: Judged, expired: Bools | None) -> Bools | None:
+    def _updated(self, classified: ClassifiedRows, expired: Bools | None) -> Bools | None:
         """Returns which rows rewrite a key and count as changes, or None if none do."""
-        if judged.change is None or not self._plan.counts_updates:
+        if classified.change is None or not self._plan.counts_updates:
             return None
-        updated: Bools = judged.change == UPDATED
+        updated: Bools = classified.change == UPDATED
         if expired is not None:
             updated &= ~expired
         return updated if updated.any() else None
@@ -260,7 +262,7 @@ class Windower:
 
     # -- what changed ------------------------------------------------------------------------------------------
 
-    def _changed_rows(self, change: Change, judged: Judged | None, rows: pa.Table | None) -> list[pa.Table]:
+    def _changed_rows(self, change: Change, classified: ClassifiedRows | None, rows: pa.Table | None) -> list[pa.Table]:
         """Returns all rows that are gone, rewritten or came late, old and new ones, where they are in windows."""
         found = []
         touched = self._recalculation.changed_rows(change)
@@ -268,9 +270,9 @@ class Windower:
             found.append(self._in_windows(touched))
         if change.updated is not None or change.deletes:
             found.append(self._in_windows(self._recalculation.old_rows(change)))
-        if self._window.kind != "session" and judged is not None and judged.change is not None:
+        if self._window.kind != "session" and classified is not None and classified.change is not None:
             assert rows is not None
-            found.append(rows.filter(pa.array(judged.change[rows.column(ROW_COLUMN).to_numpy()] != 0)))
+            found.append(rows.filter(pa.array(classified.change[rows.column(ROW_COLUMN).to_numpy()] != 0)))
         return found
 
     def _tables_of(self, changed: pa.Table) -> pa.Array | None:
@@ -279,7 +281,7 @@ class Windower:
             return None
         return pa.array(np.unique(changed.column("_tuid").to_numpy()), pa.uint64())
 
-    def _stretches(self, changed: pa.Table, change: Change) -> list[_Stretch]:
+    def _stretches(self, changed: pa.Table, change: Change) -> list[_Span]:
         """Returns the changes as stretches: those of a group that are close together become one."""
         order = np.lexsort((changed.column(TIME_COLUMN).to_numpy(), changed.column(GROUP_COLUMN).to_numpy()))
         lines = TimeLines.of(changed.select([GROUP_COLUMN, TIME_COLUMN]).take(pa.array(order)))
@@ -289,11 +291,11 @@ class Windower:
             cuts = np.flatnonzero(np.diff(ts) > 2 * self._reach) + 1
             if self._window.kind == "count":
                 cuts = cuts[:0]
-            stretches += [_Stretch(gid, int(part[0]), int(part[-1])) for part in np.split(ts, cuts)]
+            stretches += [_Span(gid, int(part[0]), int(part[-1])) for part in np.split(ts, cuts)]
         return self._positioned(stretches, self._tables_of(changed), change.before) if (
             stretches and self._window.kind == "count") else stretches
 
-    def _positioned(self, stretches: list[_Stretch], tuids: pa.Array | None, before: int) -> list[_Stretch]:
+    def _positioned(self, stretches: list[_Span], tuids: pa.Array | None, before: int) -> list[_Span]:
         """Finds the position of each change by counting the rows behind it, as of before the block.
 
         The store may disagree with what was counted, after a change of a tag that WHERE asks for, say: then the group
@@ -318,24 +320,24 @@ class Windower:
     # -- how far changes reach ---------------------------------------------------------------------------------
 
     def _found(
-        self, stretches: list[_Stretch], tuids: pa.Array | None, as_of: int, newest: int | None
-    ) -> list[_Stretch]:
+        self, stretches: list[_Span], tuids: pa.Array | None, as_of: int, newest: int | None
+    ) -> list[_Span]:
         """Returns the stretches with their ends and rows, those that overlap as one."""
-        found: list[_Stretch] = []
+        found: list[_Span] = []
         while stretches:
             found += self._read_stretches(stretches, tuids, as_of, newest)
             found, stretches = self._merged(found)
         return found
 
     def _read_stretches(
-        self, stretches: Sequence[_Stretch], tuids: pa.Array | None, as_of: int, newest: int | None
-    ) -> list[_Stretch]:
+        self, stretches: Sequence[_Span], tuids: pa.Array | None, as_of: int, newest: int | None
+    ) -> list[_Span]:
         """Reads around stretches, further each time, until the ends of all of them are seen."""
-        found: list[_Stretch] = []
+        found: list[_Span] = []
         reach = self._reach
         pending = sorted(stretches, key=lambda stretch: stretch.first)
         while pending:
-            unseen: list[_Stretch] = []
+            unseen: list[_Span] = []
             for near in _runs(pending, 2 * reach):
                 low = max(TS_MIN, near[0].first - reach)
                 high = min(TS_MAX, max(stretch.last for stretch in near) + reach)
@@ -355,7 +357,7 @@ class Windower:
             pending, reach = unseen, reach * _REACH_GROWTH
         return found
 
-    def _ends(self, stretch: _Stretch, rows: pa.Table, low: int | None, high: int | None) -> _Stretch | None:
+    def _ends(self, stretch: _Span, rows: pa.Table, low: int | None, high: int | None) -> _Span | None:
         """Returns the stretch with its ends, or None if they lie outside of `rows`.
 
         `rows`: those of the group from `low` (None: from the beginning) to `high` (None: to the end).
@@ -394,10 +396,10 @@ class Windower:
                 return _cut(stretch, rows, ts, start, end, border - 1 if self._window.kind == "state" else border)
         return None if high is not None else _cut(stretch, rows, ts, start, len(ts), None)
 
-    def _merged(self, found: list[_Stretch]) -> tuple[list[_Stretch], list[_Stretch]]:
+    def _merged(self, found: list[_Span]) -> tuple[list[_Span], list[_Span]]:
         """Returns the stretches that stand apart, and unions of those that overlap, to be read again."""
-        apart: list[_Stretch] = []
-        unions: list[_Stretch] = []
+        apart: list[_Span] = []
+        unions: list[_Span] = []
         found = sorted(found, key=lambda stretch: (stretch.gid, stretch.low))
         place = 0
         while place < len(found):
@@ -412,12 +414,12 @@ class Windower:
             if len(members) == 1:
                 apart += members
             else:
-                unions.append(_Stretch(members[0].gid, members[0].first, max(member.last for member in members)))
+                unions.append(_Span(members[0].gid, members[0].first, max(member.last for member in members)))
         return apart, unions
 
     # -- partials ----------------------------------------------------------------------------------------------
 
-    def _partials(self, rows: pa.Table | None, stretches: Sequence[_Stretch]) -> list[pa.RecordBatch]:
+    def _partials(self, rows: pa.Table | None, stretches: Sequence[_Span]) -> list[pa.RecordBatch]:
         parts: list[pa.Table] = []
         if rows is not None:
             rows = self._outside(rows, stretches)
@@ -447,7 +449,7 @@ class Windower:
         place = self._schema.get_field_index(ROWS.name)
         return [named.set_column(place, ROWS, pa.array(np.full(named.num_rows, DOUBTFUL)))]
 
-    def _outside(self, rows: pa.Table, stretches: Sequence[_Stretch]) -> pa.Table:
+    def _outside(self, rows: pa.Table, stretches: Sequence[_Span]) -> pa.Table:
         """Returns the rows that no stretch contains."""
         if not stretches or not rows.num_rows:
             return rows
@@ -476,7 +478,7 @@ class Windower:
                 self._carries[gid] = carry
             self._changed.add(gid)
 
-    def _void(self, stretches: Sequence[_Stretch]) -> pa.RecordBatch:
+    def _void(self, stretches: Sequence[_Span]) -> pa.RecordBatch:
         """Returns partials without rows, each of which makes a stretch void."""
         values: dict[str, pa.Array] = {
             GROUP.name: pa.array([stretch.gid for stretch in stretches], pa.uint64()),
@@ -500,8 +502,8 @@ def _unnumbered(rows: pa.Table) -> pa.Table:
 
 
 def _session_ends(
-    stretch: _Stretch, rows: pa.Table, ts: Times, gap: int, before: int, after: int, low: int | None, high: int | None
-) -> _Stretch | None:
+    stretch: _Span, rows: pa.Table, ts: Times, gap: int, before: int, after: int, low: int | None, high: int | None
+) -> _Span | None:
     """Returns the stretch out to the next gaps in the rows around it."""
     start, first = before, stretch.first
     if before and first - int(ts[before - 1]) <= gap:
@@ -521,15 +523,15 @@ def _session_ends(
 
 
 def _cut(
-    stretch: _Stretch, rows: pa.Table, ts: Times, start: int, end: int, high: int | None
-) -> _Stretch:
+    stretch: _Span, rows: pa.Table, ts: Times, start: int, end: int, high: int | None
+) -> _Span:
     low = min(stretch.first, int(ts[start])) if start < len(ts) else stretch.first
     return replace(stretch, low=low, high=high, rows=rows.slice(start, end - start))
 
 
-def _runs(stretches: Iterable[_Stretch], apart: int) -> list[list[_Stretch]]:
+def _runs(stretches: Iterable[_Span], apart: int) -> list[list[_Span]]:
     """Returns sorted stretches in runs of those that lie less than `apart` from each other."""
-    runs: list[list[_Stretch]] = []
+    runs: list[list[_Span]] = []
     last = TS_MIN
     for stretch in stretches:
         if runs and stretch.first - last <= apart:
@@ -540,7 +542,7 @@ def _runs(stretches: Iterable[_Stretch], apart: int) -> list[list[_Stretch]]:
     return runs
 
 
-def _high(stretch: _Stretch) -> int:
+def _high(stretch: _Span) -> int:
     return TS_MAX if stretch.high is None else stretch.high
 
 

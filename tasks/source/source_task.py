@@ -17,8 +17,8 @@ from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import (
     NEVER,
-    Judged,
-    judge,
+    ClassifiedRows,
+    classify,
     late_rows,
     may_be_late,
     never_late,
@@ -44,14 +44,14 @@ from penstock.tasks.protocol.block_schema import (
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import (
     Block,
-    Cleared,
     DeadRow,
-    LeftOutRow,
+    DroppedRow,
     Reason,
     Recalculate,
     Replay,
+    Retract,
+    RetractEnd,
     RowKey,
-    Settled,
     TaskEvent,
     TaskId,
     TaskStatus,
@@ -60,13 +60,13 @@ from penstock.tasks.protocol.messages import (
 )
 from penstock.tasks.source.dead_letter_writer import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
 from penstock.tasks.source.history_reader import HistoryReader
-from penstock.tasks.source.lookup_copy import Lookup
+from penstock.tasks.source.lookup_copy import LookupCopy
 from penstock.tasks.source.range_recalculation import Piece, RangeRecalculation, within
 from penstock.tasks.source.recalculation import Change, Recalculation
 from penstock.tasks.source.record_runs import runs
 from penstock.tasks.source.row_windower import TimeRange, Windower
-from penstock.tasks.source.time_ledger import TimeLedger, left_out_rows
-from penstock.tasks.source.uncomputable_rows import failing_rows, sift
+from penstock.tasks.source.time_ledger import TimeLedger, dropped_rows
+from penstock.tasks.source.uncomputable_rows import failing_rows, without_dropped
 from penstock.tasks.source.writer_times import WriterTimes
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
@@ -142,7 +142,7 @@ class SourceTask(BaseSourceTask):
             self._restore(meta)
         self._quarantine = Quarantine(self._store, plan.source)
         looks_up = plan.source.lookup
-        self._lookup = None if looks_up is None else Lookup(
+        self._lookup = None if looks_up is None else LookupCopy(
             looks_up, deployment.lookup_connection, environment.read_lookup, environment.in_background,
             settings.lookup_freshness_s, self._clock, environment.wake)
         self._dead = self._open_dead_letters(deployment)
@@ -191,7 +191,7 @@ class SourceTask(BaseSourceTask):
             progressed |= self._read_ahead()
             if self._has_work and not self._may_look_up(self._lookup):
                 return progressed
-            if self._lookup.trouble is not None:
+            if self._lookup.outage is not None:
                 self._lookup.current()  # also without rows: that the server is well again is to be seen
         if self._history is not None and not self._history.done:
             return self._read_history(self._history) if self._old_rows_may_pass() else progressed
@@ -223,14 +223,14 @@ class SourceTask(BaseSourceTask):
         history = self._history is not None and not self._history.done
         return history or bool(self._ranges.pending or self._parts or self.input.used_bytes)
 
-    def _may_look_up(self, lookup: Lookup) -> bool:
+    def _may_look_up(self, lookup: LookupCopy) -> bool:
         """Takes the copy of what rows look up in; returns whether it is fresh enough."""
         table = lookup.current()
         if table is not None:
             self._first_stage.look_up_in(table)
             return True
-        if lookup.trouble is not None:
-            self._tracker.enter("RETRYING", str(lookup.trouble))
+        if lookup.outage is not None:
+            self._tracker.enter("RETRYING", str(lookup.outage))
         else:
             self._tracker.enter("IDLE", f"waits for the rows of {lookup.text}")
         return False
@@ -264,14 +264,14 @@ class SourceTask(BaseSourceTask):
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
             error_rows=self._ledger.count("error"), late_kept=((self.id.index, self._ledger.late_kept),),
-            lateness=self._ledger.lateness(), left_out=self._ledger.sample,
+            lateness=self._ledger.lateness(), dropped=self._ledger.sample,
             history=None if self._history is None else self._history.progress(), **self._lookup_status())
 
     def _lookup_status(self) -> dict[str, Any]:
         lookup = self._lookup
         if lookup is None:
             return {}
-        return {"table_bytes": lookup.memory_bytes, "contact": lookup.contact}
+        return {"table_bytes": lookup.memory_bytes, "health": lookup.health}
 
     # -- rates -----------------------------------------------------------------------------------------------
 
@@ -415,33 +415,33 @@ class SourceTask(BaseSourceTask):
         """Sends rows from before the stream; what is in the future of its creation isn't taken for time."""
         time_plan = self._plan.policies.time
         self._block = ()
-        judged = never_late(rows, self._plan, as_of)
-        if time_plan.max_future is not None and judged.ts[-1] > time_plan.created + time_plan.max_future:
+        classified = never_late(rows, self._plan, as_of)
+        if time_plan.max_future is not None and classified.ts[-1] > time_plan.created + time_plan.max_future:
             bound = time_plan.created + time_plan.max_future
-            first = int(np.searchsorted(judged.ts, bound, side="right"))
-            ahead = left_out_rows(judged, range(first, len(judged.ts)), "future", self._plan, len(judged.ts))
-            self._leave_out("future", [replace(row, lateness=bound - row.ts) for row in ahead], _TOO_NEW)
-            self._table_times.watch({row.tuid for row in ahead}, judged.rows.column("_tuid").to_numpy()[:first],
-                                    judged.ts[:first])
-            judged = never_late(judged.rows.slice(0, first), self._plan, as_of)
-        if len(judged.ts):
-            self._emit_computable(judged, (), as_of, as_of)
-            self._advance(judged.newest)
+            first = int(np.searchsorted(classified.ts, bound, side="right"))
+            ahead = dropped_rows(classified, range(first, len(classified.ts)), "future", self._plan, len(classified.ts))
+            self._drop("future", [replace(row, lateness=bound - row.ts) for row in ahead], _TOO_NEW)
+            self._table_times.watch({row.tuid for row in ahead}, classified.rows.column("_tuid").to_numpy()[:first],
+                                    classified.ts[:first])
+            classified = never_late(classified.rows.slice(0, first), self._plan, as_of)
+        if len(classified.ts):
+            self._emit_computable(classified, (), as_of, as_of)
+            self._advance(classified.newest)
 
     # -- rows that are left out --------------------------------------------------------------------------------
 
-    def _leave_out(self, reason: Reason, rows: Sequence[LeftOutRow], message: str) -> None:
+    def _drop(self, reason: Reason, rows: Sequence[DroppedRow], message: str) -> None:
         """Counts rows that can't be used, and keeps them out of what is read back from the store."""
         self._quarantine.add((row.row_key, row.version) for row in rows)
         self._report(reason, rows, message)
 
-    def _report(self, reason: Reason, rows: Sequence[LeftOutRow], message: str) -> None:
+    def _report(self, reason: Reason, rows: Sequence[DroppedRow], message: str) -> None:
         """Counts rows that can't be used, and hands them to the DLQ, if that is for them."""
-        self._ledger.leave_out(reason, rows)
+        self._ledger.drop(reason, rows)
         if self._plan.dlq is not None and self._plan.dlq.errors:
-            self._bury(rows, message)
+            self._dead_letter(rows, message)
 
-    def _bury(self, rows: Sequence[LeftOutRow], message: str) -> None:
+    def _dead_letter(self, rows: Sequence[DroppedRow], message: str) -> None:
         """Hands rows to the DLQ; of those that are read back only the key is known there."""
         assert self._dead is not None
         assert self._plan.dlq is not None
@@ -453,32 +453,34 @@ class SourceTask(BaseSourceTask):
         self._dead.add([*(retried(row, message) for row in again.values()),
                         *dead_rows(fresh, self._block, self._plan, names, message)])
 
-    def _emit_computable(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
+    def _emit_computable(
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+    ) -> None:
         """Sends what a block changes, without rows that can't be computed if the stream's ON_ERROR says so."""
         failing: dict[int, str] = {}
         if self._plan.policies.leaves_out_errors:
-            if self._emitted_whole(judged, deletes, before, after):
+            if self._emitted_whole(classified, deletes, before, after):
                 return
             # Rows that are read back may have come before the stream: nobody has tried them.
-            self._rewritten = frozenset(() if judged is None else keys_of(judged.rows, self._source))
-            failing = {} if judged is None else failing_rows(judged.rows, self._error_of)
-        self._emit_without(failing, judged, deletes, before, after)
+            self._rewritten = frozenset(() if classified is None else keys_of(classified.rows, self._source))
+            failing = {} if classified is None else failing_rows(classified.rows, self._error_of)
+        self._emit_without(failing, classified, deletes, before, after)
         self._rewritten = None
 
     def _emitted_whole(
-        self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
     ) -> bool:
         """Sends what a block changes if all of its rows can be computed; returns whether it did.
 
         Rows in windows that rows define are tried first, since a failure would leave their state half changed, and an
         EVENT window may not come to compute a row. So are rows that may be late: such a row is an error first.
         """
-        if judged is not None:
-            first = judged.rows if self._windower is not None else late_rows(judged)
+        if classified is not None:
+            first = classified.rows if self._windower is not None else late_rows(classified)
             if self._error_of(first) is not None:
                 return False
         try:
-            self._emit_without({}, judged, deletes, before, after)
+            self._emit_without({}, classified, deletes, before, after)
         except InvalidValueError:
             if self._windower is not None:
                 raise
@@ -486,21 +488,21 @@ class SourceTask(BaseSourceTask):
         return True
 
     def _emit_without(
-        self, failing: Mapping[int, str], judged: Judged | None, deletes: Sequence[DeleteRecord], before: int,
-        after: int
+        self, failing: Mapping[int, str], classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
+        before: int, after: int
     ) -> None:
         """Sends what a block changes without its `failing` rows, and what they make void."""
-        if judged is not None and (failing or self._quarantine):
+        if classified is not None and (failing or self._quarantine):
             for message in dict.fromkeys(failing.values()):
                 rows = [row for row, text in failing.items() if text == message]
-                self._report("error", left_out_rows(judged, rows, "error", self._plan, len(rows)), message)
-            sifted = sift(judged, failing, self._quarantine.holds(judged.rows), self._source,
+                self._report("error", dropped_rows(classified, rows, "error", self._plan, len(rows)), message)
+            filtered = without_dropped(classified, failing, self._quarantine.holds(classified.rows), self._source,
                           counts_updates=self._plan.counts_updates)
-            self._quarantine.add(sifted.out.items())
-            self._quarantine.release(sifted.back, after)
-            judged, deletes = sifted.judged, [*deletes, *sifted.voided]
-        if judged is not None or deletes:
-            self._emit(judged, deletes, before, after)
+            self._quarantine.add(filtered.out.items())
+            self._quarantine.release(filtered.back, after)
+            classified, deletes = filtered.classified, [*deletes, *filtered.voided]
+        if classified is not None or deletes:
+            self._emit(classified, deletes, before, after)
 
     def _error_of(self, rows: pa.Table) -> str | None:
         """Returns why rows can't be computed, None if they can."""
@@ -524,9 +526,9 @@ class SourceTask(BaseSourceTask):
                    if key not in rewritten]
         for message in dict.fromkeys(failing[row] for row in lasting):
             found = rows.take([row for row in lasting if failing[row] == message])
-            left_out = left_out_rows(never_late(found, self._plan, _UNKNOWN_VERSION), range(found.num_rows), "error",
+            dropped = dropped_rows(never_late(found, self._plan, _UNKNOWN_VERSION), range(found.num_rows), "error",
                                      self._plan, found.num_rows)
-            self._leave_out("error", left_out, message)
+            self._drop("error", dropped, message)
         kept = np.ones(rows.num_rows, bool)
         kept[list(failing)] = False
         return rows.filter(pa.array(kept))
@@ -563,9 +565,9 @@ class SourceTask(BaseSourceTask):
         if not self._plan.sends_partials:
             self._send(ADD, fresh)
         else:
-            self._outbox.signal(Cleared(piece.first, piece.last))
+            self._outbox.signal(Retract(piece.first, piece.last))
             self._send(ADD, within(fresh, piece))
-            self._outbox.signal(Settled())
+            self._outbox.signal(RetractEnd())
 
     def _retried(self, rows: pa.Table) -> tuple[pa.Table, list[RowKey]]:
         """Returns a piece's rows without those that were tried once more in vain, and the keys of the others tried."""
@@ -630,22 +632,22 @@ class SourceTask(BaseSourceTask):
             return
         self._first_stage.note_children()
         self._block = rows
-        judged, future = judge(rows, self._plan, self._max_ts, self._table_times,
+        classified, future = classify(rows, self._plan, self._max_ts, self._table_times,
                                noted if self._writers is not None else None) if rows else (None, [])
         if future:
-            self._leave_out("future", future, _TOO_NEW)
+            self._drop("future", future, _TOO_NEW)
             self._rows_in += len(future)
-        if judged is not None:
-            self._rows_in += len(judged.ts)
-            self._ledger.note(judged, self._plan.policies.closing_delay)
-        if judged is None and not deletes:
+        if classified is not None:
+            self._rows_in += len(classified.ts)
+            self._ledger.note(classified, self._plan.policies.closing_delay)
+        if classified is None and not deletes:
             self._send_watermark()
             return
         self._quarantine.release_deleted(deletes)
-        self._emit_computable(judged, deletes, before=records[0].version - 1, after=records[-1].version)
+        self._emit_computable(classified, deletes, before=records[0].version - 1, after=records[-1].version)
         self._quarantine.settle()
-        if judged is not None:
-            self._advance(judged.newest)
+        if classified is not None:
+            self._advance(classified.newest)
 
     def _advance(self, newest: int) -> None:
         """Takes note of the greatest event time of rows that were sent."""
@@ -653,7 +655,9 @@ class SourceTask(BaseSourceTask):
         self._max_ts = newest if self._max_ts is None else max(newest, self._max_ts)
         self._send_watermark()
 
-    def _emit(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
+    def _emit(
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+    ) -> None:
         """Sends what a block of rows and deletes changes: additions, and recalculated parts in their place.
 
         With IGNORE EXPIRED 1 windows older than DELETE_MARK, which agg tasks may have forgotten, are left as they are.
@@ -661,37 +665,38 @@ class SourceTask(BaseSourceTask):
         `before` and `after` are the WAL versions between which the block lies.
         """
         if self._windower is not None:
-            newest = self._max_ts if judged is None else max(
-                judged.newest, NEVER if self._max_ts is None else self._max_ts)
+            newest = self._max_ts if classified is None else max(
+                classified.newest, NEVER if self._max_ts is None else self._max_ts)
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
-            cut = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
+            cut = self._windower.process(classified, deletes, (before, after), newest, replayed=replayed)
             self._ledger.late_kept += cut.late_kept
-            if judged is not None and len(cut.late):
-                self._count_late(judged, cut.late)
+            if classified is not None and len(cut.late):
+                self._count_late(classified, cut.late)
             if cut.partials is not None:
                 self._send(REPLAYED if replayed else ADD, cut.partials)
             return
         added: list[pa.RecordBatch] = []
         expired: npt.NDArray[np.int64] | None = None
-        if judged is not None and self._source.late_sql is not None and may_be_late(judged):
-            added, expired = self._first_stage.compute_timely(judged)
-        elif judged is not None:
-            added = [self._first_stage.compute(judged.rows)]
-        rewritten = updated(judged, expired) if judged is not None and self._plan.counts_updates else None
+        if classified is not None and self._source.late_sql is not None and may_be_late(classified):
+            added, expired = self._first_stage.compute_timely(classified)
+        elif classified is not None:
+            added = [self._first_stage.compute(classified.rows)]
+        rewritten = updated(classified, expired) if classified is not None and self._plan.counts_updates else None
         rest: Sequence[pa.RecordBatch] = added
         replaced: Sequence[pa.RecordBatch] = []
         if rewritten is not None or deletes:
-            change = Change(judged.rows if judged is not None else None, rewritten, tuple(deletes), before, after)
+            rows = None if classified is None else classified.rows
+            change = Change(rows, rewritten, tuple(deletes), before, after)
             if not self._plan.sends_partials:
                 for operation, batch in self._recalculation.rows(change, added[0] if added else None):
                     self._send(operation, batch)
                 return
             rest, replaced = self._recalculation.windows(change, added)
         # Nothing is said or counted before all is computed: rows that can't be would be tried without others once more.
-        if judged is not None and expired is not None:
-            self._count_late(judged, expired)
+        if classified is not None and expired is not None:
+            self._count_late(classified, expired)
         for batch in rest:
             self._send(ADD, self._remembered(batch))
         for batch in replaced:
@@ -710,15 +715,15 @@ class SourceTask(BaseSourceTask):
         grid = self._grid
         kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
         if added:
-            self._ledger.leave_out("late", (), sum(
+            self._ledger.drop("late", (), sum(
                 rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep))
         return partials.filter(pa.array(kept, pa.bool_()))
 
-    def _count_late(self, judged: Judged, rows: npt.NDArray[np.int64]) -> None:
-        kept = left_out_rows(judged, rows.tolist(), "late", self._plan)
-        self._ledger.leave_out("late", kept, len(rows) - len(kept))
+    def _count_late(self, classified: ClassifiedRows, rows: npt.NDArray[np.int64]) -> None:
+        kept = dropped_rows(classified, rows.tolist(), "late", self._plan)
+        self._ledger.drop("late", kept, len(rows) - len(kept))
         if self._plan.dlq is not None and self._plan.dlq.late:
-            self._bury(left_out_rows(judged, rows.tolist(), "late", self._plan, len(rows)),
+            self._dead_letter(dropped_rows(classified, rows.tolist(), "late", self._plan, len(rows)),
                        "came too late: all its windows were closed")
 
     def _read_rows(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:

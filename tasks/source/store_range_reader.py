@@ -45,6 +45,6 @@ class PieceReader:
             end = first + (end - first) // 2
         return first, end
 
-    def learn(self, rows: int) -> None:
+    def observe(self, rows: int) -> None:
         """Takes note of how many rows the last piece had."""
         self._growth = min(_GROWTH_MAX, self._growth * 2) if rows * 4 < self._rows_wanted() else 1

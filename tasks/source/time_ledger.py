@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.planner.task_plans.stream_plan import StreamPlan
-from penstock.tasks.compute.lateness import NEVER, Judged, record_of
-from penstock.tasks.protocol.messages import Lateness, LeftOutRow, Reason
+from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, record_of
+from penstock.tasks.protocol.messages import DroppedRow, Lateness, Reason
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import damaged, pack, unpack
 
@@ -33,46 +33,46 @@ class TimeLedger:
         self.late_kept = 0
         self._rows = 0
         self._buckets: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
-        self._left_out: dict[Reason, int] = {}
-        self._sample: deque[LeftOutRow] = deque(maxlen=SAMPLE_ROWS)
-        self._shown: tuple[LeftOutRow, ...] = ()
+        self._dropped: dict[Reason, int] = {}
+        self._sample: deque[DroppedRow] = deque(maxlen=SAMPLE_ROWS)
+        self._shown: tuple[DroppedRow, ...] = ()
         self._changed = False
 
-    def note(self, judged: Judged, closing_delay: int) -> None:
+    def note(self, classified: ClassifiedRows, closing_delay: int) -> None:
         """Takes note of how late the rows of a block were, each against what its vnode had seen before its record."""
-        self._rows += len(judged.ts)
-        if int(judged.limits.max()) + closing_delay <= int(judged.ts.min()):
+        self._rows += len(classified.ts)
+        if int(classified.limits.max()) + closing_delay <= int(classified.ts.min()):
             return  # as for most blocks: none of the rows is older than what came before
-        limits, ends = judged.limits, np.array(judged.ends)
+        limits, ends = classified.limits, np.array(classified.ends)
         firsts = np.concatenate([[0], ends[:-1]])
         known = np.flatnonzero((ends > firsts) & (limits != NEVER))
         if not len(known):
             return
-        oldest = np.minimum.reduceat(judged.ts, firsts[known])
+        oldest = np.minimum.reduceat(classified.ts, firsts[known])
         behind = known[limits[known] + closing_delay > oldest]
         if not len(behind):
             return
-        late = np.concatenate([limits[record] + closing_delay - judged.ts[firsts[record] : ends[record]]
+        late = np.concatenate([limits[record] + closing_delay - classified.ts[firsts[record] : ends[record]]
                                for record in behind.tolist()])
         late = late[late > 0]
         if len(late):
             bits = late.astype(np.float64).view(np.int64) >> _SHIFT
             self._buckets += np.bincount(bits - _ONE, minlength=_BUCKETS)
 
-    def leave_out(self, reason: Reason, rows: Iterable[LeftOutRow], more: int = 0) -> None:
+    def drop(self, reason: Reason, rows: Iterable[DroppedRow], more: int = 0) -> None:
         """Counts rows that the stream leaves out and keeps the last of them; `more` are counted only."""
         count = more
         for row in rows:
             self._sample.append(row)
             self._changed = True
             count += 1
-        self._left_out[reason] = self._left_out.get(reason, 0) + count
+        self._dropped[reason] = self._dropped.get(reason, 0) + count
 
     def count(self, reason: Reason) -> int:
-        return self._left_out.get(reason, 0)
+        return self._dropped.get(reason, 0)
 
     @property
-    def sample(self) -> tuple[LeftOutRow, ...]:
+    def sample(self) -> tuple[DroppedRow, ...]:
         """The same object until another row is left out."""
         if self._changed:
             self._shown, self._changed = tuple(self._sample), False
@@ -92,11 +92,11 @@ class TimeLedger:
     def counts(self) -> dict[str, Any]:
         """Returns what `restore` needs besides the sample."""
         found = np.flatnonzero(self._buckets)
-        return {"rows": self._rows, "left_out": self._left_out, "late_kept": self.late_kept,
+        return {"rows": self._rows, "left_out": self._dropped, "late_kept": self.late_kept,
                 "buckets": [[int(n), int(self._buckets[n])] for n in found]}
 
     def restore(self, saved: dict[str, Any], store: StateStore) -> None:
-        self._rows, self._left_out = saved["rows"], dict(saved["left_out"])
+        self._rows, self._dropped = saved["rows"], dict(saved["left_out"])
         self.late_kept = saved.get("late_kept", 0)  # checkpoints of older versions have none
         for bucket, count in saved["buckets"]:
             self._buckets[bucket] = count
@@ -104,26 +104,26 @@ class TimeLedger:
         if sample is not None:
             what = "the rows that a task left out last"
             try:
-                self._sample.extend(LeftOutRow(*fields) for fields in unpack(sample, what))
+                self._sample.extend(DroppedRow(*fields) for fields in unpack(sample, what))
             except TypeError as error:
                 raise damaged(what, str(error)) from error
             self._changed = True
 
 
-def left_out_rows(
-    judged: Judged, rows: Sequence[int], reason: Reason, plan: StreamPlan, most: int = SAMPLE_ROWS
-) -> list[LeftOutRow]:
+def dropped_rows(
+    classified: ClassifiedRows, rows: Sequence[int], reason: Reason, plan: StreamPlan, most: int = SAMPLE_ROWS
+) -> list[DroppedRow]:
     """Returns the last `most` of the rows of a block, by their numbers, as the ledger keeps them."""
     found = []
-    tuids = judged.rows.column("_tuid")
-    second = None if plan.source.key_column is None else judged.rows.column(plan.source.key_column)
+    tuids = classified.rows.column("_tuid")
+    second = None if plan.source.key_column is None else classified.rows.column(plan.source.key_column)
     for row in rows[-most:] if most else ():
-        record = record_of(judged, row)
-        ts = int(judged.ts[row])
-        limit = int(judged.limits[record])
+        record = record_of(classified, row)
+        ts = int(classified.ts[row])
+        limit = int(classified.limits[record])
         lateness = 0 if limit == NEVER else limit + plan.policies.closing_delay - ts
-        found.append(LeftOutRow(tuids[row].as_py(), ts, lateness, reason, judged.versions[record],
-                                judged.ingest_times_ms[record], None if second is None else second[row].as_py()))
+        found.append(DroppedRow(tuids[row].as_py(), ts, lateness, reason, classified.versions[record],
+                                classified.ingest_times_ms[record], None if second is None else second[row].as_py()))
     return found
 
 

@@ -13,22 +13,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import SourcePlan
-from penstock.tasks.compute.lateness import LATE, UPDATED, Judged, record_of, without_rows
+from penstock.tasks.compute.lateness import LATE, UPDATED, ClassifiedRows, record_of, without_rows
 from penstock.tasks.compute.quarantine import keys_of
 from penstock.tasks.protocol.messages import RowKey
 from penstock.wal.record import DeleteRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
-    """A block without some rows. `judged`: the others (None: there are none).
+class FilteredBlock:
+    """A block without some rows. `classified`: the others (None: there are none).
 
     `out`: the keys whose newest row is one of those left out, with the version of its record. `back`: those that were
     left out before, and whose newest row is not. `voided`: rows that count no more since their key was rewritten by a
     row that is left out, as deletes.
     """
 
-    judged: Judged | None
+    classified: ClassifiedRows | None
     out: Mapping[RowKey, int]
     back: Collection[RowKey]
     voided: tuple[DeleteRecord, ...]
@@ -51,8 +51,10 @@ def failing_rows(rows: pa.Table, error_of: Callable[[pa.Table], str | None], fir
             | failing_rows(rows.slice(half), error_of, first + half))
 
 
-def sift(judged: Judged, failing: Collection[int], held: npt.NDArray[np.bool_], source: SourcePlan, *,
-         counts_updates: bool) -> Sifted:
+def without_dropped(
+    classified: ClassifiedRows, failing: Collection[int], held: npt.NDArray[np.bool_], source: SourcePlan, *,
+    counts_updates: bool,
+) -> FilteredBlock:
     """Returns a block without its `failing` rows, by their numbers.
 
     `held`: which rows have keys that were left out before the block. The first row of such a key that can be computed
@@ -60,10 +62,10 @@ def sift(judged: Judged, failing: Collection[int], held: npt.NDArray[np.bool_], 
     `counts_updates`: whether the stream takes note of rewritten rows.
     """
     if not len(failing) and not held.any():
-        return Sifted(judged, {}, (), ())
-    keys = keys_of(judged.rows, source)
+        return FilteredBlock(classified, {}, (), ())
+    keys = keys_of(classified.rows, source)
     doubtful = {keys[row] for row in (*failing, *np.flatnonzero(held).tolist())}
-    change = None if judged.change is None else judged.change.copy()
+    change = None if classified.change is None else classified.change.copy()
     counted: dict[RowKey, bool] = {}
     out: dict[RowKey, int] = {}
     back: dict[RowKey, None] = {}
@@ -74,7 +76,7 @@ def sift(judged: Judged, failing: Collection[int], held: npt.NDArray[np.bool_], 
         rewrites = change is not None and change[row] == UPDATED
         before = counted.get(key, rewrites and not held[row])
         if row in failing:
-            version = judged.versions[record_of(judged, row)]
+            version = classified.versions[record_of(classified, row)]
             if before and counts_updates:
                 voided[key] = DeleteRecord(version, 0, source.storage_uid, (key[0],), key[1], key[1])
             out[key] = version
@@ -87,6 +89,6 @@ def sift(judged: Judged, failing: Collection[int], held: npt.NDArray[np.bool_], 
             if held[row]:
                 back[key] = None
         counted[key] = row not in failing
-    kept = without_rows(replace(judged, change=change), sorted(failing)) if len(failing) else replace(
-        judged, change=change)
-    return Sifted(kept, out, tuple(back), tuple(voided.values()))
+    kept = without_rows(replace(classified, change=change), sorted(failing)) if len(failing) else replace(
+        classified, change=change)
+    return FilteredBlock(kept, out, tuple(back), tuple(voided.values()))

@@ -11,7 +11,7 @@ class WriterTimes:
     """The newest note of each writer, in units of the source's precision; `at_ms` is when a record was written.
 
     A writer that has noted nothing for the timeout holds time back no more. By the WAL's own times that is the same
-    for every replay, and rows are judged by that; by the clock it only lets windows close.
+    for every replay, and rows are classified by that; by the clock it only lets windows close.
     """
 
     def __init__(self, timeout_ms: int, units_per_ms: int) -> None:

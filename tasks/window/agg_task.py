@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import WindowsPlan
 from penstock.tasks.compute.group_index import GroupIndex
 from penstock.tasks.operators.delayed_results import Delayed
-from penstock.tasks.operators.windowed_operator import TimedTask
+from penstock.tasks.operators.windowed_operator import WindowedOperator
 from penstock.tasks.protocol.block_schema import OPERATION
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.window.final_stage import FinalStage
@@ -33,7 +33,7 @@ class Table(Protocol):
     def restore(self, meta: dict[str, Any], closed_until: int | None) -> None: ...
 
 
-class AggTask(TimedTask):
+class AggTask(WindowedOperator):
     """One agg task of a windowed stream."""
 
     _table: Table

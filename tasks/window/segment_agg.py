@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.tasks.protocol.block_schema import OPENED, OPERATION, REPLAYED, VOIDED
+from penstock.tasks.protocol.block_schema import OPENED, OPERATION, REPLAYED, RETRACTED
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.window.agg_task import AggTask
 from penstock.tasks.window.segment_table import SegmentTable
@@ -32,18 +32,18 @@ class SegmentAggTask(AggTask):
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
         for state in self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed):
             self._write_results(state)
-        self._tell()
+        self._emit_opened()
         if self._table.has_changed:
             self._delayed.touch(0, None, self._clock.monotonic())
         self._table.spill(self._settings.state_memory_bytes, until)
 
-    def _tell(self) -> None:
+    def _emit_opened(self) -> None:
         """Sends on which windows have opened, for those who are notified."""
         opened, voided = self._table.announced()
         for state in opened:
             self._announce(self._final.compute(state), OPENED)
         if voided is not None:
-            self._announce(self._final.compute(voided), VOIDED)
+            self._announce(self._final.compute(voided), RETRACTED)
 
     def _emit_delayed(self) -> None:
         self._delayed.take()

@@ -94,7 +94,7 @@ class SegmentTable(SlotTable):
         gids = partials.column(GROUP.name).to_numpy()
         void = partials.column(ROWS.name).to_numpy() == 0
         plain = ~np.isin(gids, gids[void]) if void.any() else np.ones(len(gids), bool)
-        groups = self.groups.learn(_only(partials, plain))
+        groups = self.groups.intern(_only(partials, plain))
         appended = self._appended(_only(partials, plain), groups)
         plain[plain] = appended
         states = []
@@ -116,7 +116,7 @@ class SegmentTable(SlotTable):
             partials = partials.filter(pa.array(counted >= 0))
             counted = counted[counted >= 0]
             starts = doubtful.column(WINDOW_START.name).to_pylist()
-            withdrawn.update(zip(self.groups.learn(doubtful).tolist(), starts, strict=True))
+            withdrawn.update(zip(self.groups.intern(doubtful).tolist(), starts, strict=True))
         void = counted == 0
         if self._window.kind == "session":
             touched = self._apply_sessions(partials, void, input, withdrawn)
@@ -137,7 +137,8 @@ class SegmentTable(SlotTable):
         The results that changed meanwhile must have been sent before: of those nothing is said here.
         """
         opened, self._opened = self._opened, []
-        gone = sorted(window for window in self._voided if not self._is_told(*window) and not self._is_out(*window))
+        gone = sorted(window for window in self._voided
+                      if not self._is_announced(*window) and not self._is_out(*window))
         self._voided.clear()
         return opened, self._state_of([], gone) if gone else None
 
@@ -146,20 +147,20 @@ class SegmentTable(SlotTable):
         for slot in window.slots[1:]:
             self._void(slot, window.start)
         leader = window.slots[0]
-        if not closed and not self._told[leader]:
-            self._told[leader] = True
+        if not closed and not self._announced[leader]:
+            self._announced[leader] = True
             self._opened.append(self._state_of([window], []))
 
     def _void(self, slot: int, start: int | None = None) -> None:
         """Notes that what a segment was told of as is no window any more, unless a window starts there (`start`)."""
-        if self._announces and self._told[slot]:
-            self._told[slot] = False
+        if self._announces and self._announced[slot]:
+            self._announced[slot] = False
             if self._window_of[slot] != start:
                 self._voided.add((int(self._group_of[slot]), int(self._window_of[slot])))
 
-    def _is_told(self, group: int, start: int) -> bool:
+    def _is_announced(self, group: int, start: int) -> bool:
         slots = (lookup.get((group, start)) for lookup in self._slots)
-        return any(slot is not None and self._told[slot] for slot in slots)
+        return any(slot is not None and self._announced[slot] for slot in slots)
 
     def close_until(self, until: int) -> list[WindowState]:
         """Returns the results of the windows that the new watermark closes."""
@@ -307,8 +308,8 @@ class SegmentTable(SlotTable):
         if not self._at_once:
             self._open[slots] = True if until is None else last >= until
         if self._announces:
-            opened = np.unique(slots[self._open[slots] & ~self._told[slots]])
-            self._told[opened] = True
+            opened = np.unique(slots[self._open[slots] & ~self._announced[slots]])
+            self._announced[opened] = True
             if len(opened):
                 self._opened.append(self._state_of_slots(opened, opened[:0]))
         gone = out & ~shown
@@ -378,7 +379,7 @@ class SegmentTable(SlotTable):
         """Adds partials to the segments that start where they do."""
         if not partials.num_rows:
             return []
-        groups = self.groups.learn(partials)
+        groups = self.groups.intern(partials)
         slots = self._find(groups, partials.column(WINDOW_START.name).to_numpy(), input)
         self._combine(slots, partials, slice(None))
         return [_Window(group, int(self._window_of[slot]), (slot,))
@@ -441,7 +442,7 @@ class SegmentTable(SlotTable):
     def _add_sessions(self, added: pa.RecordBatch, input: int, touched: dict[int, list[tuple[int, int]]],
                       withdrawn: set[tuple[int, int]]) -> None:
         """Adds segments, merging those of this input that they bring within the gap of each other."""
-        groups = self.groups.learn(added).tolist()
+        groups = self.groups.intern(added).tolist()
         starts = added.column(WINDOW_START.name).to_pylist()
         lasts = added.column(LAST_ROW).to_pylist()
         targets = np.empty(len(groups), np.int64)

@@ -50,7 +50,7 @@ class SlotTable:
         self._dirty: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
         self._used: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
         self._open: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
-        self._told: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
+        self._announced: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
         self._free: list[int] = list(range(self._capacity - 1, -1, -1))
         self._slots: list[dict[tuple[int, int], int]] = [{} for _ in range(inputs)]
         self._newest_stored: int | None = None
@@ -119,7 +119,7 @@ class SlotTable:
         start = int(self._window_of[slot])
         del self._slots[int(self._input_of[slot])][(int(self._group_of[slot]), start)]
         self._rows[slot] = 0
-        self._dirty[slot] = self._used[slot] = self._open[slot] = self._told[slot] = False
+        self._dirty[slot] = self._used[slot] = self._open[slot] = self._announced[slot] = False
         index = np.array([slot])
         for column in self._columns:
             column.clear(index)
@@ -127,7 +127,7 @@ class SlotTable:
 
     def _grow(self) -> None:
         old, new = self._capacity, self._capacity * 2
-        for name in ("_rows", "_group_of", "_window_of", "_input_of", "_dirty", "_used", "_open", "_told"):
+        for name in ("_rows", "_group_of", "_window_of", "_input_of", "_dirty", "_used", "_open", "_announced"):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros(old, array.dtype)]))
         for column in self._columns:
@@ -164,7 +164,7 @@ class SlotTable:
             yield content[n * size : (n + 1) * size]
 
     def _decode(self, slot: int, value: bytes) -> None:
-        self._told[slot] = True  # before it was stored
+        self._announced[slot] = True  # before it was stored
         if self._codec is None:
             self._decode_objects(np.array([slot]), value)
             return

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.protocol.block_schema import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import Cleared, ReadBack, Settled
+from penstock.tasks.protocol.messages import ReadBack, Retract, RetractEnd
 from penstock.tasks.window.agg_task import AggTask
 from penstock.tasks.window.held_windows import HeldWindows
 from penstock.tasks.window.result_index import WITHDRAWN, ResultIndex
@@ -32,7 +32,7 @@ class WindowAggTask(AggTask):
         self._table = WindowTable(self._agg, self._plan.grouping.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
         #: the groups of open windows, by their starts, of which those who are notified were told
-        self._told: dict[int, set[int]] = {}
+        self._announced: dict[int, set[int]] = {}
         # The state of windows that end by then is gone.
         self._forgotten_until: int | None = None
         self._merged: list[Touched] = []
@@ -79,7 +79,7 @@ class WindowAggTask(AggTask):
             late = self._late_kept if self._plan.recalls else self._late_forgotten
             late[self._upstream[input].index] += int(lost.column(ROWS.name).to_numpy().sum())
         if self._plan.recalls:
-            groups = self._table.groups.learn(lost.select(lost.schema.names[1:]))
+            groups = self._table.groups.intern(lost.select(lost.schema.names[1:]))
             self._want(starts[gone], groups)
         return data.filter(pa.array(~gone))
 
@@ -138,7 +138,7 @@ class WindowAggTask(AggTask):
         closed = np.zeros(len(starts), bool) if until is None else self._table.ends(starts) <= until
         self._open.update(starts[shown & ~closed].tolist())
         if self._plan.announces_windows:
-            self._tell(touched, shown & ~closed)
+            self._emit_opened(touched, shown & ~closed)
         delayed = np.zeros(len(starts), bool)
         if trigger == "max_delay":
             delayed = shown & ~closed
@@ -155,15 +155,15 @@ class WindowAggTask(AggTask):
             chosen = emitted[touched.which]
             self._emit(starts[touched.which[chosen]], touched.groups[chosen])
 
-    def _tell(self, touched: Touched, still_open: npt.NDArray[np.bool_]) -> None:
+    def _emit_opened(self, touched: Touched, still_open: npt.NDArray[np.bool_]) -> None:
         """Sends on which windows have opened, for those who are notified."""
         chosen = still_open[touched.which]
         starts, groups = touched.starts[touched.which[chosen]], touched.groups[chosen]
         fresh = []
         for place, (start, group) in enumerate(zip(starts.tolist(), groups.tolist(), strict=True)):
-            told = self._told.setdefault(start, set())
-            if group not in told:
-                told.add(group)
+            announced = self._announced.setdefault(start, set())
+            if group not in announced:
+                announced.add(group)
                 fresh.append(place)
         if fresh:
             results = self._final.compute(self._table.state(starts[fresh], groups[fresh]))
@@ -178,7 +178,7 @@ class WindowAggTask(AggTask):
         ready = np.sort(opened[self._table.ends(opened) <= until]).tolist()
         self._open.difference_update(ready)
         for start in ready:
-            self._told.pop(start, None)
+            self._announced.pop(start, None)
         if self._plan.trigger != "at_once":
             self._emit_windows([(start, None) for start in ready])
             if self._delayed.windows():
@@ -192,8 +192,8 @@ class WindowAggTask(AggTask):
     def _emit_delayed(self) -> None:
         self._emit_windows(self._delayed.take())
 
-    def _replace(self, signal: Cleared | Settled, input: int) -> None:
-        if isinstance(signal, Cleared):
+    def _replace(self, signal: Retract | RetractEnd, input: int) -> None:
+        if isinstance(signal, Retract):
             first, last = signal.first, signal.last
             self._held.clear(input, first, last, self._table.clear(first, last, input))
             return
@@ -278,7 +278,7 @@ class WindowAggTask(AggTask):
             # Who is notified was told of them before the checkpoint.
             whole = sorted(self._open)
             for place, group in zip(*(each.tolist() for each in self._table.members(whole)), strict=True):
-                self._told.setdefault(whole[place], set()).add(group)
+                self._announced.setdefault(whole[place], set()).add(group)
         # A checkpoint of an older version doesn't say what it had forgotten.
         self._forgotten_until = meta["forgotten_until"] if "forgotten_until" in meta else self._forgettable_until()
         if "held" in meta:

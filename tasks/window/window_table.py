@@ -112,7 +112,7 @@ class WindowTable:
         `partials`: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields; one row per (group, window).
         `operation`: ADD adds them, REPLACE puts them in the place of all that this input had contributed.
         """
-        groups = self.groups.learn(partials)
+        groups = self.groups.intern(partials)
         starts, which = self._distinct(partials.column(WINDOW_START.name).to_numpy())
         lines = self._lines(starts.tolist())[which]
         index = self._index[input]

@@ -26,7 +26,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import InternalError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.logging import logger
 from penstock.tasks.flow.queues import ChannelQueue
-from penstock.tasks.protocol.messages import Barrier, Block, Cleared, End, Settled, Signal, TaskId, Watermark
+from penstock.tasks.protocol.messages import Barrier, Block, End, Retract, RetractEnd, Signal, TaskId, Watermark
 from penstock.tasks.protocol.wire import (
     SENT_AHEAD,
     BoundedFlightServer,
@@ -97,9 +97,9 @@ def _signal_to_json(signal: Signal) -> list[Any]:
         return ["watermark", signal.ts, signal.idle, signal.quiet_s]
     if isinstance(signal, Barrier):
         return ["barrier", signal.checkpoint_id]
-    if isinstance(signal, Cleared):
+    if isinstance(signal, Retract):
         return ["cleared", signal.first, signal.last]
-    return ["settled"] if isinstance(signal, Settled) else ["end"]
+    return ["settled"] if isinstance(signal, RetractEnd) else ["end"]
 
 
 def _signal_from_json(parts: list[Any]) -> Signal:
@@ -108,7 +108,7 @@ def _signal_from_json(parts: list[Any]) -> Signal:
 
 
 _SIGNALS: dict[str, Any] = {
-    "watermark": Watermark, "barrier": Barrier, "cleared": Cleared, "settled": Settled, "end": End,
+    "watermark": Watermark, "barrier": Barrier, "cleared": Retract, "settled": RetractEnd, "end": End,
 }
 
 

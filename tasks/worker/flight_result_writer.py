@@ -17,7 +17,7 @@ from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
 from penstock.tasks.protocol.wire import SENT_AHEAD, decode_error, encode, error_of_flight
 
 if TYPE_CHECKING:
-    from penstock.tasks.worker.worker_environment import DnodeClient
+    from penstock.tasks.worker.dnode_client import DnodeClient
 
 ACKNOWLEDGED = b"ok"
 
@@ -154,13 +154,14 @@ class FlightResultWriter:
     def _open(self, write: ResultWrite) -> flight.FlightStreamWriter:
         self._writes_of, self._schema = WritesOf.of(write), write.rows.schema
         stream, answers = self._client.open_writes(encode(self._writes_of), self._schema)
-        threading.Thread(target=self._hear, args=(stream, answers), name=f"answers {self._name}", daemon=True).start()
+        threading.Thread(target=self._receive_answers, args=(stream, answers), name=f"answers {self._name}",
+                         daemon=True).start()
         self._stream = stream
         return stream
 
     # -- the hearing thread ----------------------------------------------------------------------------------
 
-    def _hear(self, stream: flight.FlightStreamWriter, answers: flight.FlightMetadataReader) -> None:
+    def _receive_answers(self, stream: flight.FlightStreamWriter, answers: flight.FlightMetadataReader) -> None:
         doing = f"{self._name}: writing results failed"
         try:
             while (answer := answers.read()) is not None:

@@ -19,19 +19,20 @@ from penstock.common.paths import DataPaths
 from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
-from penstock.tasks.external.emit.external_writers import OutsideWriter
+from penstock.tasks.external.emit.external_writers import ExternalWriter
 from penstock.tasks.external.notify.window_notifier import Notifier
 from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
-from penstock.tasks.sink.external_writer_builder import outside_writer
+from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
+from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest
 from penstock.tasks.worker.runner import LocalLink, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks
 from penstock.tasks.worker.timesheet import Timesheet
-from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest, StoreRequest, read_lookup
+from penstock.tasks.worker.worker_environment import read_lookup
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
@@ -104,7 +105,7 @@ class LocalEnvironment:
     paths: DataPaths
     read: Callable[[StoreRequest], pa.Table]
     write: Callable[[ResultWrite], None]
-    tell: Callable[[TaskCheckpoint | ReadBack], None]
+    emit: Callable[[TaskCheckpoint | ReadBack], None]
     consumers: ConsumerFactory = open_consumer
     state_cache: StateCache = field(default_factory=StateCache)
 
@@ -138,8 +139,8 @@ class LocalEnvironment:
     def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
         return self.consumers(deployment, index, positions, self.clock, self.wake)
 
-    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
-        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
+    def external_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> ExternalWriter:
+        return external_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
 
     def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
         return None  # nobody outside is to hear of a trial
@@ -148,10 +149,10 @@ class LocalEnvironment:
         return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
-        self.tell(checkpoint)
+        self.emit(checkpoint)
 
     def read_back(self, order: ReadBack) -> None:
-        self.tell(order)
+        self.emit(order)
 
     def wake(self) -> None:
         """Nobody sleeps."""

@@ -29,7 +29,7 @@ from penstock.tasks.compute.id_time_pairs import among
 from penstock.tasks.operators.base_task import ROWS_TOTAL
 from penstock.tasks.protocol.block_schema import ADD, GROUP, REPLACE, ROWS, WINDOW_START
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import Level, TaskCheckpoint, TaskId
+from penstock.tasks.protocol.messages import OperatorKind, TaskCheckpoint, TaskId
 from penstock.tasks.protocol.task_graph import TaskEdges
 from penstock.tasks.source.source_task import SourceTask, inherited, is_reading_back
 from penstock.tasks.state.state_store import StateStore
@@ -132,8 +132,8 @@ class Repartition:
         self._versions = tuple(versions)
         self._moved = moved
         self._environment = environment
-        self._old = _by_level(before.graph.edges(before.stream_id))
-        self._new = _by_level(after.graph.edges(after.stream_id))
+        self._old = _by_operator(before.graph.edges(before.stream_id))
+        self._new = _by_operator(after.graph.edges(after.stream_id))
         self._done: list[TaskCheckpoint] = []
 
     def run(self) -> list[TaskCheckpoint]:
@@ -367,12 +367,12 @@ class Repartition:
             task, self._after, stored.bytes_written, 0.0, version, stored.digest, rows, bool(meta.get("aside"))))
 
 
-def _by_level(edges: Sequence[TaskEdges]) -> dict[Level, list[TaskEdges]]:
+def _by_operator(edges: Sequence[TaskEdges]) -> dict[OperatorKind, list[TaskEdges]]:
     """Returns the tasks of each level, by their index."""
-    levels: dict[Level, list[TaskEdges]] = {"source": [], "agg": [], "sink": []}
+    operators: dict[OperatorKind, list[TaskEdges]] = {"source": [], "agg": [], "sink": []}
     for edge in sorted(edges, key=lambda edge: edge.task.index):
-        levels[edge.task.level].append(edge)
-    return levels
+        operators[edge.task.operator].append(edge)
+    return operators
 
 
 def _tasks(edges: Sequence[TaskEdges]) -> set[TaskId]:

@@ -44,7 +44,7 @@ def build_tasks(deployment: Deployment, index: int, environment: TaskEnvironment
             cause = cause.__cause__ or cause.__context__
         gc.collect()
         raise
-    return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))
+    return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.operator))
 
 
 def _build(edges: TaskEdges, deployment: Deployment, environment: TaskEnvironment) -> StreamTask:

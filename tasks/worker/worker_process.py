@@ -35,27 +35,23 @@ from penstock.tasks.protocol.control import (
     Hello,
     PostEvent,
     QueuesHeld,
+    ReadBackWanted,
     Shutdown,
-    StartStream,
+    StartTasks,
     Stopped,
-    StopStream,
-    Wanted,
+    StopTasks,
 )
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
-from penstock.tasks.protocol.messages import LeftOutRow, ReadBack, TaskCheckpoint, TaskId
+from penstock.tasks.protocol.messages import DroppedRow, ReadBack, TaskCheckpoint, TaskId
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
+from penstock.tasks.worker.data_access import DataAccess, FileAccess, NetworkAccess
 from penstock.tasks.worker.data_place import reaches_files
+from penstock.tasks.worker.dnode_client import DnodeClient
 from penstock.tasks.worker.exchange import ChannelId, ExchangeServer, RemoteLink
 from penstock.tasks.worker.log_notifier import WalNotifier
 from penstock.tasks.worker.remote_log import RemoteLogs
 from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
-from penstock.tasks.worker.worker_environment import (
-    DataAccess,
-    DnodeClient,
-    FileAccess,
-    NetworkAccess,
-    WorkerEnvironment,
-)
+from penstock.tasks.worker.worker_environment import WorkerEnvironment
 
 _log = logger(__name__)
 
@@ -130,9 +126,9 @@ class Worker:
             message = self._connection.receive()
             if isinstance(message, Deploy):
                 self._deploy(message.deployment, message.peers)
-            elif isinstance(message, StartStream):
+            elif isinstance(message, StartTasks):
                 self._start(message)
-            elif isinstance(message, StopStream):
+            elif isinstance(message, StopTasks):
                 self._stop(message)
             elif isinstance(message, PostEvent):
                 self._post(message)
@@ -159,11 +155,11 @@ class Worker:
             stream.runner.wake()
             self._exchange.queue_changed(deployment.stream_id)
 
-        def tell(what: TaskCheckpoint | ReadBack) -> None:
-            self._connection.send(Wanted(what, deployment.attempt) if isinstance(what, ReadBack)
+        def emit(what: TaskCheckpoint | ReadBack) -> None:
+            self._connection.send(ReadBackWanted(what, deployment.attempt) if isinstance(what, ReadBack)
                                   else Acknowledged(what, deployment.attempt))
 
-        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, tell, wake)
+        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, emit, wake)
         stream = _HostedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,
@@ -204,7 +200,7 @@ class Worker:
                     partial(stream.environment.open_news, vgroup_id), stream.runner.wake)
         return tasks, links
 
-    def _start(self, message: StartStream) -> None:
+    def _start(self, message: StartTasks) -> None:
         stream = self._streams.get(message.stream_id)
         if stream is not None and stream.deployment.attempt == message.attempt:
             stream.runner.start()
@@ -219,7 +215,7 @@ class Worker:
         if stream is not None and stream.deployment.attempt == message.attempt:
             stream.queues.bound(message.order, message.queue_bytes)
 
-    def _stop(self, message: StopStream) -> None:
+    def _stop(self, message: StopTasks) -> None:
         stream = self._streams.get(message.stream_id)
         if stream is None:
             self._send(Stopped(message.stream_id, message.attempt))
@@ -268,7 +264,7 @@ class Worker:
         self._send(Stopped(deployment.stream_id, deployment.attempt))
 
     def _send_heartbeats(self) -> None:
-        sent: dict[TaskId, tuple[LeftOutRow, ...] | None] = {}
+        sent: dict[TaskId, tuple[DroppedRow, ...] | None] = {}
         while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
             streams = list(self._streams.values())
             runners = [stream.runner for stream in streams]
@@ -279,10 +275,10 @@ class Worker:
                 return
             statuses = [status for runner in runners for status in runner.statuses()]
             news = tuple(
-                replace(status, left_out=None)
-                if status.left_out and sent.get(status.task) is status.left_out else status
+                replace(status, dropped=None)
+                if status.dropped and sent.get(status.task) is status.dropped else status
                 for status in statuses)
-            sent = {status.task: status.left_out for status in statuses}
+            sent = {status.task: status.dropped for status in statuses}
             held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
                     for stream in streams if (known := stream.queues.held()) is not None]
             self._send(Heartbeat(news, tuple(held)))

@@ -128,7 +128,7 @@ def test_percentiles_and_distinct_counts_equal_the_batch(
 
 
 def agg_of(kit: StreamKit) -> StreamTask:
-    return next(task for task in kit.tasks if task.id.level == "agg")
+    return next(task for task in kit.tasks if task.id.operator == "agg")
 
 
 @pytest.mark.parametrize("window", ["interval(10s)", "session(ts, 1s)"])

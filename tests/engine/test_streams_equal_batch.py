@@ -169,7 +169,7 @@ def test_expired_rows_are_judged_row_by_row(
         got = {millis(row["_wstart"]): row["s"] for row in kit.rows()}
         want, late = kept_by_rule(batches, watermark * 1000)
         assert got == want
-        source = next(task for task in kit.tasks if task.id.level == "source")
+        source = next(task for task in kit.tasks if task.id.operator == "source")
         assert source.status().late_rows == late
     finally:
         kit.close()

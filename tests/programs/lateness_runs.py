@@ -126,7 +126,7 @@ def run(directory: Path, data: Sequence[Rows], way: Way) -> Answer:
             child = next(child for child in kit.catalog.child_list if child.vgroup_id == vgroup)
             vnode.write(SUPER_UID, _batch([child.uid], [end]))
         kit.run()
-        sources = sorted((status for status in kit.stream.statuses() if status.task.level == "source"),
+        sources = sorted((status for status in kit.stream.statuses() if status.task.operator == "source"),
                          key=lambda status: status.task.index)
         kept = {int(row["_wstart"].timestamp() * 1000): row["n"] for row in kit.rows()}
         return Answer(kept, tuple(status.late_rows for status in sources))
@@ -144,7 +144,7 @@ def tables_of(vnodes: int, directory: Path) -> list[list[int]]:
 def _turn(kit: StreamKit, way: Way, chance: random.Random) -> None:
     """Gives each task one step; source tasks only as often as the way says."""
     tasks = [task for task in kit.tasks
-             if task.id.level != "source" or chance.random() < way.turns[task.id.index]]
+             if task.id.operator != "source" or chance.random() < way.turns[task.id.index]]
     drive_once(tasks, kit.stream.links)
 
 

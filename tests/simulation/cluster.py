@@ -32,9 +32,9 @@ from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoi
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker import spark_executors as spark
+from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest
 from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks
-from penstock.tasks.worker.worker_environment import RowsRequest, SpanRequest
 from penstock.tasks.worker.worker_process import WorkerSpec, queues_of
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
@@ -49,7 +49,7 @@ _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.25
 _TICK_S = 0.05
 #: What a message costs that never arrives is a timeout; those whose loss TCP makes impossible always arrive.
 MAY_BE_LOST = (control.Acknowledged, control.Deployed, control.Stopped, control.Heartbeat, control.Deploy,
-               control.StopStream)
+               control.StopTasks)
 
 
 @dataclass
@@ -299,12 +299,12 @@ class SimWorker:
         match message:
             case control.Deploy(deployment, _):
                 self._deploy(deployment)
-            case control.StartStream(stream_id, attempt):
+            case control.StartTasks(stream_id, attempt):
                 hosted = self._find(stream_id, attempt)
                 if hosted is not None and not hosted.started:
                     hosted.started = True
                     self._schedule(hosted)
-            case control.StopStream(stream_id, attempt):
+            case control.StopTasks(stream_id, attempt):
                 hosted = self.hosted.get(stream_id)
                 if hosted is None:
                     self.line.answer(control.Stopped(stream_id, attempt))
@@ -550,7 +550,7 @@ class SimEnvironment:
         self._worker.line.answer(control.Acknowledged(checkpoint, self._hosted.deployment.attempt))
 
     def read_back(self, order: ReadBack) -> None:
-        self._worker.line.answer(control.Wanted(order, self._hosted.deployment.attempt))
+        self._worker.line.answer(control.ReadBackWanted(order, self._hosted.deployment.attempt))
 
     def wake(self) -> None:
         self._worker.wake(self._hosted)

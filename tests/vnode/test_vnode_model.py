@@ -17,7 +17,7 @@ from kits.basics.faulty_fs import FaultyFs
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
-from penstock.vnode.read.detached_reader import OutsideVnode
+from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.read.snapshot import SnapshotSql, SnapshotTooOldError
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
@@ -95,7 +95,7 @@ def duckdb_rows(select: SnapshotSql) -> pa.Table:
 def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]) -> None:
     """Compares all ways of reading with the model, now and as of every version that must be readable."""
     last = vnode.acknowledged_version
-    outside = OutsideVnode(vnode.directory, 1, OsFs())
+    outside = DetachedVnode(vnode.directory, 1, OsFs())
     assert outside.acknowledged_version() == last
     for version in range(last if pin is None else max(pin, 1), last + 1):
         expected = {key: row for key, row in model.at.get(version, {}).items()
@@ -229,7 +229,7 @@ def check_log(directory: Path, model: Model) -> None:
 
 def check_written(directory: Path, model: Model, last: int) -> None:
     """Checks that what was written since the beginning, in one go or in small stretches, has all rows of now."""
-    outside = OutsideVnode(directory, 1, OsFs())
+    outside = DetachedVnode(directory, 1, OsFs())
     for rows_at_once in (10**6, 2):
         state: dict[Key, dict[str, Any]] = {}
         reached = 0

@@ -32,7 +32,7 @@ _MEMORY_BYTES = 640 * MIB
 """What DuckDB takes for finding the newest of rows that were written again; beyond it, a temporary file."""
 
 
-class OutsideVnode:
+class DetachedVnode:
     """One vnode, by its directory. Has no open files between calls, so that it may be copied to other processes."""
 
     def __init__(self, directory: Path, vgroup_id: int, fs: Fs) -> None:

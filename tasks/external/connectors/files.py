@@ -26,7 +26,7 @@ def open_place(connection: OpenedConnection) -> tuple[AbstractFileSystem, str]:
                                  hint="fsspec may need a further package for this kind of URL") from None
 
 
-def outside_error(connection: OpenedConnection, error: Exception) -> OutsideError:
+def external_error(connection: OpenedConnection, error: Exception) -> OutsideError:
     """Returns the Penstock error for what a file system raises; it is an OSError, or what the library below raises."""
     url = connection.options["url"]
     text = connection.hidden(f"{type(error).__name__}: {error}")
@@ -68,7 +68,7 @@ class Folder:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own
-            raise outside_error(self._connection, error) from None
+            raise external_error(self._connection, error) from None
 
 
 def _sync_directory(path: str) -> None:
@@ -92,7 +92,7 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
         # Folders of object stores are there with their first object; others are made when something is written.
         filesystem.ls(filesystem._parent(root), detail=False)
     except Exception as error:  # noqa: BLE001 - each file system has errors of its own
-        raise outside_error(connection, error) from None
+        raise external_error(connection, error) from None
     return f"{scheme}, the folder is not there yet"
 
 

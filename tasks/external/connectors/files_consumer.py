@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.common.clock import Clock
 from penstock.common.errors import OutsideError, PenstockError
-from penstock.tasks.external.connectors.files import open_place, outside_error
+from penstock.tasks.external.connectors.files import external_error, open_place
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Positions
 from penstock.tasks.protocol.deployment import IngestDeployment
 
@@ -36,7 +36,7 @@ class FilesConsumer:
         self._name, self._offset = positions[PARTITION].place if PARTITION in positions else ("", 0)
         self._looked_at: float | None = None
         self._held = False
-        self._trouble: OutsideError | None = None
+        self._problem: OutsideError | None = None
         self._reached = False
         self._names: list[str] = []
 
@@ -46,7 +46,7 @@ class FilesConsumer:
         try:
             return self._read(messages)
         except Exception as error:  # noqa: BLE001 - each file system has errors of its own
-            self._trouble = outside_error(self._connection, error)
+            self._problem = external_error(self._connection, error)
             self._looked_at = self._clock.monotonic()
             return ()
 
@@ -68,8 +68,8 @@ class FilesConsumer:
     def reached(self) -> bool:
         return self._reached
 
-    def trouble(self) -> PenstockError | None:
-        return self._trouble
+    def problem(self) -> PenstockError | None:
+        return self._problem
 
     def close(self) -> None:
         """Files are opened for each read."""
@@ -81,7 +81,7 @@ class FilesConsumer:
         if self._looked_at is None or now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now
             self._look()
-        elif self._trouble is not None:
+        elif self._problem is not None:
             return ()
         while self._names:
             name = self._names[0]
@@ -99,7 +99,7 @@ class FilesConsumer:
         """Lists the files that are still to be read: the current one, and those behind it."""
         found: list[dict[str, Any]] = self._filesystem.ls(self._root, detail=True)
         names = sorted(str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "file")
-        self._trouble = None
+        self._problem = None
         self._reached = True
         self._names = [name for name in names if fnmatchcase(name, self._pattern) and name >= self._name]
 

@@ -68,7 +68,7 @@ def mark_of(value: bytes, key: bytes | None, time_ms: int) -> str:
     return hashlib.blake2b(repr((key, value, time_ms)).encode(), digest_size=8).hexdigest()
 
 
-class Position(NamedTuple):
+class MessagePosition(NamedTuple):
     """The segment of a partition and the next offset in it; `mark`: of the message before that, if it is known."""
 
     segment: str
@@ -81,14 +81,14 @@ class Position(NamedTuple):
         return self.segment, self.offset
 
 
-Positions = Mapping[str, Position]
+Positions = Mapping[str, MessagePosition]
 """By partition: how far it has been read."""
 
 
 class Consumer(Protocol):
     """What an ingest reads from. All methods return at once, but for `close`; one thread calls them.
 
-    A consumer that can't reach its source, or is refused, tries again by itself, and `trouble` says why it can't.
+    A consumer that can't reach its source, or is refused, tries again by itself, and `problem` says why it can't.
     """
 
     replays: bool
@@ -125,6 +125,6 @@ class Consumer(Protocol):
         """Returns whether the source has answered since it was opened."""
         ...
 
-    def trouble(self) -> PenstockError | None: ...
+    def problem(self) -> PenstockError | None: ...
 
     def close(self) -> None: ...

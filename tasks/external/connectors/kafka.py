@@ -68,7 +68,7 @@ def client_config(connection: OpenedConnection) -> dict[str, Any]:
     return config
 
 
-def outside_error(connection: OpenedConnection, error: KafkaError) -> OutsideError:
+def external_error(connection: OpenedConnection, error: KafkaError) -> OutsideError:
     """Returns the Penstock error for what librdkafka reports."""
     text = connection.hidden(f"{error.name()}: {error.str()}")
     code = error.code()
@@ -98,17 +98,18 @@ class Sender:
         self._connection = connection
         self._topic = topic
         self._timeout_s = connection.timeout_s
-        self._told: list[KafkaError] = []
+        self._reported: list[KafkaError] = []
         self._failed: list[tuple[int, KafkaError]] = []
         config = client_config(connection)
-        config |= {"error_cb": self._told.append, "enable.idempotence": True, "linger.ms": 5,
+        config |= {"error_cb": self._reported.append, "enable.idempotence": True, "linger.ms": 5,
                    "message.timeout.ms": max(1000, round(self._timeout_s * 1000))}
         self._consumer: Consumer | None = None
         if transactional_id:
             timeout_ms = max(1000, round(self._timeout_s * 1000))
             config |= {"transactional.id": transactional_id, "transaction.timeout.ms": max(60_000, 3 * timeout_ms)}
-            self._consumer = Consumer({**client_config(connection), "error_cb": self._told.append, "group.id": group,
-                                       "enable.auto.commit": False, "isolation.level": "read_committed"}, logger=_log)
+            options = {"error_cb": self._reported.append, "group.id": group, "enable.auto.commit": False,
+                       "isolation.level": "read_committed"}
+            self._consumer = Consumer({**client_config(connection), **options}, logger=_log)
         self._producer = Producer(config, logger=_log)
         if transactional_id:
             with self._translating():
@@ -197,17 +198,17 @@ class Sender:
         if error.code() in _FENCED:
             return StaleAttemptError(f"another attempt writes to {self._topic}: {error.str()}")
         self._producer.poll(0)
-        told = next((one for one in self._told if one.code() in _LOGIN), None)
-        if told is None and error.code() in _TIMEOUTS and self._told:
-            told = self._told[-1]
-        return outside_error(self._connection, told or error)
+        reported = next((one for one in self._reported if one.code() in _LOGIN), None)
+        if reported is None and error.code() in _TIMEOUTS and self._reported:
+            reported = self._reported[-1]
+        return external_error(self._connection, reported or error)
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
     """Asks the brokers for their topics. Raises OutsideErrors."""
-    told: list[KafkaError] = []
+    reported: list[KafkaError] = []
     config = client_config(connection)
-    config["error_cb"] = told.append
+    config["error_cb"] = reported.append
     try:
         client = AdminClient(config, logger=_log)
     except KafkaException as error:
@@ -218,10 +219,10 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
             metadata = client.list_topics(timeout=_ROUND_S)
         except KafkaException as error:
             client.poll(0)
-            refusal = next((each for each in told if each.code() in _LOGIN), None)
+            refusal = next((each for each in reported if each.code() in _LOGIN), None)
             if refusal is not None:
-                raise outside_error(connection, refusal) from None
+                raise external_error(connection, refusal) from None
             if time.monotonic() >= deadline:
-                raise outside_error(connection, told[-1] if told else error.args[0]) from None
+                raise external_error(connection, reported[-1] if reported else error.args[0]) from None
         else:
             return f"Kafka, {len(metadata.brokers)} brokers, {len(metadata.topics)} topics"

@@ -10,8 +10,8 @@ from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import OutsideError, PenstockError, TargetMissingError
 from penstock.common.logging import logger
-from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Position, Positions, mark_of
-from penstock.tasks.external.connectors.kafka import client_config, outside_error
+from penstock.tasks.external.connectors.incoming_messages import MessageBatch, MessagePosition, Positions, mark_of
+from penstock.tasks.external.connectors.kafka import client_config, external_error
 from penstock.tasks.external.connectors.libraries import importing
 from penstock.tasks.protocol.deployment import IngestDeployment
 
@@ -53,15 +53,16 @@ class KafkaConsumer:
         self._clock = clock
         self._given = dict(positions)
         self._from_latest = plan.from_latest
-        self._begun: dict[str, Position] = {}
-        self._read: dict[str, Position] = dict(positions)
+        self._begun: dict[str, MessagePosition] = {}
+        self._read: dict[str, MessagePosition] = dict(positions)
         self._segments = {name: position.segment for name, position in positions.items()}
-        self._proofs: dict[str, Position] = {}  # partitions whose next message shall be the one before a position
+        # Partitions whose next message shall be the one before a position.
+        self._proofs: dict[str, MessagePosition] = {}
         self._anew: set[str] = set()  # those that wait for the checkpoint that has their new segment
         self._away: set[str] = set()  # topics that weren't there when they were looked for, or may not have been
         self._assigned: dict[str, TopicPartition] = {}
         self._missing: TargetMissingError | None = None
-        self._told: deque[tuple[float, KafkaError]] = deque(maxlen=4)
+        self._reported: deque[tuple[float, KafkaError]] = deque(maxlen=4)
         self._problem: OutsideError | None = None
         self._asked_at: float | None = None
         self._held = False
@@ -76,7 +77,7 @@ class KafkaConsumer:
         try:
             self._client = Consumer(config, logger=_log)
         except KafkaException as error:
-            raise outside_error(self._connection, error.args[0]) from None
+            raise external_error(self._connection, error.args[0]) from None
 
     def poll(self, messages: int) -> Sequence[MessageBatch]:
         self._look_for_partitions()
@@ -85,7 +86,7 @@ class KafkaConsumer:
             found = [] if found is None else [found]
         batches = self._batches(found)
         if batches:
-            self._told.clear()
+            self._reported.clear()
         return batches
 
     def begun(self) -> Positions:
@@ -137,7 +138,7 @@ class KafkaConsumer:
     def reached(self) -> bool:
         return self._reached
 
-    def trouble(self) -> PenstockError | None:
+    def problem(self) -> PenstockError | None:
         if self._problem is not None:
             return self._problem
         if self._missing is not None:
@@ -146,9 +147,9 @@ class KafkaConsumer:
             return TargetMissingError(
                 f"partition {min(self._anew)} of {self._connection.options['servers']} was made anew",
                 hint="it is read from its beginning as soon as a checkpoint has noted that")
-        if not self._told or self._clock.monotonic() - self._told[-1][0] > _TROUBLE_S:
+        if not self._reported or self._clock.monotonic() - self._reported[-1][0] > _TROUBLE_S:
             return None
-        errors = [outside_error(self._connection, error) for _, error in self._told]
+        errors = [external_error(self._connection, error) for _, error in self._reported]
         return next((error for error in errors if not error.retry), errors[-1])
 
     def close(self) -> None:
@@ -158,7 +159,7 @@ class KafkaConsumer:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _note(self, error: KafkaError) -> None:
-        self._told.append((self._clock.monotonic(), error))
+        self._reported.append((self._clock.monotonic(), error))
 
     def _look_for_partitions(self) -> None:
         """Asks which partitions there are, now and then, and reads those that are new."""
@@ -213,11 +214,11 @@ class KafkaConsumer:
             ready[name] = partition
         for name, partition in ready.items():
             if partition.offset >= 0:  # the beginning is wherever it is by the time of the next start
-                self._begun[name] = self._given.get(name) or Position("", partition.offset)
+                self._begun[name] = self._given.get(name) or MessagePosition("", partition.offset)
         self._assigned |= ready
         self._client.incremental_assign(list(ready.values()))
 
-    def _first(self, name: str, place: Position) -> int:
+    def _first(self, name: str, place: MessagePosition) -> int:
         """Returns from which offset a partition is to be read on from a place: that of the message before, if it can
         be told from others."""
         if place.mark and place.offset:
@@ -240,7 +241,7 @@ class KafkaConsumer:
                      self._connection.name)
         self._proofs.pop(name, None)
         self._segments[name] = segment
-        self._begun[name] = self._read[name] = Position(segment, 0)
+        self._begun[name] = self._read[name] = MessagePosition(segment, 0)
         self._anew.add(name)
         self._client.incremental_unassign([TopicPartition(self._assigned[name].topic, self._assigned[name].partition)])
 
@@ -277,7 +278,7 @@ class KafkaConsumer:
                 [message.offset() or 0 for message in found], [message.value() or b"" for message in found],
                 [time if time > 0 else now_ms for time in times], topic, [message.key() for message in found],
                 timed=times[-1] > 0)
-            self._read[name] = Position(batch.segment, batch.next_offset, batch.mark)
+            self._read[name] = MessagePosition(batch.segment, batch.next_offset, batch.mark)
             batches.append(batch)
         return batches
 
@@ -293,7 +294,7 @@ class KafkaConsumer:
                 "it again; RESUME INGEST tries once more")
             return
         self._note(error)
-        if isinstance(outside_error(self._connection, error), TargetMissingError):
+        if isinstance(external_error(self._connection, error), TargetMissingError):
             self._away.add(message.topic() or "")
 
     def _ends_before(self, message: Message) -> bool:

@@ -60,7 +60,7 @@ def connect(client: Client, connection: OpenedConnection, **options: Any) -> Non
     try:
         client.connect(url.hostname or "", url.port or _PORTS[url.scheme], **options)
     except OSError as error:
-        raise outside_error(connection, error) from error
+        raise external_error(connection, error) from error
 
 
 def connect_later(client: Client, connection: OpenedConnection, **options: Any) -> None:
@@ -69,7 +69,7 @@ def connect_later(client: Client, connection: OpenedConnection, **options: Any) 
     client.connect_async(url.hostname or "", url.port or _PORTS[url.scheme], **options)
 
 
-def outside_error(connection: OpenedConnection, reason: ReasonCode | OSError) -> OutsideError:
+def external_error(connection: OpenedConnection, reason: ReasonCode | OSError) -> OutsideError:
     """Returns the Penstock error for a broker's refusal, or for what the network says."""
     url = connection.options["url"]
     if isinstance(reason, OSError):
@@ -103,7 +103,7 @@ class Publisher:
             raise self._silent()
         if self._answers[0].is_failure:
             self.close()
-            raise outside_error(connection, self._answers[0])
+            raise external_error(connection, self._answers[0])
 
     def publish(self, messages: Iterable[tuple[str, bytes]], qos: int) -> list[tuple[int, str]]:
         """Publishes (topic, payload) pairs; returns the places of those that the broker refuses, with its reason.
@@ -160,5 +160,5 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
         client.disconnect()
         client.loop_stop()
     if answers[0].is_failure:
-        raise outside_error(connection, answers[0])
+        raise external_error(connection, answers[0])
     return f"MQTT {connection.options['version']}"

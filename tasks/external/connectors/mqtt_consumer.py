@@ -11,7 +11,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import ContentRefusedError, OutsideError, PenstockError
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Positions
 from penstock.tasks.external.connectors.libraries import importing
-from penstock.tasks.external.connectors.mqtt import connect_later, new_client, outside_error
+from penstock.tasks.external.connectors.mqtt import connect_later, external_error, new_client
 from penstock.tasks.external.connectors.mqtt_reading import ReadingClient
 from penstock.tasks.protocol.deployment import IngestDeployment
 
@@ -47,7 +47,7 @@ class MqttConsumer:
         self._generation = 0  # of the connection: what was received over another can't be acknowledged any more
         self._received: dict[int, tuple[int, int, int]] = {}
         self._count = 0
-        self._trouble: OutsideError | None = None
+        self._problem: OutsideError | None = None
         self._reached = False
         self._five = self._connection.options["version"] == "5"
         options: dict[str, Any] = {} if self._five else {"clean_session": False}
@@ -104,8 +104,8 @@ class MqttConsumer:
     def reached(self) -> bool:
         return self._reached
 
-    def trouble(self) -> PenstockError | None:
-        return self._trouble
+    def problem(self) -> PenstockError | None:
+        return self._problem
 
     def close(self) -> None:
         """Leaves; the broker keeps the session. A thread that is just trying to connect is left to itself."""
@@ -116,7 +116,7 @@ class MqttConsumer:
 
     def _on_connect(self, client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         if reason.is_failure:
-            self._trouble = outside_error(self._connection, reason)
+            self._problem = external_error(self._connection, reason)
             self._wake()
             return
         with self._lock:
@@ -129,21 +129,21 @@ class MqttConsumer:
 
     def _on_subscribe(self, _client: Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         refused = next((reason for reason in reasons if reason.is_failure), None)
-        self._trouble = None
+        self._problem = None
         self._reached = True
         if refused is not None:
-            self._trouble = ContentRefusedError(
+            self._problem = ContentRefusedError(
                 f"the broker refuses {', '.join(self._topics)}: {refused.getName()}")
         self._wake()
 
     def _on_connect_fail(self, _client: Client, _data: Any) -> None:
-        self._trouble = outside_error(self._connection, OSError("nobody answers"))
+        self._problem = external_error(self._connection, OSError("nobody answers"))
         self._wake()
 
     def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
         # A refusal is told before the connection ends for it.
-        if reason.is_failure and self._trouble is None:
-            self._trouble = outside_error(self._connection, reason)
+        if reason.is_failure and self._problem is None:
+            self._problem = external_error(self._connection, reason)
             self._wake()
 
     def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:

@@ -35,10 +35,10 @@ def connect(connection: OpenedConnection, *, autocommit: bool = False) -> psycop
             connect_timeout=max(2, math.ceil(connection.timeout_s)), application_name="penstock",
             tcp_user_timeout=round(connection.timeout_s * 1000), autocommit=autocommit)
     except psycopg.Error as error:
-        raise outside_error(connection, error) from None
+        raise external_error(connection, error) from None
 
 
-def outside_error(connection: OpenedConnection, error: psycopg.Error) -> OutsideError:
+def external_error(connection: OpenedConnection, error: psycopg.Error) -> OutsideError:
     """Returns the Penstock error for what psycopg raises."""
     options = connection.options
     place = f"{options['host']}:{options['port']}"
@@ -59,7 +59,7 @@ def translating(connection: OpenedConnection) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise outside_error(connection, error) from None
+        raise external_error(connection, error) from None
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
@@ -69,7 +69,7 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
             opened.execute(f"SET statement_timeout = {round(timeout_s * 1000)}")
             row = opened.execute("SELECT current_setting('server_version')").fetchone()
         except psycopg.Error as error:
-            raise outside_error(connection, error) from None
+            raise external_error(connection, error) from None
     return f"PostgreSQL {row[0] if row else ''}, database {connection.options['database']}"
 
 

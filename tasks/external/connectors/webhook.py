@@ -45,7 +45,7 @@ def answer_error(connection: OpenedConnection, response: httpx.Response) -> Outs
     return ContentRefusedError(f"refused: {text}")
 
 
-def outside_error(connection: OpenedConnection, error: httpx.HTTPError) -> OutsideError:
+def external_error(connection: OpenedConnection, error: httpx.HTTPError) -> OutsideError:
     """Returns the Penstock error for a request that got no answer."""
     text = connection.hidden(f"{type(error).__name__}: {error}")
     return ConnectionFailedError(f"unreachable: {connection.address}: {text}")
@@ -67,7 +67,7 @@ class Poster:
         try:
             response = self._client.post(self._url, content=body, headers=headers)
         except httpx.HTTPError as error:
-            raise outside_error(self._connection, error) from None
+            raise external_error(self._connection, error) from None
         problem = answer_error(self._connection, response)
         if problem is not None:
             raise problem
@@ -82,7 +82,7 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
         try:
             response = client.head(connection.options["url"], timeout=timeout_s)
         except httpx.HTTPError as error:
-            raise outside_error(connection, error) from None
+            raise external_error(connection, error) from None
     problem = answer_error(connection, response)
     # Who takes POST only says so to HEAD: it is there.
     if problem is not None and not isinstance(problem, ContentRefusedError) and response.status_code != 501:

@@ -28,7 +28,7 @@ class Talker:
                 url, open_timeout=connection.timeout_s, close_timeout=1, proxy=None, compression=None,
                 ssl=ssl.create_default_context() if url.startswith("wss:") else None))
         except (OSError, WebSocketException) as error:
-            raise outside_error(connection, error) from None
+            raise external_error(connection, error) from None
 
     def say(self, text: str) -> None:
         """Returns once the other side has taken the text: it has answered a ping that came behind it.
@@ -39,7 +39,7 @@ class Talker:
             self._socket.send(text)
             answered = self._socket.ping().wait(self._connection.timeout_s)
         except (OSError, WebSocketException) as error:
-            raise outside_error(self._connection, error) from None
+            raise external_error(self._connection, error) from None
         if not answered:
             raise ConnectionFailedError(f"unreachable: {self._connection.address}: no answer to a ping within "
                                         f"{self._connection.timeout_s:g}s")
@@ -48,10 +48,10 @@ class Talker:
         try:
             self._open.close()
         except (OSError, WebSocketException) as error:
-            raise outside_error(self._connection, error) from None
+            raise external_error(self._connection, error) from None
 
 
-def outside_error(connection: OpenedConnection, error: OSError | WebSocketException) -> OutsideError:
+def external_error(connection: OpenedConnection, error: OSError | WebSocketException) -> OutsideError:
     """Returns the Penstock error for what the network or the other side says."""
     if isinstance(error, InvalidStatus):
         status = error.response.status_code

@@ -31,7 +31,7 @@ class Delivery:
     rows: pa.RecordBatch
 
 
-class Target(Protocol):
+class ExternalTarget(Protocol):
     """One kind of target, reached by one connection. One thread calls it, and may have to wait."""
 
     def deliver(self, delivery: Delivery) -> None:
@@ -66,7 +66,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Outage:
     """Why nothing is delivered. `next_try` is monotonic, the other times are wall clock in milliseconds."""
 
     reason: str
@@ -81,12 +81,12 @@ class Trouble:
                 f"next at {time_text(self.next_try_ms, 1000)}")
 
 
-class Courier:
+class AsyncSinkWriter:
     """Holds what is to be delivered, and delivers it: in a thread of its own, or where `turn` is called."""
 
     def __init__(
         self,
-        open_target: Callable[[OpenedConnection, bool], Target],
+        open_target: Callable[[OpenedConnection, bool], ExternalTarget],
         connection: OpenedConnection,
         clock: Clock,
         wake: Callable[[], None],
@@ -105,7 +105,7 @@ class Courier:
         self._dead = dead
         self._give_up_after_s = give_up_after_s
         self._backoff = backoff or Backoff()
-        self._target: Target | None = None
+        self._target: ExternalTarget | None = None
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._waiting: deque[Delivery] = deque()
@@ -114,7 +114,7 @@ class Courier:
         self._since: float | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self.trouble: Trouble | None = None
+        self.outage: Outage | None = None
         self.delivered = 0
         self.known = False
         """Whether the target has ever taken a delivery."""
@@ -148,10 +148,10 @@ class Courier:
 
     def try_now(self) -> None:
         """Doesn't wait for the next try any longer."""
-        trouble = self.trouble
-        if trouble is not None:
+        outage = self.outage
+        if outage is not None:
             self._since = None
-            self.trouble = Trouble(trouble.reason, trouble.since_ms, trouble.tries, self._clock.monotonic(),
+            self.outage = Outage(outage.reason, outage.since_ms, outage.tries, self._clock.monotonic(),
                                    self._clock.now_ms())
         self._changed.set()
 
@@ -160,7 +160,7 @@ class Courier:
         """When `turn` should be called, in monotonic time; None: nothing waits, or a thread looks after it."""
         if self._thread is not None or not self._waiting:
             return None
-        return None if self.trouble is None else self.trouble.next_try
+        return None if self.outage is None else self.outage.next_try
 
     def close(self) -> None:
         """Ends the thread once it has done what it is at; doesn't wait for that."""
@@ -176,25 +176,25 @@ class Courier:
             self._changed.clear()
             if self.turn():
                 continue
-            trouble = self.trouble
-            if not self._waiting or trouble is None or self._failure is not None:
+            outage = self.outage
+            if not self._waiting or outage is None or self._failure is not None:
                 self._changed.wait()
             else:
-                self._clock.wait(self._changed, max(0.0, trouble.next_try - self._clock.monotonic()))
+                self._clock.wait(self._changed, max(0.0, outage.next_try - self._clock.monotonic()))
         self._close_target()
 
     def turn(self) -> bool:
         """Tries the next delivery if it is due; returns whether it did anything."""
         if self._failure is not None or not self._waiting:
             return False
-        if self.trouble is not None and self._clock.monotonic() < self.trouble.next_try:
+        if self.outage is not None and self._clock.monotonic() < self.outage.next_try:
             return False
         try:
             self._deliver(self._waiting[0])
         except (StaleAttemptError, InternalError) as error:
             self._fail(error)
         except PenstockError as error:
-            self._note_trouble(error)
+            self._note_outage(error)
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it
             _log.exception("a delivery failed")
             self._fail(error)
@@ -224,26 +224,26 @@ class Courier:
             else:
                 return
 
-    def _note_trouble(self, error: PenstockError) -> None:
+    def _note_outage(self, error: PenstockError) -> None:
         if not isinstance(error, RowRefusedError):
             self._close_target()  # whatever state it is in
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         if self._since is None:
             self._since = now
-        before = self.trouble
+        before = self.outage
         tries = 1 if before is None else before.tries + 1
         delay = self._backoff.delay(tries)
         reason = f"connection {self._connection.name}: {error}"
         since_ms = now_ms if before is None else before.since_ms
-        self.trouble = Trouble(reason, since_ms, tries, now + delay, now_ms + round(delay * 1000))
+        self.outage = Outage(reason, since_ms, tries, now + delay, now_ms + round(delay * 1000))
         if self._dead is not None and now - self._since >= self._give_up_after_s:
             self._dead.keep(self._waiting[0].rows, reason)
             self._finish_first()
 
     def _done(self) -> None:
-        if self.trouble is not None:
-            _log.info("connection %s: taken again after %d tries", self._connection.name, self.trouble.tries)
-        self.trouble = None
+        if self.outage is not None:
+            _log.info("connection %s: taken again after %d tries", self._connection.name, self.outage.tries)
+        self.outage = None
         self._since = None
         self.known = True
         self._finish_first()

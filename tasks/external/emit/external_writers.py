@@ -1,4 +1,4 @@
-"""The sink task's way out: writers that hand results to a courier, at once or with the checkpoint they belong to."""
+"""The sink task's way out: writers that hand results to an asynchronous one, at once or with their checkpoint."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
-from penstock.tasks.external.emit.async_sink_writer import Courier, Delivery, Trouble
-from penstock.tasks.external.emit.result_events import OutsideRows
+from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
+from penstock.tasks.external.emit.result_events import ExternalRows
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.state.state_store import StateStore
@@ -29,11 +29,11 @@ def part_of(number: int) -> int:
     return number & (1 << _PART_BITS) - 1
 
 
-class OutsideWriter(ResultWriter, Protocol):
+class ExternalWriter(ResultWriter, Protocol):
     """A `ResultWriter` whose target is outside, and may be away for a while."""
 
     @property
-    def trouble(self) -> Trouble | None:
+    def outage(self) -> Outage | None:
         """Why nothing is delivered now, or None."""
         ...
 
@@ -66,54 +66,54 @@ class OutsideWriter(ResultWriter, Protocol):
     def close(self) -> None: ...
 
 
-class _CourierWriter:
-    """What writers are alike in: whatever they deliver, their courier brings."""
+class _DeliveringWriter:
+    """What writers are alike in: whatever they deliver goes through an asynchronous sink writer."""
 
-    def __init__(self, rows: OutsideRows, courier: Courier) -> None:
+    def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter) -> None:
         self._rows = rows
-        self._courier = courier
+        self._sink_writer = sink_writer
         self._submitted = 0
 
     @property
-    def trouble(self) -> Trouble | None:
-        return self._courier.trouble
+    def outage(self) -> Outage | None:
+        return self._sink_writer.outage
 
     @property
     def next_try(self) -> float | None:
-        return self._courier.next_try
+        return self._sink_writer.next_try
 
     def use(self, connection: OpenedConnection) -> None:
-        self._courier.use(connection)
+        self._sink_writer.use(connection)
 
     def try_now(self) -> None:
-        self._courier.try_now()
+        self._sink_writer.try_now()
 
     def close(self) -> None:
-        self._courier.close()
+        self._sink_writer.close()
 
 
-class DirectWriter(_CourierWriter):
+class DirectWriter(_DeliveringWriter):
     """Delivers each write by itself."""
 
     def submit(self, write: ResultWrite) -> None:
         self._submitted += 1
-        self._courier.put(Delivery(self._submitted, self._rows.of(write)))
+        self._sink_writer.put(Delivery(self._submitted, self._rows.of(write)))
 
     def acknowledged(self) -> int:
-        return self._courier.check()
+        return self._sink_writer.check()
 
     @property
     def undelivered(self) -> bool:
         return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
 
     def save(self) -> Any:
-        return {"known": self._courier.known}
+        return {"known": self._sink_writer.known}
 
     def restore(self, saved: Any) -> None:
-        self._courier.known = saved["known"]
+        self._sink_writer.known = saved["known"]
 
 
-class StagedWriter(_CourierWriter):
+class StagedWriter(_DeliveringWriter):
     """A `TransactionalWriter`: results are in the task's state until their checkpoint is valid, then they leave.
 
     What a checkpoint has is cut into parts, which are numbered by the checkpoint and their place in it. A part leaves
@@ -122,9 +122,9 @@ class StagedWriter(_CourierWriter):
     older checkpoint, since no id of a checkpoint is used twice.
     """
 
-    def __init__(self, rows: OutsideRows, courier: Courier, store: StateStore, backlog_bytes: int) -> None:
+    def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter, store: StateStore, backlog_bytes: int) -> None:
         """While more than `backlog_bytes` of valid checkpoints wait to leave, no further write is acknowledged."""
-        super().__init__(rows, courier)
+        super().__init__(rows, sink_writer)
         self._store = store
         self._backlog_bytes = backlog_bytes
         self._open: list[pa.RecordBatch] = []  # of the part that is being filled
@@ -133,7 +133,7 @@ class StagedWriter(_CourierWriter):
         self._parts: list[tuple[int, int, int, int]] = []  # key, bytes, checkpoint, number of prepared ones, in order
         self._next_key = 0
         self._valid = -1  # the newest valid checkpoint
-        self._sent = 0  # how many of the first `_parts` the courier has
+        self._sent = 0  # how many of the first `_parts` the sink writer has
         self._seen = 0  # how many deliveries it had done when they were forgotten here
         self._acknowledged = 0
 
@@ -148,7 +148,7 @@ class StagedWriter(_CourierWriter):
             self._close_part()
 
     def acknowledged(self) -> int:
-        self._settle(self._courier.check())
+        self._settle(self._sink_writer.check())
         if self._backlog <= self._backlog_bytes:
             self._acknowledged = self._submitted
         return self._acknowledged
@@ -172,17 +172,17 @@ class StagedWriter(_CourierWriter):
     def commit_writes(self) -> None:
         raise InternalError("results that leave with checkpoints don't leave before")
 
-    # -- as an OutsideWriter -----------------------------------------------------------------------------------------
+    # -- as an ExternalWriter -----------------------------------------------------------------------------------------
 
     @property
     def undelivered(self) -> bool:
         return bool(self._parts)
 
     def save(self) -> Any:
-        return {"known": self._courier.known, "next": self._next_key, "parts": [list(part) for part in self._parts]}
+        return {"known": self._sink_writer.known, "next": self._next_key, "parts": [list(part) for part in self._parts]}
 
     def restore(self, saved: Any) -> None:
-        self._courier.known = saved["known"]
+        self._sink_writer.known = saved["known"]
         self._next_key = saved["next"]
         self._parts = [(key, size, checkpoint, number) for key, size, checkpoint, number in saved["parts"]]
 
@@ -218,7 +218,7 @@ class StagedWriter(_CourierWriter):
         self._send()
 
     def _send(self) -> None:
-        """Hands the courier the next part of a valid checkpoint; it has one at a time, the others cost no memory."""
+        """Hands over the next part of a valid checkpoint; one at a time is under way, the others cost no memory."""
         if self._sent or not self._parts or self._parts[0][2] > self._valid:
             return
         key, _, _, number = self._parts[0]
@@ -226,7 +226,7 @@ class StagedWriter(_CourierWriter):
         if stored is None:
             raise InternalError(f"part {number} of the results to be delivered is missing")
         with pa.ipc.open_stream(stored) as reader:
-            self._courier.put(Delivery(number, reader.read_next_batch()))
+            self._sink_writer.put(Delivery(number, reader.read_next_batch()))
         self._sent = 1
 
 

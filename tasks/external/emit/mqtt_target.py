@@ -6,14 +6,14 @@ from penstock.planner.streams.stream_outside import filled_in
 from penstock.planner.task_plans.stream_plan import OutsidePlan
 from penstock.tasks.external.connectors.mqtt import Publisher
 from penstock.tasks.external.emit.async_sink_writer import Delivery
-from penstock.tasks.external.emit.result_events import OutsideRows
+from penstock.tasks.external.emit.result_events import ExternalRows
 from penstock.tasks.external.emit.result_messages import Encoder, refuse
 
 
 class MqttTarget:
     """Topics of a broker, each result a message. At least once."""
 
-    def __init__(self, publisher: Publisher, plan: OutsidePlan, rows: OutsideRows) -> None:
+    def __init__(self, publisher: Publisher, plan: OutsidePlan, rows: ExternalRows) -> None:
         self._plan = plan
         self._encode = Encoder(plan.format, rows)
         self._publisher = publisher

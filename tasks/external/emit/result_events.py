@@ -27,7 +27,7 @@ _DIGEST_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ResultEvent:
     """One result, or one that ceased to exist, as a message of its own.
 
     `key`: the values of the group, `values`: all columns by name (of a delete only those that name it). `id` is the
@@ -45,7 +45,7 @@ class Event:
         return {OPERATION: self.operation, IDENTITY: self.id, **self.values}
 
 
-class OutsideRows:
+class ExternalRows:
     """Makes rows outside of the writes of one sink task."""
 
     def __init__(self, sink: SinkPlan, stream: str) -> None:
@@ -74,7 +74,7 @@ class OutsideRows:
         rest = [write.rows.column(column.name) for column in self.columns[self._tags:]]
         return pa.RecordBatch.from_arrays([operations, *tags, *rest], schema=self.schema)
 
-    def events(self, rows: pa.RecordBatch) -> Iterator[Event]:
+    def events(self, rows: pa.RecordBatch) -> Iterator[ResultEvent]:
         """Yields the events of rows that `of` made."""
         names = [column.name for column in self.columns]
         columns = [plain_values(rows.column(n), column) for n, column in enumerate(self.columns, 1)]
@@ -82,7 +82,7 @@ class OutsideRows:
             word, kept = (DELETE, values[:self._of_delete]) if operation else (UPSERT, values)
             found = dict(zip(names, kept, strict=False))
             digest = hashlib.blake2b(json_text([self._stream, word, found]).encode(), digest_size=_DIGEST_BYTES)
-            yield Event(digest.hexdigest(), word, tuple(values[:self._tags]), found)
+            yield ResultEvent(digest.hexdigest(), word, tuple(values[:self._tags]), found)
 
     def named(self, rows: pa.RecordBatch) -> pa.Table:
         """Returns rows for a file: `_op` and `_id` as text, then the columns; of a delete only those that name it."""
@@ -106,7 +106,7 @@ class OutsideRows:
     def avro_schema(self) -> dict[str, Any]:
         return avro_schema(self._sink)
 
-    def records(self, rows: pa.RecordBatch) -> Iterator[tuple[Event, dict[str, Any]]]:
+    def records(self, rows: pa.RecordBatch) -> Iterator[tuple[ResultEvent, dict[str, Any]]]:
         """Yields the events of rows, each with its record of Avro: times are numbers, bytes are bytes."""
         names = [column.name for column in self.columns]
         columns = [_native_values(rows.column(n), column) for n, column in enumerate(self.columns, 1)]
@@ -125,7 +125,7 @@ class OutsideRows:
 
 
 def json_text(value: object) -> str:
-    """Returns compact JSON of values as `Event` has them."""
+    """Returns compact JSON of values as `ResultEvent` has them."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 from penstock.common.errors import RowRefusedError
 from penstock.planner.streams.stream_outside import IDENTITY, OPERATION
 from penstock.sql.tree.statements import OutsideFormat
-from penstock.tasks.external.emit.result_events import Event, OutsideRows, json_text
+from penstock.tasks.external.emit.result_events import ExternalRows, ResultEvent, json_text
 
 
 class Encoder:
     """Makes a message of each event: JSON with names, a line of CSV in the order of the columns, a record of Avro."""
 
-    def __init__(self, format_: OutsideFormat | None, rows: OutsideRows) -> None:
+    def __init__(self, format_: OutsideFormat | None, rows: ExternalRows) -> None:
         self._rows = rows
         self._csv = format_ == "csv"
         self._names = (OPERATION, IDENTITY, *(column.name for column in rows.columns))
@@ -28,8 +28,8 @@ class Encoder:
 
             self._record = writer(rows.avro_schema)
 
-    def __call__(self, batch: pa.RecordBatch) -> Iterator[tuple[Event, bytes]]:
-        """Yields the events of rows that `OutsideRows.of` made, each with its bytes."""
+    def __call__(self, batch: pa.RecordBatch) -> Iterator[tuple[ResultEvent, bytes]]:
+        """Yields the events of rows that `ExternalRows.of` made, each with its bytes."""
         if self._record is None:
             for event in self._rows.events(batch):
                 yield event, self._text(event)
@@ -37,7 +37,7 @@ class Encoder:
             for event, record in self._rows.records(batch):
                 yield event, self._record(record)
 
-    def _text(self, event: Event) -> bytes:
+    def _text(self, event: ResultEvent) -> bytes:
         if not self._csv:
             return json_text(event.named).encode()
         line = io.StringIO()

@@ -9,13 +9,13 @@ from penstock.common.errors import ContentRefusedError, RowRefusedError
 from penstock.planner.streams.stream_outside import IDENTITY
 from penstock.tasks.external.connectors.webhook import Poster
 from penstock.tasks.external.emit.async_sink_writer import Delivery
-from penstock.tasks.external.emit.result_events import Event, OutsideRows, json_text
+from penstock.tasks.external.emit.result_events import ExternalRows, ResultEvent, json_text
 
 
 class WebhookTarget:
     """An address to which rows are posted as JSON: `{"stream": name, "rows": [...]}`. At least once."""
 
-    def __init__(self, poster: Poster, rows: OutsideRows, stream: str) -> None:
+    def __init__(self, poster: Poster, rows: ExternalRows, stream: str) -> None:
         self._rows = rows
         self._stream = stream
         self._poster = poster
@@ -26,7 +26,7 @@ class WebhookTarget:
     def close(self) -> None:
         self._poster.close()
 
-    def _post(self, events: Sequence[Event], first: int) -> None:
+    def _post(self, events: Sequence[ResultEvent], first: int) -> None:
         """Posts events; what is refused is posted in halves, until it is known which one it is for."""
         body = json_text({"stream": self._stream, "rows": [event.named for event in events]}).encode()
         identity = hashlib.blake2b("".join(event.id for event in events).encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""The addresses of NOTIFY as targets of a courier."""
+"""The addresses of NOTIFY as targets of asynchronous sink writers."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ from penstock.sql.schema import Column
 from penstock.sql.types import Kind
 from penstock.tasks.compute.dense_ids import Numbers
 from penstock.tasks.external.emit.result_events import json_text, plain_values
-from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPENED, OPERATION, UPSERT, VOIDED
+from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPENED, OPERATION, RETRACTED, UPSERT
 from penstock.tasks.protocol.messages import ResultChild
 
 MESSAGE_BYTES = 1024 * 1024
 """A message is ended by the event with which it gets larger than this."""
 _DIGEST_BYTES = 12
-_TYPES = {UPSERT: "WINDOW_CLOSE", DELETE: "WINDOW_INVALIDATION", OPENED: "WINDOW_OPEN", VOIDED: "WINDOW_INVALIDATION"}
+_TYPES = {UPSERT: "WINDOW_CLOSE", DELETE: "WINDOW_INVALIDATION", OPENED: "WINDOW_OPEN",
+          RETRACTED: "WINDOW_INVALIDATION"}
 
 
 class WindowEvents:

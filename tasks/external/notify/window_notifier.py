@@ -1,4 +1,4 @@
-"""The side of a sink task that tells addresses of windows: a courier for each, and what is known of how it goes."""
+"""The side of a sink task that tells addresses of windows: a sink writer for each, and what is known of how it goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.tasks.compute.dense_ids import Numbers
-from penstock.tasks.external.emit.async_sink_writer import Courier, Delivery, Trouble
+from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
 from penstock.tasks.external.notify.notify_target import Mouth, NotifyTarget, open_mouth
 from penstock.tasks.external.notify.window_events import WindowEvents
 from penstock.tasks.protocol.deployment import StreamDeployment
@@ -36,7 +36,7 @@ class NotifyCounts:
 
 
 class _Dropped:
-    """Counts the events that are given up (a courier's `DeadResults`)."""
+    """Counts the events that are given up (a sink writer's `DeadResults`)."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -48,10 +48,10 @@ class _Dropped:
 
 
 class _Address:
-    """One address: its courier, and the events of the deliveries that it has."""
+    """One address: its sink writer, and the events of the deliveries that it has."""
 
-    def __init__(self, courier: Courier, dropped: _Dropped | None) -> None:
-        self.courier = courier
+    def __init__(self, sink_writer: AsyncSinkWriter, dropped: _Dropped | None) -> None:
+        self.sink_writer = sink_writer
         self.dropped = dropped
         self.sent = 0
         self.given = 0
@@ -72,14 +72,14 @@ class _Address:
             self.given += 1
             self.waiting += events.num_rows
             self._deliveries.append(events.num_rows)
-            self.courier.put(Delivery(self.given, events))
+            self.sink_writer.put(Delivery(self.given, events))
 
     def look(self) -> int:
         """Returns how many deliveries are done."""
-        done = self.courier.check()
-        trouble = self.courier.trouble
-        if trouble is not None:
-            self.error = trouble.reason
+        done = self.sink_writer.check()
+        outage = self.sink_writer.outage
+        if outage is not None:
+            self.error = outage.reason
         while self._done < done:
             self._done += 1
             events = self._deliveries.popleft()
@@ -130,16 +130,16 @@ class Notifier:
         return self._acknowledged
 
     @property
-    def trouble(self) -> Trouble | None:
+    def outage(self) -> Outage | None:
         """Why events don't arrive that writes wait for, or None."""
         if self._drops:
             return None
-        return next((address.courier.trouble for address in self._addresses if address.courier.trouble), None)
+        return next((address.sink_writer.outage for address in self._addresses if address.sink_writer.outage), None)
 
     @property
     def next_try(self) -> float | None:
         """When `acknowledged` should be called even if nothing changed, in monotonic time."""
-        tries = [address.courier.next_try for address in self._addresses]
+        tries = [address.sink_writer.next_try for address in self._addresses]
         return min((at for at in tries if at is not None), default=None)
 
     @property
@@ -154,16 +154,16 @@ class Notifier:
     def try_now(self) -> None:
         """Tries again at once."""
         for address in self._addresses:
-            address.courier.try_now()
+            address.sink_writer.try_now()
 
     def start(self, name: str) -> None:
         """Delivers in threads from now on."""
         for number, address in enumerate(self._addresses):
-            address.courier.start(f"{name} {number}")
+            address.sink_writer.start(f"{name} {number}")
 
     def close(self) -> None:
         for address in self._addresses:
-            address.courier.close()
+            address.sink_writer.close()
 
 
 def notifier_of(
@@ -182,5 +182,6 @@ def notifier_of(
             return NotifyTarget(open_url(connection), deployment.name, clock.now_ms)
 
         addresses.append(_Address(
-            Courier(open_target, connection, clock, wake, dead=dropped, give_up_after_s=_GIVE_UP_AFTER_S), dropped))
+            AsyncSinkWriter(open_target, connection, clock, wake, dead=dropped, give_up_after_s=_GIVE_UP_AFTER_S),
+            dropped))
     return Notifier(WindowEvents(deployment.plan, deployment.name), addresses, clock, drops=drops)

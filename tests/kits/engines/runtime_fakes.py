@@ -44,7 +44,7 @@ from penstock.tasks.protocol.messages import (
     Block,
     CheckpointCommitted,
     Item,
-    Level,
+    OperatorKind,
     Pause,
     ResultChild,
     ResultWrite,
@@ -69,7 +69,7 @@ class FakePlan:
 
     blocks: int = 10
     rows: int = 100
-    fail_in: Level | None = None
+    fail_in: OperatorKind | None = None
     fail_on_attempts: int = 1
 
     def shipped(self, company: Company = Company.ANY) -> StreamPlan:
@@ -142,11 +142,11 @@ class FakeTask:
     def __post_init__(self) -> None:
         self.plan = _unpacked(self.deployment.plan)
         self.writer = self.environment.result_writer(self.id) if self.output is None else None
-        self.store = None if self.id.level == "sink" else self.environment.open_state(self.id, 1 << 20)
+        self.store = None if self.id.operator == "sink" else self.environment.open_state(self.id, 1 << 20)
 
     @property
     def followed_table(self) -> int | None:
-        return 0 if self.id.level == "source" else None
+        return 0 if self.id.operator == "source" else None
 
     def step(self) -> bool:
         self._maybe_fail()
@@ -154,7 +154,7 @@ class FakeTask:
         while self.events:
             self._handle(self.events.popleft())
             progressed = True
-        if self.id.level == "source":
+        if self.id.operator == "source":
             return self._produce() or progressed
         if self.writer is not None and self.writing:
             if self.writer.acknowledged() < self.writes:
@@ -170,7 +170,7 @@ class FakeTask:
         return progressed
 
     def _maybe_fail(self) -> None:
-        if self.plan.fail_in == self.id.level and self.deployment.attempt <= self.plan.fail_on_attempts:
+        if self.plan.fail_in == self.id.operator and self.deployment.attempt <= self.plan.fail_on_attempts:
             raise RuntimeError(f"attempt {self.deployment.attempt} fails on purpose")
 
     def _handle(self, event: TaskEvent) -> None:
@@ -264,14 +264,14 @@ def build_fakes(
     """Builds the tasks of worker `index`: every source feeds every agg, every agg feeds every sink."""
     places = range(len(deployment.graph.vgroup_ids))
 
-    def all_of(level: Level) -> list[TaskId]:
+    def all_of(level: OperatorKind) -> list[TaskId]:
         return [TaskId(deployment.stream_id, level, place) for place in places]
 
     def queue(channels: list[TaskId]) -> ChannelQueue[TaskId]:
         return ChannelQueue(deployment.settings.queue_bytes, channels, environment.wake)
 
     def build(task: TaskId) -> FakeTask:
-        match task.level:
+        match task.operator:
             case "source":
                 return kind(task, deployment, environment, queue([task]), queue(all_of("agg")))
             case "agg":

@@ -13,7 +13,7 @@ from kits.streams.stream_kit import StreamKit
 from penstock.common.connection import ConnectionKind, OpenedConnection
 from penstock.common.errors import ConnectionFailedError, StaleAttemptError
 from penstock.tasks.external.connectors.kafka import Message
-from penstock.tasks.external.emit.async_sink_writer import Delivery, Target
+from penstock.tasks.external.emit.async_sink_writer import Delivery, ExternalTarget
 
 LONG_ENOUGH_S = 120.0
 MINUTE = 60_000
@@ -37,7 +37,7 @@ class Faults:
 class Faulty:
     """A target whose answers get lost: `before` it has done anything, or `after`."""
 
-    def __init__(self, target: Target, faults: Faults) -> None:
+    def __init__(self, target: ExternalTarget, faults: Faults) -> None:
         self._target = target
         self._faults = faults
 
@@ -145,4 +145,4 @@ def play(kit: StreamKit, faults: Faults, drawn: list[tuple[str, Any]], *, in_ord
 def kit_is_stuck(kit: StreamKit) -> bool:
     """Whether a sink can't acknowledge a checkpoint now, because its target is away."""
     kit.run()
-    return any(task.status().trouble_since_ms is not None for task in kit.tasks)
+    return any(task.status().outage_since_ms is not None for task in kit.tasks)

@@ -11,7 +11,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
 from penstock.mnode.admin.sandbox import Sandbox
-from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Position, Positions
+from penstock.tasks.external.connectors.incoming_messages import MessageBatch, MessagePosition, Positions
 from penstock.tasks.protocol.deployment import IngestDeployment
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
@@ -26,13 +26,13 @@ class FakeBroker:
     topic: str = "t"
     replays: bool = True
     piece: int = 3
-    trouble: PenstockError | None = None
+    problem: PenstockError | None = None
     refusal: PenstockError | None = None
     log: dict[int, list[bytes]] = field(default_factory=dict)
     keys: dict[tuple[int, int], bytes] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     held: list[bool] = field(default_factory=list)
-    committed: dict[str, Position] = field(default_factory=dict)
+    committed: dict[str, MessagePosition] = field(default_factory=dict)
     opened: list[Positions] = field(default_factory=list)
 
     def send(self, value: bytes, partition: int = 0, key: bytes | None = None) -> None:
@@ -60,8 +60,9 @@ class FakeConsumer:
         tasks = deployment.plan.tasks
         own = [number for number in range(broker.partitions) if number % tasks == index]
         start = {number: len(broker.log.get(number, ())) if deployment.plan.from_latest else 0 for number in own}
-        self._begun = {self._name(number): Position("", offset) for number, offset in start.items()}
-        self._next = {number: positions.get(self._name(number), Position("", start[number])).offset for number in own}
+        self._begun = {self._name(number): MessagePosition("", offset) for number, offset in start.items()}
+        self._next = {number: positions.get(self._name(number), MessagePosition("", start[number])).offset
+                      for number in own}
         self._receipts: deque[int] = deque()
 
     def _name(self, number: int) -> str:
@@ -69,7 +70,7 @@ class FakeConsumer:
 
     def poll(self, messages: int) -> Sequence[MessageBatch]:
         broker, batches = self._broker, []
-        if broker.trouble is not None:
+        if broker.problem is not None:
             return ()
         for number, first in self._next.items():
             values = broker.log.get(number, [])[first:first + broker.piece]
@@ -101,8 +102,8 @@ class FakeConsumer:
     def reached(self) -> bool:
         return True
 
-    def trouble(self) -> PenstockError | None:
-        return self._broker.trouble
+    def problem(self) -> PenstockError | None:
+        return self._broker.problem
 
     def close(self) -> None: ...
 

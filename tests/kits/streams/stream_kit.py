@@ -22,8 +22,8 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
-from penstock.tasks.external.emit.async_sink_writer import Target
-from penstock.tasks.external.emit.external_writers import OutsideWriter
+from penstock.tasks.external.emit.async_sink_writer import ExternalTarget
+from penstock.tasks.external.emit.external_writers import ExternalWriter
 from penstock.tasks.external.notify.notify_target import open_mouth
 from penstock.tasks.external.notify.window_notifier import Notifier, OpenMouth, notifier_of
 from penstock.tasks.operators.stream_task import StreamTask
@@ -39,7 +39,7 @@ from penstock.tasks.protocol.messages import (
     TaskId,
 )
 from penstock.tasks.protocol.result_writers import ResultWriter
-from penstock.tasks.sink.external_writer_builder import OpenTarget, open_target, outside_writer
+from penstock.tasks.sink.external_writer_builder import OpenTarget, external_writer, open_target
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker.local_environment import LocalStream
@@ -229,13 +229,13 @@ class MemoryEnvironment:
             return self.kit.writer(task)
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
-    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
-        def open_with(connection: OpenedConnection, known: bool) -> Target:
+    def external_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> ExternalWriter:
+        def open_with(connection: OpenedConnection, known: bool) -> ExternalTarget:
             if self.kit.open_target is not None:
                 return self.kit.open_target(connection, known)
             return self.kit.around(open_target(task, deployment, connection, known))
 
-        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
+        return external_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
                               open_with)[0]
 
     def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier:
@@ -264,7 +264,7 @@ class StreamKit:
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
                  restarted: bool = False, committed: int | None = None,
                  connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
-                 around: Callable[[Target], Target] = lambda target: target,
+                 around: Callable[[ExternalTarget], ExternalTarget] = lambda target: target,
                  open_url: OpenMouth = open_mouth) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
@@ -352,7 +352,7 @@ class StreamKit:
 
     def post(self, event: TaskEvent, level: str | None = None) -> None:
         for task in self.tasks:
-            if level is None or task.id.level == level:
+            if level is None or task.id.operator == level:
                 task.post(event)
 
     def checkpoint(self, *, commit: bool = True) -> None:

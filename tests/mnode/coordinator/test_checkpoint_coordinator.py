@@ -38,9 +38,9 @@ from penstock.mnode.coordinator.checkpoint_machine import (
     WriteRecord,
 )
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, TaskRecord
-from penstock.tasks.protocol.messages import Level, TaskCheckpoint, TaskId
+from penstock.tasks.protocol.messages import OperatorKind, TaskCheckpoint, TaskId
 
-LEVELS: tuple[Level, ...] = ("source", "agg", "sink")
+LEVELS: tuple[OperatorKind, ...] = ("source", "agg", "sink")
 TASKS = frozenset(TaskId(1, level, index) for level in LEVELS for index in (0, 1))
 RUNS = AttemptRuns(1, 3, TASKS, (20, 21), 7)
 
@@ -58,7 +58,7 @@ def handle(machine: CheckpointMachine, event: Event, now: float) -> list[Instruc
 
 
 def acknowledge(task: TaskId, checkpoint_id: int, attempt: int = 3) -> Acknowledgement:
-    version = 100 + task.index if task.level == "source" else None
+    version = 100 + task.index if task.operator == "source" else None
     return Acknowledgement(TaskCheckpoint(task, checkpoint_id, 10, 1.0, version, f"d{task.index}"), attempt)
 
 

@@ -312,7 +312,7 @@ def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     assert engine.controller.wait_running(1, 10)
     # A block on its way, which nobody has refused yet, blocks its sender as well, but there is nobody to name.
     statuses = wait_statuses(engine.controller, lambda found: all(
-        s.state == "BACKPRESSURED" and s.blocked_by for s in found if s.task.level != "sink"
+        s.state == "BACKPRESSURED" and s.blocked_by for s in found if s.task.operator != "sink"
     ))
     assert max(s.input_peak for s in statuses) <= 200_000
     engine.controller.pause(1)
@@ -430,7 +430,7 @@ def test_what_agg_tasks_on_an_snode_hold_counts_for_its_worker(tmp_path: Path) -
         engine.controller.start(engine.stream(1, FakePlan(500, 10), snode_ids=(9,),
                                               settings=TaskSettings(queue_bytes=1 << 12)))
         wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()
-                               if status.task.level == "agg") > 4000)
+                               if status.task.operator == "agg") > 4000)
         takes[0] = 1000
         wait_until(lambda: engine.controller.stream_states()[1].state == "PAUSED")
         assert "of them worker db-1.1/2 has the most" in engine.controller.stream_states()[1].reason
@@ -444,7 +444,7 @@ def test_a_paused_stream_rests_until_resumed(engine: Engine) -> None:
     engine.results.wait_rows(1, 40)
     engine.controller.pause(1)
     wait_statuses(engine.controller, lambda found: all(
-        s.state == "PAUSED" for s in found if s.task.level == "source"
+        s.state == "PAUSED" for s in found if s.task.operator == "source"
     ))
     assert engine.controller.stream_states()[1].state == "PAUSED"
     engine.controller.resume(1)

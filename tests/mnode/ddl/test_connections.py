@@ -35,7 +35,7 @@ from penstock.mnode.ddl.connections import Connections
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.tree.expression_nodes import quote_string
 from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
-from penstock.tasks.protocol.messages import Contact
+from penstock.tasks.protocol.messages import ConnectionHealth
 from penstock.tasks.protocol.wire import decode, encode
 
 NOW = 1_700_000_000_000
@@ -293,22 +293,22 @@ def test_those_who_use_a_connection_are_heard(registry: Registry) -> None:
     for name in "ab":
         registry.catalog.streams.create(stream(name, "hall"))
     away = "unreachable: the cable is out"
-    registry.connections.note_contact("stream a", Contact("hall", 1, away))
+    registry.connections.note_contact("stream a", ConnectionHealth("hall", 1, away))
     registry.clock.advance(1)
-    registry.connections.note_contact("stream b", Contact("hall", 1))
+    registry.connections.note_contact("stream b", ConnectionHealth("hall", 1))
     assert registry.health() == ("FAILED", away, NOW)
     registry.run("TEST CONNECTION hall")
     assert registry.health() == ("FAILED", away, NOW)
-    registry.connections.note_contact("stream a", Contact("hall", 1))
+    registry.connections.note_contact("stream a", ConnectionHealth("hall", 1))
     assert registry.health() == ("OK", "", NOW + 1000)
     registry.server.problem = LoginRefusedError("login refused")
     registry.run("TEST CONNECTION hall")
     assert registry.health() == ("FAILED", "login refused", NOW + 1000)
-    registry.connections.note_contact("stream b", Contact("hall", 1))
+    registry.connections.note_contact("stream b", ConnectionHealth("hall", 1))
     assert registry.health() == ("OK", "", NOW + 1000)
-    registry.connections.note_contact("stream gone", Contact("hall", 1, away))
+    registry.connections.note_contact("stream gone", ConnectionHealth("hall", 1, away))
     assert registry.health() == ("OK", "", NOW + 1000)
-    registry.connections.note_contact("stream a", Contact("nowhere", 1, away))
+    registry.connections.note_contact("stream a", ConnectionHealth("nowhere", 1, away))
 
 
 def test_what_never_answers_is_given_up(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def watched(
             kit.stream.step()
             kit.clock.advance(0.02)
     reports = monitor.report(kit.clock.monotonic())
-    return verdict(RUNNING, reports, Names("s", Nodes(tuple(kit.vnodes)))), {r.status.task.level: r for r in reports}
+    return verdict(RUNNING, reports, Names("s", Nodes(tuple(kit.vnodes)))), {r.status.task.operator: r for r in reports}
 
 
 def rows(count: int, first: int = 0) -> list[tuple[Any, ...]]:
@@ -286,7 +286,7 @@ def test_a_skewed_group_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pyte
     found, _ = watched(kit, 60, feed)
     assert found.kind == "skew"
     assert found.task is not None
-    assert found.task.level == "agg"
+    assert found.task.operator == "agg"
     busy = {task.id: status.busy_s for task, status in zip(kit.tasks, kit.stream.statuses(), strict=True)}
     assert max(busy, key=busy.__getitem__) == found.task
     kit.close()

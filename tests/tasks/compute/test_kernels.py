@@ -23,12 +23,12 @@ from penstock.sql.schema import Column, Session, Table
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DataType, Kind, timestamp
 from penstock.tasks.compute.accumulators import Values
-from penstock.tasks.compute.child_tables import Children
+from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.group_index import GroupIndex
 from penstock.tasks.compute.kernel_vectors import Vector, evaluate
-from penstock.tasks.compute.lateness import Judged
+from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.protocol.block_schema import ROWS, WINDOW_START, block_schema, result_schema
 from penstock.tasks.window.final_stage import FinalStage
 from penstock.tasks.window.window_state import WindowState
@@ -121,7 +121,7 @@ def stages(plan: StreamPlan) -> tuple[FirstStage, FirstStage]:
     without = replace(plan, source=replace(plan.source, kernel=None))
     schema = block_schema(plan)
     computer = Computer()
-    first, second = (FirstStage(each, schema, computer, Children(each.source, children)) for each in (plan, without))
+    first, second = (FirstStage(each, schema, computer, ChildTables(each.source, children)) for each in (plan, without))
     return first, second
 
 
@@ -150,7 +150,7 @@ def state_of(plan: StreamPlan, partials: pa.RecordBatch) -> WindowState:
     """The state of windows that have these partials and nothing else."""
     index = GroupIndex(plan.grouping.keys)
     assert isinstance(plan.computation, WindowsPlan)
-    groups = index.learn(partials)
+    groups = index.intern(partials)
     columns = [Values.of(column) for column in partials.columns[3 + len(plan.grouping.keys):]]
     return WindowState(index, groups, partials.column(WINDOW_START.name).to_numpy(),
                        partials.column(ROWS.name).to_numpy(), plan.computation.fields, columns)
@@ -233,9 +233,9 @@ def test_late_rows(rows: pa.Table, window: str, condition: str | None, data: st.
     ts = rows.column("ts").to_numpy()
     records = tuple(range(1, count + 1))
     last, limits = (np.array(data.draw(moments)) for _ in range(2))
-    judged = Judged(rows, ts, change, last, limits, records, records, records)
+    classified = ClassifiedRows(rows, ts, change, last, limits, records, records, records)
     by_kernel, by_sql = stages(plan)
-    (got, expired), (want, wanted) = by_kernel.compute_timely(judged), by_sql.compute_timely(judged)
+    (got, expired), (want, wanted) = by_kernel.compute_timely(classified), by_sql.compute_timely(classified)
     assert expired.tolist() == wanted.tolist()
 
     def summed(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:

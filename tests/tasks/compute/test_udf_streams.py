@@ -241,12 +241,12 @@ def test_errors_of_a_scalar_function_are_counted_and_kept(kits: Any) -> None:
     kit.insert([(0, n * 1000, n, 1.0, "x") for n in range(5)])
     kit.run()
     assert results(kit, "v") == [(1,), (2,), (3,), (5,), (None,)]
-    status = next(task for task in kit.tasks if task.id.level == "source").status()
+    status = next(task for task in kit.tasks if task.id.operator == "source").status()
     assert status.udf_errors == 1
     assert status.udf_report == "function picky failed 1 time, last: ValueError: three"
     kit.insert([(0, 9000 + n, 3, 1.0, "x") for n in range(2)])
     kit.run()
-    status = next(task for task in kit.tasks if task.id.level == "source").status()
+    status = next(task for task in kit.tasks if task.id.operator == "source").status()
     assert (status.udf_errors, status.state) == (3, "IDLE")
 
 

@@ -137,7 +137,7 @@ def test_kafka_brokers_that_hang(tested: Tester) -> None:
 def test_errors_of_kafka(code: int, kind: type[OutsideError]) -> None:
     """What only brokers with users and limits say has its class, and no secret in it."""
     connection = OpenedConnection("c", "kafka", {"servers": "k:9092", "password": "guessed-it"}, 1)
-    error = kafka_connector.outside_error(connection, KafkaError(code, "guessed-it is wrong"))
+    error = kafka_connector.external_error(connection, KafkaError(code, "guessed-it is wrong"))
     assert type(error) is kind
     assert error.retry == (kind is ConnectionFailedError)
     assert "guessed-it" not in str(error)

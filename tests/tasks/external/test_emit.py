@@ -22,12 +22,12 @@ from penstock.tasks.external.connectors.files import Folder
 from penstock.tasks.external.connectors.kafka import Sender
 from penstock.tasks.external.connectors.mqtt import Publisher
 from penstock.tasks.external.connectors.webhook import Poster
-from penstock.tasks.external.emit.async_sink_writer import Courier, Delivery, Target
+from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, ExternalTarget
 from penstock.tasks.external.emit.files_target import FilesTarget
 from penstock.tasks.external.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
 from penstock.tasks.external.emit.mqtt_target import MqttTarget
 from penstock.tasks.external.emit.postgres_target_table import FoundColumn, PostgresTable
-from penstock.tasks.external.emit.result_events import OutsideRows, time_text
+from penstock.tasks.external.emit.result_events import ExternalRows, time_text
 from penstock.tasks.external.emit.webhook_target import WebhookTarget
 from penstock.tasks.protocol.messages import UseConnection
 
@@ -89,9 +89,9 @@ def test_kafka_has_each_result_exactly_once(kits: Kits, drawn: list[Any]) -> Non
     """In transactions, whose mark tells what was committed when the answer was lost or the task died."""
     topic, faults = Topic(), Faults()
 
-    def open_target(connection: OpenedConnection, known: bool) -> Target:
+    def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
         sender = cast(Sender, MemorySender(topic, "s-0"))
-        return Faulty(KafkaTransactionTarget(sender, outside, OutsideRows(kit.plan.sink, "s")), faults)
+        return Faulty(KafkaTransactionTarget(sender, outside, ExternalRows(kit.plan.sink, "s")), faults)
 
     kit = kits(CLOSED.format("", "CONNECTION kafka (TOPIC 't')"), connection=opened("kafka"), open_target=open_target)
     outside = kit.plan.sink.outside
@@ -111,9 +111,9 @@ def test_files_have_each_result_exactly_once(
     """A part that comes again replaces its own file; nothing else is ever seen in the folder."""
     root, faults = tmp_path_factory.mktemp("files"), Faults()
 
-    def open_target(connection: OpenedConnection, known: bool) -> Target:
+    def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
         folder = Folder(connection, "a/b")
-        return Faulty(FilesTarget(folder, outside, OutsideRows(kit.plan.sink, "s"), "s", 0), faults)
+        return Faulty(FilesTarget(folder, outside, ExternalRows(kit.plan.sink, "s"), "s", 0), faults)
 
     kit = kits(CLOSED.format("", "CONNECTION files (PATH 'a/b')"), open_target=open_target,
                connection=opened("files", url=f"file://{root}"))
@@ -169,9 +169,9 @@ def test_messages_come_at_least_once_and_are_known_again(kits: Kits, kind: Any, 
     heard, faults = Heard(), Faults()
     where = {"mqtt": "(TOPIC 'avg/${tbname}')", "webhook": "", "kafka": "(TOPIC 't')"}[kind]
 
-    def open_target(connection: OpenedConnection, known: bool) -> Target:
-        rows = OutsideRows(kit.plan.sink, "s")
-        targets: dict[str, Target] = {
+    def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
+        rows = ExternalRows(kit.plan.sink, "s")
+        targets: dict[str, ExternalTarget] = {
             "mqtt": MqttTarget(cast(Publisher, heard), outside, rows),
             "webhook": WebhookTarget(cast(Poster, heard), rows, "s"),
             "kafka": KafkaTarget(cast(Sender, heard), outside, rows)}
@@ -256,7 +256,7 @@ class Refusing:
         self.taken: list[dict[str, Any]] = []
         self.connections: list[int] = []
 
-    def open(self, connection: OpenedConnection, known: bool) -> Target:
+    def open(self, connection: OpenedConnection, known: bool) -> ExternalTarget:
         self.connections.append(connection.version)
         return self
 
@@ -281,7 +281,7 @@ def test_a_target_that_is_away_is_tried_again_and_the_state_says_why(refusing: M
     kit.insert([(0, 0, 1, 1.0, "a")])
     target.error = LoginRefusedError("login refused by db:1: wrong password")
     kit.run()
-    (sink,) = [task for task in kit.tasks if task.id.level == "sink"]
+    (sink,) = [task for task in kit.tasks if task.id.operator == "sink"]
     first = sink.status()
     assert first.state == "RETRYING"
     assert first.reason.startswith(
@@ -292,14 +292,14 @@ def test_a_target_that_is_away_is_tried_again_and_the_state_says_why(refusing: M
     kit.pass_time(0.2)
     assert len(target.connections) == tries + 1
     assert "tried 2 times" in sink.status().reason
-    assert sink.status().trouble_since_ms == first.trouble_since_ms
+    assert sink.status().outage_since_ms == first.outage_since_ms
     target.error = None
     sink.post(UseConnection(OpenedConnection("webhook", "webhook", {"timeout": "5s"}, 2)))
     kit.run()  # at once, and by the new version
     assert target.connections[-1] == 2
     assert [row["n"] for row in target.taken] == [1]
     assert sink.status().state == "IDLE"
-    assert sink.status().trouble_since_ms is None
+    assert sink.status().outage_since_ms is None
 
 
 def test_a_sink_that_cannot_deliver_stops_the_reading_of_the_log(refusing: Make) -> None:
@@ -350,7 +350,7 @@ def test_without_a_dlq_the_refused_row_is_named(refusing: Make) -> None:
     target.poison = 1
     kit.insert([(0, 0, 1, 1.0, "a")])
     kit.run()
-    (sink,) = [task for task in kit.tasks if task.id.level == "sink"]
+    (sink,) = [task for task in kit.tasks if task.id.operator == "sink"]
     assert "too bad" in sink.status().reason
     target.poison = None
     kit.pass_time(LONG_ENOUGH_S)
@@ -402,7 +402,7 @@ def test_keys_are_columns_under_the_names_that_the_query_gives_them(tmp_path: Pa
     """Those that are selected too are there once."""
     plan = plan_of("CREATE STREAM s INTO CONNECTION webhook AS SELECT _wstart AS t, tbname AS device, count(*) n "
                    "FROM meters PARTITION BY tbname, upper(site) AS place INTERVAL(1m)", tmp_path)
-    assert [column.name for column in OutsideRows(plan.sink, "s").columns] == ["device", "place", "t", "n"]
+    assert [column.name for column in ExternalRows(plan.sink, "s").columns] == ["device", "place", "t", "n"]
 
 
 @pytest.mark.parametrize(("items", "partition", "columns"), [
@@ -418,7 +418,7 @@ def test_keys_of_joins_are_called_as_columns_of_results_are(
     """Without the table's alias, unless another column is called that; the other table's column is no key."""
     plan = plan_of(f"CREATE STREAM s INTO CONNECTION postgres (TABLE 't') AS SELECT {items} FROM meters m "
                    f"JOIN meters b ON m.ts = b.ts AND m.tbname = b.tbname PARTITION BY {partition}", tmp_path)
-    assert [column.name for column in OutsideRows(plan.sink, "s").columns] == columns
+    assert [column.name for column in ExternalRows(plan.sink, "s").columns] == columns
 
 
 def test_values_in_topics_make_no_levels_and_no_wildcards() -> None:
@@ -430,9 +430,9 @@ def test_a_courier_without_deliveries_waits_for_nothing() -> None:
     """It has no deadline, and opens no target."""
     from penstock.common.clock import ManualClock
 
-    courier = Courier(Refusing().open, opened("webhook"), ManualClock(), lambda: None)
-    assert courier.next_try is None
-    assert not courier.turn()
-    assert courier.check() == 0
-    courier.close()
+    writer = AsyncSinkWriter(Refusing().open, opened("webhook"), ManualClock(), lambda: None)
+    assert writer.next_try is None
+    assert not writer.turn()
+    assert writer.check() == 0
+    writer.close()
 

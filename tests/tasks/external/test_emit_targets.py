@@ -40,13 +40,13 @@ from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.emit.files_target import FilesTarget
 from penstock.tasks.external.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
 from penstock.tasks.external.emit.mqtt_target import MqttTarget
-from penstock.tasks.external.emit.result_events import OutsideRows
+from penstock.tasks.external.emit.result_events import ExternalRows
 from penstock.tasks.external.emit.result_messages import Encoder
 from penstock.tasks.external.emit.webhook_target import WebhookTarget
 
 SINK = SinkPlan("c", "t", (Column("ts", timestamp(), "ts"), Column("n", BIGINT, "n"), Column("text", VARCHAR, "text")),
                 (Column("device", VARCHAR, "device"),), "", 0, create=False)
-ROWS = OutsideRows(SINK, "s")
+ROWS = ExternalRows(SINK, "s")
 NOW = 1_700_000_000_000
 
 
@@ -318,7 +318,7 @@ def test_an_ingest_reads_what_a_stream_emits_as_avro() -> None:
 ])
 def test_avro_has_every_type(kind: DataType, value: Any, there: Any) -> None:
     """And NULL of each; nanoseconds are a number, and so are integers of 64 bits without sign, as decimals."""
-    rows = OutsideRows(replace(SINK, columns=(SINK.columns[0], Column("x", kind, "x"))), "s")
+    rows = ExternalRows(replace(SINK, columns=(SINK.columns[0], Column("x", kind, "x"))), "s")
     batch = pa.RecordBatch.from_arrays(
         [pa.array([0, 0], pa.uint8()), pa.array(["d", "d"]), pa.array([0, 1], pa.timestamp("ms")),
          pa.array([value, None], kind.arrow())], schema=rows.schema)

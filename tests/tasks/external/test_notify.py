@@ -237,7 +237,7 @@ TWO = "notify ('ws://a', 'ws://b') on ('WINDOW_CLOSE')"
 
 
 def sink(kit: StreamKit) -> TaskStatus:
-    return next(task.status() for task in kit.tasks if task.id.level == "sink")
+    return next(task.status() for task in kit.tasks if task.id.operator == "sink")
 
 
 def notified(kit: StreamKit) -> tuple[int, int, int]:
@@ -316,7 +316,7 @@ def test_no_checkpoint_while_events_wait(make: Make, ear: Ear) -> None:
         kit.checkpoint()
     ear.deaf = set()
     kit.pass_time(60)
-    assert {ack.task.level for ack in kit.acknowledged} == {"source", "agg", "sink"}
+    assert {ack.task.operator for ack in kit.acknowledged} == {"source", "agg", "sink"}
 
 
 @given(st.lists(st.text(max_size=30), max_size=20), st.integers(1, 40))

@@ -40,8 +40,8 @@ def stuffed(root: Path, query: str, guarantee: str = "EXACTLY_ONCE", **kit: Any)
     return made
 
 
-def by_level(kit: StreamKit, level: str) -> list[TaskStatus]:
-    return [status for status in kit.stream.statuses() if status.task.level == level]
+def by_operator(kit: StreamKit, level: str) -> list[TaskStatus]:
+    return [status for status in kit.stream.statuses() if status.task.operator == level]
 
 
 def acknowledged(kit: StreamKit) -> set[TaskId]:
@@ -79,22 +79,22 @@ def test_a_checkpoint_does_not_wait_for_what_is_in_full_queues(tmp_path: Path, q
     """It is complete once its barriers could be read, with almost nothing written meanwhile; a kill loses nothing."""
     kit = stuffed(tmp_path, query, guarantee)
     try:
-        assert {status.state for status in by_level(kit, "source")} == {"BACKPRESSURED"}
+        assert {status.state for status in by_operator(kit, "source")} == {"BACKPRESSURED"}
         written = len(kit.writes)
         begin(kit)
-        assert not any(status.aside_bytes for status in by_level(kit, "sink"))
+        assert not any(status.in_flight_bytes for status in by_operator(kit, "sink"))
         kit.pass_time(PATIENCE_S)
         commit(kit)
-        assert len(kit.writes) <= written + 2 * len(by_level(kit, "sink"))
-        assert all(status.aside_bytes > SLOW.queue_bytes / 2 for status in by_level(kit, "sink"))
-        assert all(ack.unwritten for ack in kit.acknowledged if ack.task.level == "sink")
+        assert len(kit.writes) <= written + 2 * len(by_operator(kit, "sink"))
+        assert all(status.in_flight_bytes > SLOW.queue_bytes / 2 for status in by_operator(kit, "sink"))
+        assert all(ack.unwritten for ack in kit.acknowledged if ack.task.operator == "sink")
         drain(kit)
         if query == PLAIN:
             assert {row["voltage"] for row in kit.rows()} == set(range(4000))
         else:
             assert sum(row["n"] for row in kit.rows()) >= 4000
             assert guarantee == "AT_LEAST_ONCE" or sum(row["n"] for row in kit.rows()) == 4000
-        assert not any(status.aside_bytes for status in by_level(kit, "sink"))
+        assert not any(status.in_flight_bytes for status in by_operator(kit, "sink"))
         kit.checkpoint()
         assert not any(ack.unwritten for ack in kit.acknowledged if ack.checkpoint_id == kit.checkpoints)
     finally:
@@ -151,8 +151,8 @@ def test_what_is_set_aside_takes_the_place_of_what_would_fill_the_queue(tmp_path
             kit.pass_time(PATIENCE_S)
             commit(kit)
             write_for(kit, 8)
-            (sink,) = by_level(kit, "sink")
-            sizes.append(sink.aside_bytes + sink.input_bytes)
+            (sink,) = by_operator(kit, "sink")
+            sizes.append(sink.in_flight_bytes + sink.input_bytes)
         assert max(sizes) < 2.5 * SLOW.queue_bytes
         assert len(kit.results) < 4000
         drain(kit)
@@ -168,7 +168,7 @@ def test_an_abandoned_checkpoint_sets_nothing_more_aside(tmp_path: Path) -> None
         begin(kit)
         kit.stream.post(CheckpointAbandoned(kit.checkpoints))
         kit.pass_time(PATIENCE_S)
-        assert not any(status.aside_bytes for status in by_level(kit, "sink"))
+        assert not any(status.in_flight_bytes for status in by_operator(kit, "sink"))
     finally:
         kit.close()
 
@@ -193,14 +193,14 @@ def test_a_source_that_is_paused_says_so_while_its_queue_is_full(tmp_path: Path)
     try:
         kit.stream.post(Pause())
         kit.run()
-        assert {status.state for status in by_level(kit, "source")} == {"PAUSED"}
-        assert {status.blocked_by for status in by_level(kit, "source")} == {None}
-        read = [status.rows_in for status in by_level(kit, "source")]
+        assert {status.state for status in by_operator(kit, "source")} == {"PAUSED"}
+        assert {status.blocked_by for status in by_operator(kit, "source")} == {None}
+        read = [status.rows_in for status in by_operator(kit, "source")]
         kit.pass_time(5)
-        assert [status.rows_in for status in by_level(kit, "source")] == read
+        assert [status.rows_in for status in by_operator(kit, "source")] == read
         kit.stream.post(Resume())
         kit.run()
-        assert {status.state for status in by_level(kit, "source")} == {"BACKPRESSURED"}
+        assert {status.state for status in by_operator(kit, "source")} == {"BACKPRESSURED"}
     finally:
         kit.close()
 
@@ -213,7 +213,7 @@ def test_a_source_that_cannot_send_waits_without_a_deadline(tmp_path: Path, opti
         for first in range(0, 4000, 100):
             kit.insert([(n % 4, n * 1000, n, 1.0, f"note {n}") for n in range(first, first + 100)])
         kit.run()
-        (source,) = [task for task in kit.tasks if task.id.level == "source"]
+        (source,) = [task for task in kit.tasks if task.id.operator == "source"]
         assert source.status().state == "BACKPRESSURED"
         kit.pass_time(60)
         assert source.status().state == "BACKPRESSURED"
@@ -243,7 +243,7 @@ def test_a_checkpoint_waits_for_writes_that_are_under_way(tmp_path: Path) -> Non
     try:
         begin(kit)
         kit.pass_time(PATIENCE_S)
-        sink = next(task.id for task in kit.tasks if task.id.level == "sink")
+        sink = next(task.id for task in kit.tasks if task.id.operator == "sink")
         assert sink not in acknowledged(kit)
         assert writer.writes
         writer.done = len(writer.writes)

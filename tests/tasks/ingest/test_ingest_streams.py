@@ -25,7 +25,7 @@ from penstock.planner.streams.ingest_plan import plan_ingest
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateIngest
-from penstock.tasks.external.connectors.incoming_messages import Position
+from penstock.tasks.external.connectors.incoming_messages import MessagePosition
 from penstock.tasks.ingest.ingest_task import IngestTask
 from penstock.tasks.protocol.deployment import IngestDeployment, TaskSettings
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
@@ -134,7 +134,7 @@ def test_fail_stops_at_the_message_and_says_where_it_is() -> None:
         box.checkpoint()
         box.kill()
         assert state(box)[0] == "FAILED"
-        assert {"t/0": Position("", 1)} in broker.opened
+        assert {"t/0": MessagePosition("", 1)} in broker.opened
         broker.log[0][1] = message(0, 2, 2)
         box.kill()
         assert rows(box, "SELECT v FROM meters ORDER BY v") == [(1,), (2,), (3,)]
@@ -243,7 +243,7 @@ def test_an_ingest_goes_on_over_more_vnodes() -> None:
 
 
 def test_trouble_is_told_and_goes_by_itself() -> None:
-    """RETRYING has the reason, whether the consumer can't be opened or tells of trouble later."""
+    """RETRYING has the reason, whether the consumer can't be opened or tells of problem later."""
     broker = FakeBroker(refusal=ConnectionFailedError("unreachable: 127.0.0.1:1"))
     with sandbox(broker) as box:
         broker.send(GOOD)
@@ -253,11 +253,11 @@ def test_trouble_is_told_and_goes_by_itself() -> None:
         box.advance(1)
         assert rows(box, "SELECT v FROM meters") == [(1,)]
         assert state(box)[0] == "RUNNING"
-        broker.trouble = ConnectionFailedError("unreachable: all brokers are down")
+        broker.problem = ConnectionFailedError("unreachable: all brokers are down")
         broker.send(message(0, 2, 2))
         box.run()
         assert state(box) == ("RETRYING", "unreachable: all brokers are down")
-        broker.trouble = None
+        broker.problem = None
         box.run()
         assert rows(box, "SELECT v FROM meters") == [(1,), (2,)]
 
@@ -277,13 +277,13 @@ def test_a_connection_is_as_those_who_use_it_say() -> None:
         broker.refusal = None
         box.advance(1)
         assert connections(box) == [("OK", None)]
-        broker.trouble = ConnectionFailedError("unreachable: all brokers are down")
+        broker.problem = ConnectionFailedError("unreachable: all brokers are down")
         box.run()
         assert connections(box) == [("FAILED", "unreachable: all brokers are down")]
         box.execute("PAUSE INGEST i")
         box.execute("DROP INGEST j")
         assert connections(box)[0][0] == "FAILED"
-        broker.trouble = None
+        broker.problem = None
         box.execute("RESUME INGEST i")
         assert connections(box) == [("OK", None)]
         box.execute("ALTER CONNECTION k SET (security='sasl_plaintext', mechanism='PLAIN', username='u', "
@@ -349,7 +349,7 @@ def test_an_altered_connection_is_opened_again() -> None:
         box.execute("ALTER CONNECTION k SET (servers='127.0.0.1:2')")
         broker.send(message(0, 2, 2))
         box.run()
-        assert broker.opened == [{}, {"t/0": Position("", 1)}]
+        assert broker.opened == [{}, {"t/0": MessagePosition("", 1)}]
         assert logged(box) == Counter([1, 2])
         with pytest.raises(InUseError, match="ingest i"):
             box.execute("DROP CONNECTION k")

@@ -262,7 +262,7 @@ def test_late_rows_are_told_by_the_log_alone(name: str, steps: list[Any], vgroup
             else:
                 pair.step(kind, what)
         pair.run()
-        late = sum(status.late_rows for status in pair.streams.statuses() if status.task.level == "source")
+        late = sum(status.late_rows for status in pair.streams.statuses() if status.task.operator == "source")
         assert late == pair.late
         pair.finish()
         assert pair.results() == pair.plain(counted=True)
@@ -286,7 +286,7 @@ def test_a_side_that_is_written_late_keeps_the_other_waiting(ahead: str) -> None
             pair.insert(behind, [(child, ts, 0) for ts in part for child in range(2)])
             pair.run()
             kept = max([kept, *(status.state_memory for status in pair.streams.statuses()
-                                if status.task.level == "agg")])
+                                if status.task.operator == "agg")])
         pair.finish()
         assert pair.results() == pair.plain()
         # The range of the join, MAX_SKEW, and a record of each side, twice: rows are let go of when they are many.
@@ -311,7 +311,7 @@ class Throttle:
         (stream,) = self.pair.streams.local_streams().values()
         self.left = len(stream.deployment.graph.vgroup_ids)
         for task in stream.tasks:
-            if task.id.level == "source":
+            if task.id.operator == "source":
                 task.post(SetRates(0, 0, self.SLOW if self._side(task.id) == self.slow else self.FAST, 0))
 
     def pass_time(self) -> dict[str, list[TaskStatus]]:
@@ -319,7 +319,7 @@ class Throttle:
         self.pair.advance(self.STEP_S)
         found: dict[str, list[TaskStatus]] = {}
         for status in self.pair.streams.statuses():
-            found.setdefault(self._side(status.task) if status.task.level == "source" else status.task.level,
+            found.setdefault(self._side(status.task) if status.task.operator == "source" else status.task.operator,
                              []).append(status)
         self.monitor.heartbeat([status for statuses in found.values() for status in statuses],
                                self.pair.clock.monotonic())

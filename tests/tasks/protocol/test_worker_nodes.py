@@ -15,7 +15,7 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.protocol.messages import TaskId
-from penstock.tasks.protocol.worker_nodes import Node, Nodes
+from penstock.tasks.protocol.worker_nodes import Nodes, WorkerNode
 
 QUERIES = {
     "plain": "SELECT ts, voltage FROM meters PARTITION BY tbname",
@@ -46,18 +46,18 @@ def test_every_task_has_one_worker(kind: str, vnodes: int, snodes: int) -> None:
     moved = snodes > 0 and vnodes > 1 and kind in ("by group", "overall")
     for edge in edges:
         node = nodes.node_of(nodes.worker_of(edge.task))
-        if edge.task.level == "agg" and moved:
+        if edge.task.operator == "agg" and moved:
             assert node.type == "snode"
             assert node.id in snode_ids
         else:
-            assert node == Node("vnode", vgroup_ids[edge.task.index])
+            assert node == WorkerNode("vnode", vgroup_ids[edge.task.index])
     for worker, tasks in hosted.items():
         assert (TaskId(7, "source", worker) in tasks) is (worker < vnodes)
         assert tasks, "a worker for nothing takes a slot"
-    aggs = [len(tasks) for tasks in hosted.values() if {task.level for task in tasks} == {"agg"}]
+    aggs = [len(tasks) for tasks in hosted.values() if {task.operator for task in tasks} == {"agg"}]
     assert max(aggs, default=0) - min(aggs, default=0) <= 1, "snodes have about equally much to do"
     assert graph.queue_counts() == tuple(
-        sum(1 if task.level == "sink" else 2 for task in tasks) for tasks in hosted.values())
+        sum(1 if task.operator == "sink" else 2 for task in tasks) for tasks in hosted.values())
 
 
 def test_agg_tasks_take_turns_on_the_snodes() -> None:

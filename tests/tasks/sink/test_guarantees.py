@@ -116,8 +116,8 @@ def test_state_counts_rows_again_under_at_least_once_only(tmp_path: Path) -> Non
         try:
             kit.insert([(n % 4, 1000 + n, n) for n in range(8)], ("voltage",))
             kit.run()
-            sources = [task for task in kit.tasks if task.id.level == "source"]
-            others = [task for task in kit.tasks if task.id.level != "source"]
+            sources = [task for task in kit.tasks if task.id.operator == "source"]
+            others = [task for task in kit.tasks if task.id.operator != "source"]
             first, second = sources
             kit.checkpoints += 1
             kit.post(StartCheckpoint(kit.checkpoints), "source")

@@ -21,7 +21,7 @@ from penstock.planner.streams.stream_planner import plan_stream
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
-from penstock.tasks.compute.lateness import Judged
+from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.protocol.deployment import TaskSettings
 from penstock.tasks.protocol.messages import Lateness
 from penstock.tasks.source.time_ledger import TimeLedger
@@ -145,7 +145,7 @@ def test_windows_by_arrival_close_by_the_clock(kit: Kit) -> None:
     put(stream, (0, -100), (1, -200))
     at(stream, 4.9)
     assert counts(stream) == {}
-    source = next(task for task in stream.tasks if task.id.level == "source")
+    source = next(task for task in stream.tasks if task.id.operator == "source")
     deadline = source.next_deadline()
     assert deadline is not None
     stream.pass_time(deadline - stream.clock.monotonic())
@@ -248,7 +248,7 @@ def test_the_task_asks_to_be_woken_when_the_clock_closes_a_window(kit: Kit) -> N
     stream = kit("IDLE_TIMEOUT 1m CLOSE_WHEN_IDLE 1", IDLE_COUNTS)
     put(stream, (0, 0.5))
     at(stream, 1)
-    agg = next(task for task in stream.tasks if task.id.level == "agg")
+    agg = next(task for task in stream.tasks if task.id.operator == "agg")
     deadline = agg.next_deadline()
     assert deadline is not None
     stream.pass_time(deadline - stream.clock.monotonic() - 0.001)
@@ -296,7 +296,7 @@ def test_a_vnode_that_stops_lets_the_others_go_on(kit: Kit) -> None:
     put(stream, (first, 4.5))
     at(stream, 1)
     assert counts(stream) == {0: 2}
-    idle = [status.idle for status in stream.stream.statuses() if status.task.level == "source"]
+    idle = [status.idle for status in stream.stream.statuses() if status.task.operator == "source"]
     assert idle == [False, True]
 
 
@@ -369,7 +369,7 @@ def test_a_fast_vnode_waits_for_a_slow_one(
     for start in range(0, rows, 10):
         stream.insert([(table, NOON + second_ * 1000, 1) for second_ in range(start, start + 10)
                        for table in (first, second)], columns=("voltage",))
-    slow = next(task for task in stream.tasks if task.id.level == "source" and task.id.index == 1)
+    slow = next(task for task in stream.tasks if task.id.operator == "source" and task.id.index == 1)
     open_most = 0
     for turn in itertools.count():
         tasks = [task for task in stream.tasks if task is not slow or turn % 50 == 0]
@@ -394,7 +394,7 @@ YEAR_2262 = 9_214_646_400_000
 def left_out(kit: StreamKit) -> list[tuple[int, str, int]]:
     """Returns (minutes after noon, reason, how many minutes late) of the rows left out."""
     return [((row.ts - NOON) // MINUTE, row.reason, row.lateness // MINUTE)
-            for status in kit.stream.statuses() for row in status.left_out or ()]
+            for status in kit.stream.statuses() for row in status.dropped or ()]
 
 
 @pytest.mark.parametrize("query", [
@@ -505,7 +505,7 @@ def test_time_is_the_least_that_live_writers_have_noted(kit: Kit) -> None:
     assert counts(stream) == {0: 2}
     note(stream, "b", 49)
     assert counts(stream) == {0: 2, 45: 1}
-    sources = [status for status in stream.stream.statuses() if status.task.level == "source"]
+    sources = [status for status in stream.stream.statuses() if status.task.operator == "source"]
     assert {status.watermark for status in sources} == {NOON + 49 * MINUTE}
     assert {status.upper_bound for status in sources} == {NOON + 60 * MINUTE}
 
@@ -531,7 +531,7 @@ def test_a_writer_that_is_silent_is_left_out(kit: Kit) -> None:
     at(stream, 0.4)
     note(stream, "fast", 10)
     assert counts(stream) == {}
-    source = next(task for task in stream.tasks if task.id.level == "source")
+    source = next(task for task in stream.tasks if task.id.operator == "source")
     deadline = source.next_deadline()
     assert deadline is not None
     stream.pass_time(deadline - stream.clock.monotonic())
@@ -579,7 +579,7 @@ def test_lateness_is_counted_row_by_row(kit: Kit) -> None:
     put(stream, (0, 10))
     put(stream, *((0, minutes / 100) for minutes in range(1, 11)))
     put(stream, *((1, 10 + minutes / 100) for minutes in range(1, 989)))
-    (lateness,) = (status.lateness for status in stream.stream.statuses() if status.task.level == "source")
+    (lateness,) = (status.lateness for status in stream.stream.statuses() if status.task.operator == "source")
     assert lateness.rows == 1000
     assert sum(count for _, count in lateness.late) == 10
     assert 9.9 * MINUTE <= lateness.quantile(1) <= 10 * MINUTE * 1.13
@@ -594,7 +594,7 @@ def test_rows_for_closed_windows_are_counted(kit: Kit) -> None:
     put(stream, (0, 4))
     put(stream, (0, 1), (1, 1))
     assert counts(stream) == {0: 3}
-    assert [status.late_kept for status in stream.stream.statuses() if status.task.level == "agg"] == [((0, 2),)]
+    assert [status.late_kept for status in stream.stream.statuses() if status.task.operator == "agg"] == [((0, 2),)]
 
 
 def test_the_sample_and_the_counts_survive_a_restart(kit: Kit) -> None:
@@ -618,7 +618,7 @@ def test_quantiles_are_never_too_small(lateness: list[int], share: float) -> Non
     ledger = TimeLedger()
     ts = -np.array(lateness, np.int64)
     zero = np.zeros(1, np.int64)
-    ledger.note(Judged(pa.table({}), ts, None, None, zero, (len(ts),), (1,), (0,)), 0)
+    ledger.note(ClassifiedRows(pa.table({}), ts, None, None, zero, (len(ts),), (1,), (0,)), 0)
     ordered = sorted(lateness)
     exact = ordered[max(0, math.ceil(share * len(ordered)) - 1)]
     assert exact <= ledger.lateness().quantile(share) * (1 + 2**-50) or share == 0

@@ -29,13 +29,13 @@ def insert(kit: StreamKit, rows: int, *, per_record: int = 1, first: int = 0) ->
 
 
 def source(kit: StreamKit) -> TaskStatus:
-    (status,) = [status for status in kit.stream.statuses() if status.task.level == "source"]
+    (status,) = [status for status in kit.stream.statuses() if status.task.operator == "source"]
     return status
 
 
 def pace(kit: StreamKit, until_rows: int, patience_s: float = 10_000) -> list[tuple[float, int]]:
     """Lets a stream work as its own deadlines say; returns (time, rows read by then) of each step forward."""
-    (task,) = [task for task in kit.tasks if task.id.level == "source"]
+    (task,) = [task for task in kit.tasks if task.id.operator == "source"]
     began = kit.clock.monotonic()
     seen: list[tuple[float, int]] = []
     while True:
@@ -157,11 +157,11 @@ def test_sink_rates_change_at_once(tmp_path: Path) -> None:
         kit.run()
         written = len(kit.results)
         assert written < 2000
-        (sink,) = [status for status in kit.stream.statuses() if status.task.level == "sink"]
+        (sink,) = [status for status in kit.stream.statuses() if status.task.operator == "sink"]
         assert sink.reason == "its rate limit of 0.0001 MB/s"
         set_rates(kit, sink_bytes_per_second=0.0, sink_calls_per_second=1.0)
         assert written < len(kit.results) < 2000
-        (sink,) = [status for status in kit.stream.statuses() if status.task.level == "sink"]
+        (sink,) = [status for status in kit.stream.statuses() if status.task.operator == "sink"]
         assert sink.reason == "its limit of 1 write calls per second"
         set_rates(kit, sink_calls_per_second=0.0)
         assert len(kit.results) == 2000
@@ -170,7 +170,7 @@ def test_sink_rates_change_at_once(tmp_path: Path) -> None:
 
 
 def sink(kit: StreamKit) -> TaskStatus:
-    (status,) = [status for status in kit.stream.statuses() if status.task.level == "sink"]
+    (status,) = [status for status in kit.stream.statuses() if status.task.operator == "sink"]
     return status
 
 

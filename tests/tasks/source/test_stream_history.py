@@ -97,7 +97,7 @@ def test_where_bounds_what_is_read(kits: Any) -> None:
     where = "where ts >= 20000 and ts < 40000 and voltage > 0"
     kit = kits(sql_of("none", "trigger at_once", where), before=before, settings=unhurried(block_rows_max=3))
     kit.run()
-    progress = next(task for task in kit.tasks if task.id.level == "source").status().history
+    progress = next(task for task in kit.tasks if task.id.operator == "source").status().history
     assert (progress.rows, progress.first_ts, progress.last_ts, progress.done) == (20, 20_000, 39_000, True)
     assert_same(stream(kit, None), batch(kit, "", "where ts >= 20000 and ts < 40000 and voltage > 0"))
 
@@ -109,7 +109,7 @@ def test_progress_tells_share_and_time_left(kits: Any) -> None:
         kit.insert([(0, second * 1000, 1, 1.0, "x") for second in range(100)])
 
     kit = kits(sql_of("none", "trigger at_once"), before=before, settings=unhurried(block_rows_max=10))
-    source = next(task for task in kit.tasks if task.id.level == "source")
+    source = next(task for task in kit.tasks if task.id.operator == "source")
     source.step()
     kit.clock.advance(2)
     seen = source.status().history
@@ -133,14 +133,14 @@ def test_pause_stops_history_and_untreated_rows_may_be_skipped(kits: Any) -> Non
     kit.run_steps(2)
     kit.post(Pause(), "source")
     kit.run()
-    assert next(task for task in kit.tasks if task.id.level == "source").status().state == "PAUSED"
+    assert next(task for task in kit.tasks if task.id.operator == "source").status().state == "PAUSED"
     kit.insert([(1, 70_000, 5, 1.0, "x")])
     kit.post(Resume(skip_to_end=True), "source")
     kit.run_steps(1)
     kit.checkpoint_amid()
-    source = next(task for task in kit.tasks if task.id.level == "source")
+    source = next(task for task in kit.tasks if task.id.operator == "source")
     assert not source.status().history.done
-    kept = [ack.version for ack in kit.acknowledged if ack.task.level == "source"]
+    kept = [ack.version for ack in kit.acknowledged if ack.task.operator == "source"]
     assert kept == list(kit.start_versions), "the store must stay readable as of the start cut"
     kit.kill()
     kit.run()
@@ -163,7 +163,7 @@ def test_pieces_step_over_gaps_and_stay_small() -> None:
     while (piece := reader.next(at, 2**62, 1)) is not None:
         first, last = piece
         sizes.append(sum(first <= ts <= last for ts in times))
-        reader.learn(sizes[-1])
+        reader.observe(sizes[-1])
         at = last + 1
     assert sum(sizes) == len(times)
     assert max(sizes) <= 3200

@@ -22,7 +22,8 @@ from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.state.copied_state import CheckpointOf, CopiedState
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.worker_environment import DnodeClient, StateDirectories
+from penstock.tasks.worker.data_access import StateDirectories
+from penstock.tasks.worker.dnode_client import DnodeClient
 
 SECRET = b"secret"
 TASK = TaskId(5, "agg", 1)

@@ -31,7 +31,7 @@ from penstock.sql.types import DataType, Kind
 from penstock.tasks.compute.function_loader import load
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.row_segments import Carry
-from penstock.tasks.protocol.messages import LeftOutRow
+from penstock.tasks.protocol.messages import DroppedRow
 from penstock.tasks.source.time_ledger import TimeLedger
 from penstock.tasks.state import old_pickles
 from penstock.tasks.state.state_store import StateStore
@@ -106,7 +106,7 @@ def test_values_of_format_1_are_read(protocol: int) -> None:
     """All that versions before wrote: keys, slots, chunks of windows, carries, rows that were left out."""
     def again(value: Any) -> Any:
         with (named_as_then(Carry, "penstock.tasks.segments", "Carry"),
-              named_as_then(LeftOutRow, "penstock.tasks.messages", "LeftOutRow")):
+              named_as_then(DroppedRow, "penstock.tasks.messages", "LeftOutRow")):
             return old_pickles.read(pickle.dumps(value, protocol=protocol), "it")
 
     for plain in ((3, ("a", None, 1.5, 2**63, True, b"x", Decimal("-3.25"))), -5, {7: (1, "a", None)}):
@@ -120,7 +120,7 @@ def test_values_of_format_1_are_read(protocol: int) -> None:
     assert columns[0][0].tolist() == OBJECTS.tolist()
     assert columns[1][0][0].tolist() == [0, 1, 2]
     assert again(Carry(5, 3, "x", 2, {1: 2}, 0)) == [5, 3, "x", 2, {1: 2}, 0]
-    row = LeftOutRow(1, 2, 3, "late", 4, 5, "k")
+    row = DroppedRow(1, 2, 3, "late", 4, 5, "k")
     assert again((row, row)) == ([1, 2, 3, "late", 4, 5, "k"],) * 2
 
 

@@ -311,7 +311,7 @@ def test_expired_rows_are_judged_row_by_row(
         if trigger == "window_close":
             answers = [answer for answer in answers if answer[1] - case.added < until]
         assert stream(kit) == answers
-        source = next(task for task in kit.tasks if task.id.level == "source")
+        source = next(task for task in kit.tasks if task.id.operator == "source")
         # A row without a state is in no window, whatever its time.
         assert source.status().late_rows == late or name == "state"
     finally:

@@ -50,7 +50,7 @@ def test_blocks_of_several_vnodes_that_wait_are_shown_at_once(make: Make) -> Non
                "interval(10s)", vnodes=2, tables=8)
     kit.insert([(table, NOW + at, 1 << table, 0.0, "") for at in (0, 10_000) for table in range(8)])
     for task in kit.tasks:
-        if task.id.level == "source":
+        if task.id.operator == "source":
             while task.step():
                 continue
     for link in kit.stream.links:

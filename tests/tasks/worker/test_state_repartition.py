@@ -31,7 +31,7 @@ def groups_of(plan: StreamPlan, groups: list[tuple[int, str]]) -> GroupIndex:
     """An index of groups by id, whose first key is a text."""
     index = GroupIndex(plan.grouping.keys)
     columns = [pa.array([gid for gid, _ in groups], pa.uint64()), pa.array([name for _, name in groups])]
-    index.learn(pa.RecordBatch.from_arrays(columns, names=["_gid", "k0"]))
+    index.intern(pa.RecordBatch.from_arrays(columns, names=["_gid", "k0"]))
     return index
 
 
@@ -51,7 +51,7 @@ def test_groups_go_where_their_tables_or_their_ids_lead(tmp_path: Path) -> None:
     assert homes_of(by_site, index, 0, 4, moved).tolist() == [1, 3, 0]
     one = plan_of(tmp_path / "d", "d0 interval(10s)")
     index = GroupIndex(one.grouping.keys)
-    index.learn(pa.RecordBatch.from_arrays([pa.array([0], pa.uint64())], names=["_gid"]))
+    index.intern(pa.RecordBatch.from_arrays([pa.array([0], pa.uint64())], names=["_gid"]))
     assert homes_of(one, index, 1, 4, moved).tolist() == [2]
     assert homes_of(one, index, 1, 4, Moved({102: 3}, {"d1": 3})).tolist() == [1]
 

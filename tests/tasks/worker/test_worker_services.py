@@ -26,13 +26,14 @@ from penstock.mnode.coordinator import worker_connections
 from penstock.mnode.coordinator.worker_connections import WorkerConnection, WorkerDoor
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.tasks.protocol import control
-from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopStream
+from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
 from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
 from penstock.tasks.protocol.wire import decode, decode_error, encode, encode_error
 from penstock.tasks.state.copied_state import CheckpointOf
+from penstock.tasks.worker.data_access import LOCK_NAME, StateDirectories
+from penstock.tasks.worker.dnode_client import DnodeClient, RowsRequest
 from penstock.tasks.worker.flight_result_writer import FlightResultWriter
 from penstock.tasks.worker.log_notifier import WalNotifier
-from penstock.tasks.worker.worker_environment import LOCK_NAME, DnodeClient, RowsRequest, StateDirectories
 
 SECRET = b"secret"
 SINK = TaskId(5, "sink", 1)
@@ -73,10 +74,10 @@ def test_control_messages_arrive_in_order() -> None:
     mnode, worker = connected()
     worker.send(Hello("g", 1, 99, "127.0.0.1:1"))
     worker.send(Heartbeat(()))
-    mnode.send(StopStream(1, 2))
+    mnode.send(StopTasks(1, 2))
     mnode.send(Shutdown())
     assert [mnode.receive(), mnode.receive()] == [Hello("g", 1, 99, "127.0.0.1:1"), Heartbeat(())]
-    assert [worker.receive(), worker.receive()] == [StopStream(1, 2), Shutdown()]
+    assert [worker.receive(), worker.receive()] == [StopTasks(1, 2), Shutdown()]
     mnode.close()
     with pytest.raises(UnavailableError):
         worker.receive()
