@@ -1,9 +1,8 @@
 # Each target does its own set-up: Java, .venv and packages (see scripts/setup), again only when pyproject.toml changes.
 READY := .venv/ready
 BIN := .venv/bin
-# Tests that ask `times` of tests/conftest.py how often they do what they do.
-OFTEN = $(foreach name,byte_flips dump flight_sql_adbc golden_streams kill_nine power_cuts random_streams splitting \
-	two_kills,$(wildcard tests/*/test_$(name).py tests/*/*/test_$(name).py))
+# Tests that ask tests/conftest.py how often they do what they do.
+OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(times|profile)' tests)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo solar test quick check nightly fuzz bench docs sim lock audit clean
@@ -20,7 +19,7 @@ demo: $(READY)  ## A year of flights through three streams, checked against batc
 solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
 	@$(BIN)/python -m examples.solar $(ARGS)
 
-test: $(READY)  ## All tests: first what needs neither Spark nor patience, in two processes, then the others.
+test: $(READY)  ## All tests in two processes: first what needs neither Spark nor patience, then the others.
 	@scripts/run_tests $(ARGS)
 
 quick: $(READY)  ## The tests that need neither Spark nor patience.

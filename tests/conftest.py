@@ -34,7 +34,7 @@ TEST_CONFIG: dict[str, Any] = {
 }
 
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
-HISTORIES = {"default": 125, "nightly": 5_000}
+HISTORIES = {"default": 40, "nightly": 5_000}
 for name, count in HISTORIES.items():
     settings.register_profile(name, max_examples=count, deadline=None, print_blob=True,
                               suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
@@ -47,7 +48,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(3, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=7), vgroups=st.integers(1, 3))
 def test_three_levels_equal_their_batch_queries(steps: list[tuple[str, Any]], vgroups: int) -> None:
     """Inserts, rewrites, deletes and kills: rows that vanish on one level vanish on the next."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.asking import least_role
@@ -393,7 +394,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 
 @given(SECRETS, st.sampled_from(("env", "file")))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(15, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_secrets_are_found_nowhere(
     engine: Embedded, tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str, scheme: str
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import duckdb
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.embedded import Embedded
@@ -44,7 +45,7 @@ def rows(found: list[tuple[object, ...]]) -> list[str]:
     return sorted(map(repr, found))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(6, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HISTORIES, HISTORIES)
 def test_joins_are_those_of_plain_sql(engine: Embedded, left: History, right: History) -> None:
     """Each kind of join gives the rows of the same join in plain SQL: with NULL keys, equal times, empty sides, too."""
