@@ -34,13 +34,16 @@ from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.admin.sandbox import Sandbox
+from penstock.mnode.controller.controller_settings import ControllerSettings
+from penstock.mnode.controller.engine_hooks import EngineHooks
+from penstock.mnode.controller.group_runtime import WorkerLaunch
+from penstock.mnode.controller.runtime_environment import OnHello, OnLost, OnMessage
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
 from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.group_events import GroupSettings
 from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeeper
-from penstock.mnode.coordinator.runtime_environment import OnHello, OnLost, OnMessage
-from penstock.mnode.coordinator.stream_controller import ControllerSettings, StreamController
 from penstock.mnode.coordinator.task_graph_builder import task_graph
-from penstock.mnode.coordinator.worker_groups import GroupSettings
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
@@ -214,7 +217,7 @@ class Helpers(Executor):
 
 
 class Mnode:
-    """A coordinator over `vnodes` vnodes; also its `Surroundings` and its `Runtime`."""
+    """A coordinator over `vnodes` vnodes; also its `RuntimeEnvironment` and its `Runtime`."""
 
     threaded = False
 
@@ -230,8 +233,7 @@ class Mnode:
                                       CheckpointSettings(_PATIENCE_S, _PATIENCE_S), heartbeat_timeout_s=_PATIENCE_S)
         self.records = CommitRecords(paths, OsFs())
         self.controller = StreamController(
-            paths, self.world.clock, settings, self.records, self, "", b"", lambda stream_id, versions: None,
-            surroundings=self)
+            self.world.clock, settings, self.records, self, WorkerLaunch(paths.root), EngineHooks(), self)
 
     # --- what happens ------------------------------------------------------------------------------------------
 
@@ -310,7 +312,7 @@ class Mnode:
     def _living(self) -> list[Worker]:
         return [worker for group in self._groups for worker in group.workers if not worker.gone]
 
-    # --- Surroundings and Runtime ------------------------------------------------------------------------------
+    # --- RuntimeEnvironment and Runtime ------------------------------------------------------------------------------
 
     def pool(self, name: str, threads: int) -> Executor:
         return Helpers(self.world, self._measured)

@@ -41,12 +41,15 @@ from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.catalog.directory_format import check_format, ensure_format
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.catalog.system_schema import INFORMATION_SCHEMA
+from penstock.mnode.controller.controller_settings import ControllerSettings
+from penstock.mnode.controller.engine_hooks import EngineHooks
+from penstock.mnode.controller.group_runtime import Runtime, WorkerLaunch
+from penstock.mnode.controller.runtime_environment import RuntimeEnvironment, Threads
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.backup_store import open_backup_store
 from penstock.mnode.coordinator.checkpoint_backups import Backups, backup_key
 from penstock.mnode.coordinator.commit_records import CommitRecords
 from penstock.mnode.coordinator.controller_protocol import Controller
-from penstock.mnode.coordinator.runtime_environment import Surroundings, Threads
-from penstock.mnode.coordinator.stream_controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds, result_limits
 from penstock.mnode.ddl.child_creation import Children
@@ -185,7 +188,7 @@ class Engine:
         fs: Fs | None = None,
         runtime: RuntimeFactory = spark_runtime,
         controller: ControllerFactory | None = None,
-        surroundings: Surroundings | None = None,
+        environment: RuntimeEnvironment | None = None,
         dry_run: DryRunner | None = None,
     ) -> None:
         """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
@@ -198,7 +201,7 @@ class Engine:
         self._dry_run = dry_run
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
-        self._surroundings: Surroundings = surroundings or Threads()
+        self._environment: RuntimeEnvironment = environment or Threads()
         self._secret = secrets.token_bytes(32)
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
@@ -232,7 +235,7 @@ class Engine:
             self.storage = Storage(self._dnode, self.catalog, config)
             self.storage.open_all()
             self._connect_parts()
-            if self._surroundings.threaded:
+            if self._environment.threaded:
                 undo.callback(self.catalog_keeper.close)
             undo.callback(self._queries.close)
             undo.callback(self._views.close)
@@ -243,7 +246,7 @@ class Engine:
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
             undo.callback(self._splitting.close)
-            if self._surroundings.threaded:
+            if self._environment.threaded:
                 self._dnode.start()
                 self._views.start()
                 self.catalog_keeper.start()
@@ -277,7 +280,7 @@ class Engine:
         self.catalog_keeper = CatalogKeeper(catalog, self.paths, self.fs, clock, interval_s)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
         self.results = ResultStore(
-            catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
+            catalog, storage, self._children, self._environment.pool("penstock-results", 4))
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
         location = self.config.checkpoint_backup_dir
         self.backups = Backups(
@@ -315,7 +318,7 @@ class Engine:
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._inserts = Inserts(catalog, storage, self._children, clock, self._queries.run,
-                              self._surroundings.pool("penstock-insert", 4))
+                              self._environment.pool("penstock-insert", 4))
         # Not for its turn: statements that change tables would wait for it.
         self._deletes = Deletes(catalog, storage, self._queries.plan, partial(self._queries.run, waits=False))
         self._ddl = Ddl(
@@ -570,7 +573,7 @@ class Engine:
         self._undo.close()
 
     def maintain(self) -> None:
-        """Does one round of upkeep on the vnodes; for surroundings without threads."""
+        """Does one round of upkeep on the vnodes; for runtime environments without threads."""
         self._dnode.maintain()
 
     def abandon(self) -> None:
@@ -664,12 +667,12 @@ class Engine:
             self._secret, self.results.write_results, self._answer, self._states.keep, self.config.worker_host)
         self.activity.port_opened(self._service.port, "dnode service", self._service.guard.admission.counts)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
+        hooks = EngineHooks(
+            self._streams.checkpointed, self._settle, self._note_paused,
+            partial(measure_tree, os.getpid()) if self._environment.threaded else None, self._end_queries)
         return StreamController(
-            self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
-            self._runtime, self._service.address, self._secret, self._streams.checkpointed,
-            surroundings=self._surroundings, before_commit=self._settle, on_pause=self._note_paused,
-            measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None,
-            end_queries=self._end_queries)
+            self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records, self._runtime,
+            WorkerLaunch(self.paths.root, self._service.address, self._secret), hooks, self._environment)
 
     def _answer(self, request: Request) -> pa.Table:
         """Returns what a worker asks the dnode for."""

@@ -17,7 +17,7 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.admin.dry_run import DryRun
-from penstock.mnode.coordinator.local_controller import LocalController
+from penstock.mnode.controller.local_controller import LocalController
 from penstock.mnode.engine import Engine
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import DryRunStream

@@ -1,4 +1,4 @@
-"""Streams at run time: the controller, worker groups, task graphs, checkpoints, backups, monitoring.
+"""Streams at run time, decided: worker groups, checkpoints and their records, task graphs, backups, monitoring.
 
 Imports of this part: query and what is below.
 """

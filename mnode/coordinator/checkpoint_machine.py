@@ -14,6 +14,7 @@ from typing import Literal
 
 from penstock.common.errors import InternalError
 from penstock.mnode.coordinator.commit_records import CommitRecord, commit_record
+from penstock.mnode.coordinator.transitions import check_transition
 from penstock.tasks.protocol.messages import TaskCheckpoint, TaskId
 
 _STORY_EVENTS_MAX = 20
@@ -56,7 +57,7 @@ class AttemptEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckpointRequest:
     """Somebody wants a checkpoint now."""
 
     stream_id: int
@@ -88,11 +89,11 @@ class RecordFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class CheckpointTick:
     """Time has passed."""
 
 
-Event = AttemptRuns | AttemptEnds | Request | Acknowledgement | RecordWritten | RecordFailed | Tick
+Event = AttemptRuns | AttemptEnds | CheckpointRequest | Acknowledgement | RecordWritten | RecordFailed | CheckpointTick
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +138,19 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class LateCheckpointEvent:
     """The event doesn't matter (any more)."""
 
     event: Event
     reason: str
 
 
-Instruction = Begin | WriteRecord | Announce | CallOff | Finished | Ignored
+Instruction = Begin | WriteRecord | Announce | CallOff | Finished | LateCheckpointEvent
 
 # --- states ------------------------------------------------------------------------------------------------------
 
 
-class State(Enum):
+class CheckpointPhase(Enum):
     """Where a stream's checkpointing is."""
 
     RESTING = "no checkpoint is under way"
@@ -158,20 +159,16 @@ class State(Enum):
     ENDED = "the attempt is over"
 
 
-TRANSITIONS: dict[State, frozenset[State]] = {
-    State.RESTING: frozenset({State.COLLECTING, State.ENDED}),
-    State.COLLECTING: frozenset({State.COMMITTING, State.RESTING, State.ENDED}),
-    State.COMMITTING: frozenset({State.RESTING, State.ENDED}),
-    State.ENDED: frozenset(),
+TRANSITIONS: dict[CheckpointPhase, frozenset[CheckpointPhase]] = {
+    CheckpointPhase.RESTING: frozenset({CheckpointPhase.COLLECTING, CheckpointPhase.ENDED}),
+    CheckpointPhase.COLLECTING: frozenset({CheckpointPhase.COMMITTING, CheckpointPhase.RESTING, CheckpointPhase.ENDED}),
+    CheckpointPhase.COMMITTING: frozenset({CheckpointPhase.RESTING, CheckpointPhase.ENDED}),
+    CheckpointPhase.ENDED: frozenset(),
 }
 
 
-class InvalidTransitionError(InternalError):
-    """A state was to be left in a way that the table doesn't know; the message tells what led there."""
-
-
 @dataclass(slots=True)
-class Progress:
+class CheckpointProgress:
     """The checkpointing of one attempt of a stream. `checkpoint_id` is the one under way, or the last one."""
 
     stream_id: int
@@ -182,7 +179,7 @@ class Progress:
     interval_s: float
     next_at: float
     layout: str
-    state: State = State.RESTING
+    phase: CheckpointPhase = CheckpointPhase.RESTING
     started_at: float = 0.0
     started_ms: int = 0
     requested: bool = False
@@ -193,7 +190,7 @@ class Progress:
 
     @property
     def under_way(self) -> bool:
-        return self.state in (State.COLLECTING, State.COMMITTING)
+        return self.phase in (CheckpointPhase.COLLECTING, CheckpointPhase.COMMITTING)
 
 
 class CheckpointMachine:
@@ -201,18 +198,18 @@ class CheckpointMachine:
 
     def __init__(self, settings: CheckpointSettings) -> None:
         self._settings = settings
-        self._streams: dict[int, Progress] = {}
+        self._streams: dict[int, CheckpointProgress] = {}
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             AttemptRuns: self._handle_attempt_runs,
             AttemptEnds: self._handle_attempt_ends,
-            Request: self._handle_request,
+            CheckpointRequest: self._handle_request,
             Acknowledgement: self._handle_acknowledgement,
             RecordWritten: self._handle_record_written,
             RecordFailed: self._handle_record_failed,
-            Tick: self._handle_tick,
+            CheckpointTick: self._handle_tick,
         }
 
-    def progress(self, stream_id: int) -> Progress | None:
+    def progress(self, stream_id: int) -> CheckpointProgress | None:
         """Returns the checkpointing of the stream's running attempt, or None if none runs."""
         return self._streams.get(stream_id)
 
@@ -221,11 +218,11 @@ class CheckpointMachine:
         return self._handlers[type(event)](event, now, now_ms)
 
     def next_deadline(self) -> float | None:
-        """Returns the earliest time at which a Tick would change something, or None."""
+        """Returns the earliest time at which a CheckpointTick would change something, or None."""
         times = [
-            p.started_at + self._settings.timeout_s if p.state is State.COLLECTING else p.next_at
+            p.started_at + self._settings.timeout_s if p.phase is CheckpointPhase.COLLECTING else p.next_at
             for p in self._streams.values()
-            if p.state is not State.COMMITTING
+            if p.phase is not CheckpointPhase.COMMITTING
         ]
         return min(times, default=None)
 
@@ -234,9 +231,9 @@ class CheckpointMachine:
         for p in self._streams.values():
             if not p.acknowledged.keys() <= p.tasks:
                 raise InternalError(f"stream {p.stream_id:x}: acknowledged by tasks that it doesn't have")
-            if p.state is State.COMMITTING and p.acknowledged.keys() != p.tasks:
+            if p.phase is CheckpointPhase.COMMITTING and p.acknowledged.keys() != p.tasks:
                 raise InternalError(f"stream {p.stream_id:x}: commits without all tasks")
-            if p.state is State.COLLECTING and p.acknowledged.keys() == p.tasks:
+            if p.phase is CheckpointPhase.COLLECTING and p.acknowledged.keys() == p.tasks:
                 raise InternalError(f"stream {p.stream_id:x}: collects although all tasks have acknowledged")
 
     def _handle_attempt_runs(self, event: AttemptRuns, now: float, now_ms: int) -> list[Instruction]:
@@ -244,7 +241,7 @@ class CheckpointMachine:
             raise InternalError(f"stream {event.stream_id:x} runs without tasks")
         instructions = self._end(event.stream_id, "another attempt runs", now)
         interval_s = self._settings.interval_s if event.interval_s is None else event.interval_s
-        self._streams[event.stream_id] = Progress(
+        self._streams[event.stream_id] = CheckpointProgress(
             event.stream_id,
             event.attempt,
             event.tasks,
@@ -265,29 +262,29 @@ class CheckpointMachine:
             return []
         under_way = progress.under_way
         requested = progress.requested
-        self._move(progress, State.ENDED, reason, now)
+        self._move(progress, CheckpointPhase.ENDED, reason, now)
         if not under_way and not requested:
             return []
         return [Finished(stream_id, progress.checkpoint_id, "abandoned", reason)]
 
-    def _handle_request(self, event: Request, now: float, now_ms: int) -> list[Instruction]:
+    def _handle_request(self, event: CheckpointRequest, now: float, now_ms: int) -> list[Instruction]:
         progress = self._streams.get(event.stream_id)
         if progress is None:
             return [Finished(event.stream_id, 0, "abandoned", "the stream isn't running")]
-        if progress.state is State.RESTING:
+        if progress.phase is CheckpointPhase.RESTING:
             return [self._begin(progress, now, now_ms)]
         # The one under way may have passed rows that the caller wants in: another follows it.
         progress.requested = True
         return []
 
-    def _begin(self, progress: Progress, now: float, now_ms: int) -> Instruction:
+    def _begin(self, progress: CheckpointProgress, now: float, now_ms: int) -> Instruction:
         progress.checkpoint_id += 1
         progress.started_at, progress.started_ms = now, now_ms
         progress.requested = False
         progress.acknowledged.clear()
         # From start to start; a slow checkpoint delays the next instead of overlapping it.
         progress.next_at = now + progress.interval_s
-        self._move(progress, State.COLLECTING, f"checkpoint {progress.checkpoint_id}", now)
+        self._move(progress, CheckpointPhase.COLLECTING, f"checkpoint {progress.checkpoint_id}", now)
         return Begin(progress.stream_id, progress.attempt, progress.checkpoint_id)
 
     def _handle_acknowledgement(
@@ -296,20 +293,20 @@ class CheckpointMachine:
         checkpoint = event.checkpoint
         progress = self._streams.get(checkpoint.task.stream_id)
         if progress is None or progress.attempt != event.attempt:
-            return [Ignored(event, "the attempt is over")]
-        if progress.state is not State.COLLECTING or progress.checkpoint_id != checkpoint.checkpoint_id:
-            return [Ignored(event, "the checkpoint is over")]
+            return [LateCheckpointEvent(event, "the attempt is over")]
+        if progress.phase is not CheckpointPhase.COLLECTING or progress.checkpoint_id != checkpoint.checkpoint_id:
+            return [LateCheckpointEvent(event, "the checkpoint is over")]
         if checkpoint.task not in progress.tasks:
             raise InternalError(f"{checkpoint.task} acknowledged a checkpoint of a stream that it isn't in")
         progress.acknowledged[checkpoint.task] = checkpoint
         progress.acknowledged_at[checkpoint.task] = now
         if progress.acknowledged.keys() != progress.tasks:
             return []
-        self._move(progress, State.COMMITTING, f"checkpoint {progress.checkpoint_id}", now)
+        self._move(progress, CheckpointPhase.COMMITTING, f"checkpoint {progress.checkpoint_id}", now)
         progress.record = self._record(progress, now)
         return [WriteRecord(progress.record)]
 
-    def _record(self, progress: Progress, now: float) -> CommitRecord:
+    def _record(self, progress: CheckpointProgress, now: float) -> CommitRecord:
         return commit_record(
             progress.stream_id,
             progress.checkpoint_id,
@@ -325,9 +322,9 @@ class CheckpointMachine:
     def _handle_record_written(self, event: RecordWritten, now: float, now_ms: int) -> list[Instruction]:
         progress = self._committing(event.stream_id, event.checkpoint_id)
         if progress is None or progress.record is None:
-            return [Ignored(event, "the attempt is over; the record counts all the same")]
+            return [LateCheckpointEvent(event, "the attempt is over; the record counts all the same")]
         record = progress.record
-        self._move(progress, State.RESTING, f"checkpoint {event.checkpoint_id} committed", now)
+        self._move(progress, CheckpointPhase.RESTING, f"checkpoint {event.checkpoint_id} committed", now)
         instructions: list[Instruction] = [
             Announce(record),
             Finished(event.stream_id, event.checkpoint_id, "committed", ""),
@@ -337,17 +334,17 @@ class CheckpointMachine:
     def _handle_record_failed(self, event: RecordFailed, now: float, now_ms: int) -> list[Instruction]:
         progress = self._committing(event.stream_id, event.checkpoint_id)
         if progress is None:
-            return [Ignored(event, "the attempt is over")]
+            return [LateCheckpointEvent(event, "the attempt is over")]
         return self._abandon(progress, f"its record could not be written: {event.reason}", now, now_ms)
 
-    def _committing(self, stream_id: int, checkpoint_id: int) -> Progress | None:
+    def _committing(self, stream_id: int, checkpoint_id: int) -> CheckpointProgress | None:
         progress = self._streams.get(stream_id)
         if progress is None or progress.checkpoint_id != checkpoint_id:
             return None
-        return progress if progress.state is State.COMMITTING else None
+        return progress if progress.phase is CheckpointPhase.COMMITTING else None
 
-    def _abandon(self, progress: Progress, reason: str, now: float, now_ms: int) -> list[Instruction]:
-        self._move(progress, State.RESTING, reason, now)
+    def _abandon(self, progress: CheckpointProgress, reason: str, now: float, now_ms: int) -> list[Instruction]:
+        self._move(progress, CheckpointPhase.RESTING, reason, now)
         # Whoever was too slow now would be so again at once: a full interval to recover, however long this one took.
         progress.next_at = now + progress.interval_s
         return [
@@ -356,16 +353,16 @@ class CheckpointMachine:
             *self._follow_up(progress, now, now_ms),
         ]
 
-    def _follow_up(self, progress: Progress, now: float, now_ms: int) -> list[Instruction]:
+    def _follow_up(self, progress: CheckpointProgress, now: float, now_ms: int) -> list[Instruction]:
         return [self._begin(progress, now, now_ms)] if progress.requested else []
 
-    def _handle_tick(self, event: Tick, now: float, now_ms: int) -> list[Instruction]:
+    def _handle_tick(self, event: CheckpointTick, now: float, now_ms: int) -> list[Instruction]:
         instructions: list[Instruction] = []
         for progress in list(self._streams.values()):
-            if progress.state is State.RESTING and now >= progress.next_at:
+            if progress.phase is CheckpointPhase.RESTING and now >= progress.next_at:
                 instructions.append(self._begin(progress, now, now_ms))
             elif (
-                progress.state is State.COLLECTING
+                progress.phase is CheckpointPhase.COLLECTING
                 and now >= progress.started_at + self._settings.timeout_s
             ):
                 missing = ", ".join(str(t) for t in sorted(progress.tasks - progress.acknowledged.keys()))
@@ -373,12 +370,8 @@ class CheckpointMachine:
                 instructions += self._abandon(progress, reason, now, now_ms)
         return instructions
 
-    def _move(self, progress: Progress, state: State, reason: str, now: float) -> None:
-        if state not in TRANSITIONS[progress.state]:
-            story = "; ".join(progress.story)
-            raise InvalidTransitionError(
-                f"checkpoints of stream {progress.stream_id:x}: {progress.state.name} -> {state.name} "
-                f"({reason}); before: {story}"
-            )
-        progress.story.append(f"{now:.3f} {progress.state.name} -> {state.name} ({reason})")
-        progress.state = state
+    def _move(self, progress: CheckpointProgress, phase: CheckpointPhase, reason: str, now: float) -> None:
+        check_transition(TRANSITIONS, f"checkpoints of stream {progress.stream_id:x}", progress.phase, phase, reason,
+                         progress.story)
+        progress.story.append(f"{now:.3f} {progress.phase.name} -> {phase.name} ({reason})")
+        progress.phase = phase

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.common.connection import OpenedConnection
-from penstock.mnode.coordinator.stream_status import MemoryInfo, StreamStatus, WorkerInfo
+from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, TaskStatus
 
 if TYPE_CHECKING:
     from penstock.mnode.coordinator.commit_records import CommitRecord
     from penstock.mnode.coordinator.running_stream import RunningStream
-    from penstock.mnode.coordinator.stream_controller import StreamEvent
 
 
 class Controller(Protocol):
@@ -44,7 +43,7 @@ class Controller(Protocol):
 
     def stream_states(self) -> dict[int, StreamStatus]: ...
 
-    def events(self) -> list[StreamEvent]: ...
+    def events(self) -> list[EventInfo]: ...
 
     def workers(self) -> list[WorkerInfo]: ...
 

@@ -21,7 +21,7 @@ _NEAR = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """A worker: its group, and its place in it."""
 
     group: str
@@ -37,7 +37,7 @@ class Holding:
 
     stream_id: int
     stream: str
-    place: Place
+    place: WorkerPlace
     nbytes: int
 
 
@@ -69,7 +69,7 @@ class MemoryWatch:
         self._level = max(self._level, total * _GROWN)
 
     def decide(
-        self, total: int, workers: Mapping[Place, int], holdings: Sequence[Holding]
+        self, total: int, workers: Mapping[WorkerPlace, int], holdings: Sequence[Holding]
     ) -> tuple[Holding, str] | None:
         """Returns what to pause, if anything, and why.
 

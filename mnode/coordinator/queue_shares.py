@@ -16,7 +16,7 @@ _WORTH_TELLING = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class QueueShare:
     """An order to all workers of a stream: each of its queues may hold `queue_bytes`. Orders are numbered."""
 
     stream_id: int
@@ -76,11 +76,11 @@ class QueueShares:
             lease.held[worker] = held
             self._settled = False
 
-    def decide(self) -> list[Share]:
+    def decide(self) -> list[QueueShare]:
         """Returns the shares that change now: lower ones for those who have too much, then more for the others."""
         if self._settled:
             return []
-        changed: list[Share] = []
+        changed: list[QueueShare] = []
         fair, free = self._fair(), self._budget - self.held
         for stream_id, lease in self._leases.items():
             target = self._target(lease, fair)
@@ -97,10 +97,10 @@ class QueueShares:
         self._settled = not changed
         return changed
 
-    def _give(self, stream_id: int, lease: _Lease, queue_bytes: int) -> Share:
+    def _give(self, stream_id: int, lease: _Lease, queue_bytes: int) -> QueueShare:
         lease.queue_bytes = queue_bytes
         lease.order += 1
-        return Share(stream_id, lease.order, queue_bytes)
+        return QueueShare(stream_id, lease.order, queue_bytes)
 
     def _fair(self) -> int | None:
         """Returns what each queue gets once everybody has drained to it, if there is a budget."""

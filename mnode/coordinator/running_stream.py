@@ -9,7 +9,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
-from penstock.planner.task_plans.stream_plan import Company, StreamPlan
+from penstock.planner.task_plans.stream_plan import IsolationClass, StreamPlan
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import ConnectionHealth
 from penstock.tasks.protocol.task_graph import TaskGraph
@@ -90,9 +90,9 @@ class RunningStream:
         return isinstance(self.plan, IngestPlan) or bool(self.plan.connections)
 
     @property
-    def company(self) -> Company:
+    def isolation_class(self) -> IsolationClass:
         """With whom it shares processes."""
-        return Company.ANY if isinstance(self.plan, IngestPlan) else self.plan.company
+        return IsolationClass.ANY if isinstance(self.plan, IngestPlan) else self.plan.isolation_class
 
     def deployment(
         self, attempt: int, checkpoint_id: int | None, paused: bool, settings: TaskSettings | None = None

@@ -11,9 +11,9 @@ from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.streams.stream_outside import avro_schema, columns_outside, delivery
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
-    Company,
     FillPlan,
     ForcePlan,
+    IsolationClass,
     JoinPlan,
     NotifyPlan,
     RowsPlan,
@@ -165,9 +165,9 @@ def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
     reasons: list[str] = []
     if plan.functions:
         called = ", ".join(plan.function_names)
-        reasons.append(f"shared only with {plan.company.value} (apartNice), since it calls {called}")
-    elif plan.company is Company.OPEN_GROUPS:
-        reasons.append(f"shared only with {plan.company.value} (apartNice), "
+        reasons.append(f"shared only with {plan.isolation_class.value} (apartNice), since it calls {called}")
+    elif plan.isolation_class is IsolationClass.OPEN_GROUPS:
+        reasons.append(f"shared only with {plan.isolation_class.value} (apartNice), "
                        "since columns of rows tell its groups apart")
     if snode_ids:
         on = ", ".join(map(str, snode_ids))

@@ -860,8 +860,7 @@ class Streams:
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = self._judged(stream, info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), status, _rows_total(known))
-        events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
-        events = sorted([*events, *self._events], key=lambda event: event.at_ms)
+        events = sorted([*self._controller.events(), *self._events], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:

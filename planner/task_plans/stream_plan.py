@@ -382,7 +382,7 @@ class DlqPlan:
         return f"{self.database}.{self.table}"
 
 
-class Company(Enum):
+class IsolationClass(Enum):
     """With whom a stream shares processes: only with streams of the same kind."""
 
     ANY = "streams that keep no more groups than there are tables, and call no users' functions"
@@ -543,11 +543,11 @@ class StreamPlan:
                 return True
 
     @property
-    def company(self) -> Company:
+    def isolation_class(self) -> IsolationClass:
         """With whom the stream may share processes."""
         if self.functions:
-            return Company.USER_CODE
-        return Company.OPEN_GROUPS if self.grouping.by_values and self.sends_partials else Company.ANY
+            return IsolationClass.USER_CODE
+        return IsolationClass.OPEN_GROUPS if self.grouping.by_values and self.sends_partials else IsolationClass.ANY
 
     @property
     def announces_windows(self) -> bool:

@@ -30,8 +30,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "vnode": ("store", "read", "write", "", "repair"),
     "tasks": ("protocol", "state", "compute", "flow", "external", "operators", "window", "source", "join", "sink",
               "ingest", "worker"),
-    "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "coordinator", "streams", "show", "http", "",
-              "admin"),
+    "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "coordinator", "controller", "streams", "show",
+              "http", "", "admin"),
     "shell": ("flight_sql", "api", "terminal", "server", "commands", ""),
     "planner": ("duckdb_sql", "task_plans", "logical", "scalar", "functions", "bind", "lower", "query", "streams"),
 }

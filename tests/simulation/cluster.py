@@ -20,8 +20,11 @@ from penstock.common.config import Config
 from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
 from penstock.common.paths import DataPaths
 from penstock.mnode.access.session import SessionState
-from penstock.mnode.coordinator.runtime_environment import OnHello, OnLost, OnMessage
-from penstock.mnode.coordinator.stream_controller import ControllerSettings, StreamController
+from penstock.mnode.controller.controller_settings import ControllerSettings
+from penstock.mnode.controller.engine_hooks import EngineHooks
+from penstock.mnode.controller.group_runtime import WorkerLaunch
+from penstock.mnode.controller.runtime_environment import OnHello, OnLost, OnMessage
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.engine import Engine
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.operators.stream_task import StreamTask
@@ -189,7 +192,7 @@ class SimGroup:
 
 
 class EngineProcess:
-    """One life of the engine; also its controller's `Surroundings` and `Runtime`."""
+    """One life of the engine; also its controller's `RuntimeEnvironment` and `Runtime`."""
 
     threaded = False
 
@@ -204,16 +207,16 @@ class EngineProcess:
         self.entrance: SimDoor
         with cluster.world.inside(self.process):
             self.engine = Engine(root, config, clock=cluster.world.clock, fs=self.fs, controller=self._control,
-                                 surroundings=self)
+                                 environment=self)
         self.session = SessionState("UTC")
 
     def _control(self, engine: Engine, on_checkpoint: Any) -> StreamController:
         self.controller = StreamController(
-            engine.paths, engine.clock, self._settings, engine.records, self, "", b"", on_checkpoint, surroundings=self,
-            before_commit=engine.streams.settle)
+            engine.clock, self._settings, engine.records, self, WorkerLaunch(engine.paths.root),
+            EngineHooks(on_checkpoint, engine.streams.settle), self)
         return self.controller
 
-    # --- Surroundings ------------------------------------------------------------------------------------------
+    # --- RuntimeEnvironment ------------------------------------------------------------------------------------------
 
     def pool(self, name: str, threads: int) -> Executor:
         return LaterPool(self._world, self.process) if name == "controller helper" else InlinePool()

@@ -16,7 +16,7 @@ import lmdb
 
 from penstock.common.config import load_config
 from penstock.common.errors import CorruptionError, InternalError, PenstockError, StorageError, UnavailableError
-from penstock.mnode.coordinator.stream_controller import ControllerSettings
+from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.tasks.protocol.messages import TaskState
 from simulation.cluster import Cluster, EngineProcess, NetworkFaults, SimGroup
 from simulation.disk import PowerLost, ProcessDied

@@ -23,8 +23,8 @@ from penstock.mnode.coordinator.running_stream import StreamKeeper
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.planner.task_plans.plan_tree import PlanNode
 from penstock.planner.task_plans.stream_plan import (
-    Company,
     Grouping,
+    IsolationClass,
     Policies,
     RowWindow,
     SinkPlan,
@@ -72,15 +72,16 @@ class FakePlan:
     fail_in: OperatorKind | None = None
     fail_on_attempts: int = 1
 
-    def shipped(self, company: Company = Company.ANY) -> StreamPlan:
+    def shipped(self, isolation_class: IsolationClass = IsolationClass.ANY) -> StreamPlan:
         """Returns a plan that workers take, since they take no classes that Penstock doesn't know; see `_unpacked`."""
         function = UserFunction("f", False, None, BIGINT, "f.py")
         source = SourcePlan("db", json.dumps(astuple(self)), 0, None, "ts", True, "ms", (), (), False, "", None, None)
         sink = SinkPlan("db", "out", (), (), "", 0, create=True)
-        grouping = Grouping((), colocated=False, by_values=company is Company.OPEN_GROUPS)
+        grouping = Grouping((), colocated=False, by_values=isolation_class is IsolationClass.OPEN_GROUPS)
         windows = WindowsPlan(RowWindow("session"), (), "")
+        calls = (UserCall("scalar", function, (), BIGINT),) * (isolation_class is IsolationClass.USER_CODE)
         return StreamPlan(source, grouping, windows, "at_once", Policies(), sink, "UTC", PlanNode("Stream"),
-                          functions=(UserCall("scalar", function, (), BIGINT),) * (company is Company.USER_CODE))
+                          functions=calls)
 
 
 class FakeKeeper(StreamKeeper):

@@ -24,20 +24,20 @@ from penstock.mnode.coordinator.checkpoint_machine import (
     Begin,
     CallOff,
     CheckpointMachine,
+    CheckpointPhase,
+    CheckpointRequest,
     CheckpointSettings,
+    CheckpointTick,
     Event,
     Finished,
-    Ignored,
     Instruction,
-    InvalidTransitionError,
+    LateCheckpointEvent,
     RecordFailed,
     RecordWritten,
-    Request,
-    State,
-    Tick,
     WriteRecord,
 )
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, TaskRecord
+from penstock.mnode.coordinator.transitions import InvalidTransitionError
 from penstock.tasks.protocol.messages import OperatorKind, TaskCheckpoint, TaskId
 
 LEVELS: tuple[OperatorKind, ...] = ("source", "agg", "sink")
@@ -74,8 +74,8 @@ def acknowledge_all(machine: CheckpointMachine, checkpoint_id: int, now: float) 
 def test_a_checkpoint_starts_every_interval_and_commits_when_all_have_acknowledged(machine: CheckpointMachine) -> None:
     """Ids go on from the last one used; the record holds the cut, the digests and the time that it took."""
     assert machine.next_deadline() == 180.0
-    assert handle(machine, Tick(), 179.0) == []
-    assert handle(machine, Tick(), 180.0) == [Begin(1, 3, 8)]
+    assert handle(machine, CheckpointTick(), 179.0) == []
+    assert handle(machine, CheckpointTick(), 180.0) == [Begin(1, 3, 8)]
     record = acknowledge_all(machine, 8, 182.5)
     assert record.versions == ((20, 100), (21, 101))
     assert record.tasks[0] == TaskRecord("1-agg-0", "d0", 10, 2500.0, 1.0)
@@ -89,26 +89,26 @@ def test_a_checkpoint_starts_every_interval_and_commits_when_all_have_acknowledg
 
 def test_nothing_is_announced_before_the_record_is_written(machine: CheckpointMachine) -> None:
     """A record that can't be written abandons the checkpoint; the next one gets another id."""
-    handle(machine, Request(1), 5.0)
+    handle(machine, CheckpointRequest(1), 5.0)
     acknowledge_all(machine, 8, 6.0)
     called_off, finished = handle(machine, RecordFailed(1, 8, "disk full"), 7.0)
     assert called_off == CallOff(1, 8)
     assert finished == Finished(1, 8, "abandoned", "its record could not be written: disk full")
-    assert handle(machine, Request(1), 8.0) == [Begin(1, 3, 9)]
+    assert handle(machine, CheckpointRequest(1), 8.0) == [Begin(1, 3, 9)]
 
 
 def test_a_checkpoint_that_takes_too_long_is_abandoned_and_says_whose_fault_it_is(machine: CheckpointMachine) -> None:
     """The missing tasks are named; acknowledgements that come later count for nothing."""
-    handle(machine, Request(1), 0.0)
+    handle(machine, CheckpointRequest(1), 0.0)
     late = TaskId(1, "sink", 1)
     for task in sorted(TASKS - {late}):
         handle(machine, acknowledge(task, 8), 1.0)
     assert machine.next_deadline() == 60.0
-    called_off, finished = handle(machine, Tick(), 60.0)
+    called_off, finished = handle(machine, CheckpointTick(), 60.0)
     assert called_off == CallOff(1, 8)
     assert finished == Finished(1, 8, "abandoned", "not acknowledged by 1-sink-1 within 60 s")
     (ignored,) = handle(machine, acknowledge(late, 8), 61.0)
-    assert isinstance(ignored, Ignored)
+    assert isinstance(ignored, LateCheckpointEvent)
 
 
 def test_one_that_timed_out_does_not_begin_again_at_once() -> None:
@@ -116,30 +116,30 @@ def test_one_that_timed_out_does_not_begin_again_at_once() -> None:
     goes before that of all."""
     machine = CheckpointMachine(CheckpointSettings(interval_s=180, timeout_s=600))
     handle(machine, replace(RUNS, interval_s=10.0), 0.0)
-    assert handle(machine, Tick(), 10.0) == [Begin(1, 3, 8)]
-    assert len(handle(machine, Tick(), 610.0)) == 2
+    assert handle(machine, CheckpointTick(), 10.0) == [Begin(1, 3, 8)]
+    assert len(handle(machine, CheckpointTick(), 610.0)) == 2
     assert machine.next_deadline() == 620.0
-    assert handle(machine, Tick(), 619.0) == []
-    assert handle(machine, Tick(), 620.0) == [Begin(1, 3, 9)]
+    assert handle(machine, CheckpointTick(), 619.0) == []
+    assert handle(machine, CheckpointTick(), 620.0) == [Begin(1, 3, 9)]
 
 
 def test_a_slow_checkpoint_does_not_overlap_with_the_next(machine: CheckpointMachine) -> None:
     """While one is under way none starts; what was due meanwhile starts after it."""
     machine = CheckpointMachine(CheckpointSettings(interval_s=10, timeout_s=60))
     handle(machine, RUNS, 0.0)
-    assert handle(machine, Tick(), 10.0) == [Begin(1, 3, 8)]
-    assert handle(machine, Tick(), 30.0) == []
+    assert handle(machine, CheckpointTick(), 10.0) == [Begin(1, 3, 8)]
+    assert handle(machine, CheckpointTick(), 30.0) == []
     acknowledge_all(machine, 8, 31.0)
-    assert handle(machine, Tick(), 32.0) == []
+    assert handle(machine, CheckpointTick(), 32.0) == []
     handle(machine, RecordWritten(1, 8), 33.0)
-    assert handle(machine, Tick(), 33.0) == [Begin(1, 3, 9)]
+    assert handle(machine, CheckpointTick(), 33.0) == [Begin(1, 3, 9)]
 
 
 def test_a_request_while_one_is_under_way_gets_its_own(machine: CheckpointMachine) -> None:
     """Two requests while a checkpoint runs lead to one more, right behind it."""
-    assert handle(machine, Request(1), 1.0) == [Begin(1, 3, 8)]
-    assert handle(machine, Request(1), 2.0) == []
-    assert handle(machine, Request(1), 2.0) == []
+    assert handle(machine, CheckpointRequest(1), 1.0) == [Begin(1, 3, 8)]
+    assert handle(machine, CheckpointRequest(1), 2.0) == []
+    assert handle(machine, CheckpointRequest(1), 2.0) == []
     acknowledge_all(machine, 8, 3.0)
     instructions = handle(machine, RecordWritten(1, 8), 4.0)
     assert instructions[1:] == [Finished(1, 8, "committed", ""), Begin(1, 3, 9)]
@@ -149,36 +149,36 @@ def test_a_request_while_one_is_under_way_gets_its_own(machine: CheckpointMachin
 
 def test_the_end_of_an_attempt_ends_its_checkpoint(machine: CheckpointMachine) -> None:
     """What the old attempt acknowledges after its end doesn't count for the new one."""
-    handle(machine, Request(1), 1.0)
+    handle(machine, CheckpointRequest(1), 1.0)
     assert handle(machine, AttemptEnds(1, "a task failed"), 2.0) == [Finished(1, 8, "abandoned", "a task failed")]
     assert machine.progress(1) is None
     handle(machine, AttemptRuns(1, 4, TASKS, (20, 21), 8), 3.0)
-    assert handle(machine, Request(1), 4.0) == [Begin(1, 4, 9)]
+    assert handle(machine, CheckpointRequest(1), 4.0) == [Begin(1, 4, 9)]
     (ignored,) = handle(machine, acknowledge(TaskId(1, "agg", 0), 9, attempt=3), 5.0)
-    assert isinstance(ignored, Ignored)
+    assert isinstance(ignored, LateCheckpointEvent)
     (written,) = handle(machine, RecordWritten(1, 8), 5.0)
-    assert isinstance(written, Ignored)
+    assert isinstance(written, LateCheckpointEvent)
 
 
 def test_a_stream_that_does_not_run_cannot_be_checkpointed(machine: CheckpointMachine) -> None:
     """The request is answered at once."""
-    assert handle(machine, Request(9), 0.0) == [Finished(9, 0, "abandoned", "the stream isn't running")]
+    assert handle(machine, CheckpointRequest(9), 0.0) == [Finished(9, 0, "abandoned", "the stream isn't running")]
 
 
 def test_contradictions_are_defects(machine: CheckpointMachine) -> None:
     """A stranger's acknowledgement, a source without a version, and a move outside of the table raise."""
-    handle(machine, Request(1), 0.0)
+    handle(machine, CheckpointRequest(1), 0.0)
     with pytest.raises(InternalError, match="isn't in"):
         handle(machine, acknowledge(TaskId(1, "agg", 9), 8), 1.0)
     progress = machine.progress(1)
     assert progress is not None
     with pytest.raises(InvalidTransitionError, match=r"COLLECTING -> COLLECTING .*before: .*RESTING"):
-        machine._move(progress, State.COLLECTING, "again", 1.0)
+        machine._move(progress, CheckpointPhase.COLLECTING, "again", 1.0)
 
 
 def test_every_state_is_reachable_and_only_ended_is_final() -> None:
     """The transition table has no dead ends and no islands."""
-    assert set().union(*checkpoint_machine.TRANSITIONS.values()) == set(State)
+    assert set().union(*checkpoint_machine.TRANSITIONS.values()) == set(CheckpointPhase)
     assert [state.name for state, next_states in checkpoint_machine.TRANSITIONS.items() if not next_states] == ["ENDED"]
 
 
@@ -210,7 +210,7 @@ def test_no_history_commits_without_all_tasks(steps: list[tuple[str, int, float]
             attempt += 1
             instructions = handle(machine, AttemptRuns(1, attempt, TASKS, (20, 21), begun), now)
         else:
-            instructions = handle(machine, Request(1) if kind == "request" else Tick(), now)
+            instructions = handle(machine, CheckpointRequest(1) if kind == "request" else CheckpointTick(), now)
         for instruction in instructions:
             match instruction:
                 case Begin(_, _, checkpoint_id):

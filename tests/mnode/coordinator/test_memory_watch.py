@@ -17,10 +17,10 @@ import penstock
 from penstock.common.config import load_config
 from penstock.common.errors import ConfigError
 from penstock.common.memory import available_bytes, limit_bytes, measure_tree
-from penstock.mnode.coordinator.memory_watch import Holding, MemoryWatch, Place
+from penstock.mnode.coordinator.memory_watch import Holding, MemoryWatch, WorkerPlace
 
 MIB = 1 << 20
-LARGE, SMALL = Place("g-1.1", 0), Place("g-1.1", 1)
+LARGE, SMALL = WorkerPlace("g-1.1", 0), WorkerPlace("g-1.1", 1)
 WORKERS = {LARGE: 300 * MIB, SMALL: 100 * MIB}
 HOLDINGS = [Holding(1, "modest", LARGE, 10 * MIB), Holding(2, "greedy", LARGE, 200 * MIB),
             Holding(2, "greedy", SMALL, 5 * MIB), Holding(3, "elsewhere", SMALL, 90 * MIB)]

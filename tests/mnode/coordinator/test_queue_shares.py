@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kits.engines.runtime_fakes import numbers
 
-from penstock.mnode.coordinator.queue_shares import QueueShares, Share
+from penstock.mnode.coordinator.queue_shares import QueueShare, QueueShares
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.protocol.messages import Block
 
@@ -27,7 +27,7 @@ class Worker:
 
     attempt: int
     queues: list[ChannelQueue[int]]
-    orders: deque[Share] = field(default_factory=deque)
+    orders: deque[QueueShare] = field(default_factory=deque)
     reports: deque[tuple[int, int]] = field(default_factory=deque)
     set: QueueSet = field(default_factory=QueueSet)
 
@@ -244,7 +244,7 @@ def test_what_was_said_before_the_last_order_counts_no_more() -> None:
     shares.enter(2, (5,), 1000)
     assert [share.queue_bytes for share in shares.decide() if share.stream_id == 1] == [400]
     shares.leave(2)
-    assert shares.decide() == [Share(1, 2, 600)]
+    assert shares.decide() == [QueueShare(1, 2, 600)]
     held = shares.held
     shares.heard(1, 0, 1, 2000)
     assert shares.held == held >= 3000

@@ -9,22 +9,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.mnode.coordinator import worker_groups
-from penstock.mnode.coordinator.worker_groups import (
+from penstock.mnode.coordinator import group_book, group_events
+from penstock.mnode.coordinator.group_book import GroupState, StreamState
+from penstock.mnode.coordinator.group_events import (
     AddStream,
     CancelGroup,
     Cause,
     CloseAll,
     DeployStream,
     ForgetGroup,
-    GroupMachine,
     GroupSettings,
-    GroupState,
+    GroupTick,
     HaltStream,
-    Ignored,
     Instruction,
-    InvalidTransitionError,
     JobEnded,
+    LateGroupEvent,
     LetStreamRun,
     PreparationFailed,
     PrepareStream,
@@ -36,14 +35,14 @@ from penstock.mnode.coordinator.worker_groups import (
     StreamFailed,
     StreamPrepared,
     StreamRemoved,
-    StreamState,
     StreamStopped,
     SubmitGroup,
-    Tick,
     WorkerJoined,
     WorkerLost,
 )
-from penstock.planner.task_plans.stream_plan import Company
+from penstock.mnode.coordinator.transitions import InvalidTransitionError
+from penstock.mnode.coordinator.worker_groups import GroupMachine
+from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 BAD_ROW = Cause("InvalidValueError", 0x2600, "source")
@@ -84,7 +83,7 @@ def deploy(machine: GroupMachine, stream_id: int, preparation: int, attempt: int
     assert machine.handle(StreamDeployed(stream_id, attempt, 1), now) == [LetStreamRun(stream_id, attempt, group)]
 
 
-def state_of(machine: GroupMachine, stream_id: int) -> worker_groups.Stream:
+def state_of(machine: GroupMachine, stream_id: int) -> group_book.PlacedStream:
     stream = machine.stream(stream_id)
     assert stream is not None
     return stream
@@ -117,16 +116,18 @@ def test_streams_of_a_database_share_a_group_up_to_the_limit(machine: GroupMachi
     assert join(machine, "db-1.1") == [PrepareStream(1, 1), PrepareStream(2, 1)]
 
 
-@pytest.mark.parametrize("company", [Company.USER_CODE, Company.OPEN_GROUPS])
-def test_streams_of_a_company_share_with_their_like_only(machine: GroupMachine, company: Company) -> None:
+@pytest.mark.parametrize("isolation_class", [IsolationClass.USER_CODE, IsolationClass.OPEN_GROUPS])
+def test_streams_of_an_isolation_class_share_with_their_like_only(
+    machine: GroupMachine, isolation_class: IsolationClass
+) -> None:
     """They find no place beside others, nor these beside them; the places are as many."""
     assert add(machine, 1) == [SubmitGroup("db-1.1", "db", VNODES)]
-    assert machine.handle(AddStream(2, "db", VNODES, company=company), 0.0) == [
-        SubmitGroup("db-2.1", "db", VNODES, company=company)]
+    assert machine.handle(AddStream(2, "db", VNODES, isolation_class=isolation_class), 0.0) == [
+        SubmitGroup("db-2.1", "db", VNODES, isolation_class=isolation_class)]
     assert add(machine, 3) == []
-    assert machine.handle(AddStream(4, "db", VNODES, company=company), 0.0) == []
-    assert machine.handle(AddStream(5, "db", VNODES, company=company), 0.0) == [
-        SubmitGroup("db-3.1", "db", VNODES, company=company)]
+    assert machine.handle(AddStream(4, "db", VNODES, isolation_class=isolation_class), 0.0) == []
+    assert machine.handle(AddStream(5, "db", VNODES, isolation_class=isolation_class), 0.0) == [
+        SubmitGroup("db-3.1", "db", VNODES, isolation_class=isolation_class)]
 
     assert {group.name: group.streams for group in machine.groups} == {
         "db-1.1": {1, 3}, "db-2.1": {2, 4}, "db-3.1": {5}}
@@ -149,7 +150,7 @@ def test_streams_on_snodes_share_with_their_like_and_wait_for_all_workers(machin
     assert machine.handle(WorkerLost("db-2.1", 2, "killed"), 3.0)[-1] == CancelGroup("db-2.1")
     machine.handle(JobEnded("db-2.1", "killed"), 4.0)
     machine.handle(SlotsKnown(7), 4.0)
-    assert machine.handle(Tick(), 5.0) == []
+    assert machine.handle(GroupTick(), 5.0) == []
     group = state_of(machine, 2).group
     assert machine.waits_for(group) == "1 slot is missing: its worker group needs 3, 2 of Spark's 7 are free"
 
@@ -174,9 +175,9 @@ def test_a_failed_stream_is_stopped_everywhere_before_its_next_attempt(machine: 
         assert state_of(machine, 1).state is StreamState.BACKOFF
         assert state_of(machine, 1).reason == "bad row"
         assert machine.next_deadline() == now + delay
-        assert machine.handle(Tick(), now + delay - 0.1) == []
+        assert machine.handle(GroupTick(), now + delay - 0.1) == []
         now += delay
-        assert machine.handle(Tick(), now) == [PrepareStream(1, failures + 1)]
+        assert machine.handle(GroupTick(), now) == [PrepareStream(1, failures + 1)]
         deploy(machine, 1, failures + 1, attempt + 1, now)
     assert state_of(machine, 1).restarts == 7
     assert state_of(machine, 2).attempt == 1
@@ -198,10 +199,10 @@ def test_a_lost_worker_costs_the_group_and_all_its_streams_come_back(machine: Gr
     reason = "worker 1 of group db-1.1: connection closed"
     lost = machine.handle(WorkerLost("db-1.1", 1, "connection closed"), 5.0)
     assert lost == [StreamDown(1, reason), StreamDown(2, reason), CancelGroup("db-1.1")]
-    assert isinstance(machine.handle(WorkerLost("db-1.1", 0, "connection closed"), 5.0)[0], Ignored)
+    assert isinstance(machine.handle(WorkerLost("db-1.1", 0, "connection closed"), 5.0)[0], LateGroupEvent)
     assert machine.handle(JobEnded("db-1.1", "job aborted"), 6.0) == [ForgetGroup("db-1.1")]
-    assert machine.handle(Tick(), 7.0) == [SubmitGroup("db-1.2", "db", VNODES)]
-    assert isinstance(machine.handle(WorkerJoined("db-1.1", 0), 7.0)[0], Ignored)
+    assert machine.handle(GroupTick(), 7.0) == [SubmitGroup("db-1.2", "db", VNODES)]
+    assert isinstance(machine.handle(WorkerJoined("db-1.1", 0), 7.0)[0], LateGroupEvent)
     assert join(machine, "db-1.2", 8.0) == [PrepareStream(1, 2), PrepareStream(2, 2)]
     deploy(machine, 1, 2, 2, 8.0)
     assert state_of(machine, 1).reason == ""
@@ -214,15 +215,15 @@ def test_a_job_that_ends_by_itself_counts_as_a_failure(machine: GroupMachine) ->
         ForgetGroup("db-1.1"),
         StreamDown(1, "the job of group db-1.1 ended: executor lost")
     ]
-    assert machine.handle(Tick(), 6.0) == [SubmitGroup("db-1.2", "db", VNODES)]
+    assert machine.handle(GroupTick(), 6.0) == [SubmitGroup("db-1.2", "db", VNODES)]
 
 
 def test_workers_that_do_not_come_fail_the_group_with_a_reason(machine: GroupMachine) -> None:
     """A group that isn't complete in time is cancelled; the reason says how many are missing."""
     add(machine, 1)
     machine.handle(WorkerJoined("db-1.1", 0), 1.0)
-    assert machine.handle(Tick(), 89.0) == []
-    assert machine.handle(Tick(), 90.0) == [CancelGroup("db-1.1")]
+    assert machine.handle(GroupTick(), 89.0) == []
+    assert machine.handle(GroupTick(), 90.0) == [CancelGroup("db-1.1")]
     assert "1 of 2 workers" in machine.groups[0].reason
 
 
@@ -235,9 +236,9 @@ def test_an_empty_group_is_given_back_after_a_while(machine: GroupMachine) -> No
     ]
     machine.handle(StreamStopped(1, 1, 0), 11.0)
     assert machine.handle(StreamStopped(1, 1, 1), 11.0) == [StreamRemoved(1)]
-    assert machine.handle(Tick(), 70.0) == []
-    assert machine.handle(Tick(), 71.0) == [ShutdownGroup("db-1.1")]
-    assert isinstance(machine.handle(WorkerLost("db-1.1", 0, "left"), 71.5)[0], Ignored)
+    assert machine.handle(GroupTick(), 70.0) == []
+    assert machine.handle(GroupTick(), 71.0) == [ShutdownGroup("db-1.1")]
+    assert isinstance(machine.handle(WorkerLost("db-1.1", 0, "left"), 71.5)[0], LateGroupEvent)
     assert machine.handle(JobEnded("db-1.1", None), 72.0) == [ForgetGroup("db-1.1")]
     assert machine.groups == ()
 
@@ -246,8 +247,8 @@ def test_workers_that_do_not_leave_are_cut_off(machine: GroupMachine) -> None:
     """A group that was told to leave and doesn't is cancelled, once."""
     running(machine, 1)
     assert machine.handle(CloseAll(), 5.0) == [StreamDown(1, "the engine closes"), ShutdownGroup("db-1.1")]
-    assert machine.handle(Tick(), 15.0) == [CancelGroup("db-1.1")]
-    assert machine.handle(Tick(), 16.0) == []
+    assert machine.handle(GroupTick(), 15.0) == [CancelGroup("db-1.1")]
+    assert machine.handle(GroupTick(), 16.0) == []
     assert machine.handle(JobEnded("db-1.1", None), 17.0) == [ForgetGroup("db-1.1"), StreamRemoved(1)]
     assert machine.groups == ()
 
@@ -257,7 +258,7 @@ def test_a_worker_that_does_not_stop_a_stream_loses_the_group(machine: GroupMach
     running(machine, 1, 2)
     machine.handle(RemoveStream(1), 5.0)
     machine.handle(StreamStopped(1, 1, 0), 5.0)
-    instructions = machine.handle(Tick(), 15.0)
+    instructions = machine.handle(GroupTick(), 15.0)
     assert instructions[-1] == CancelGroup("db-1.1")
     assert "workers [1] have not stopped" in machine.groups[0].reason
     assert StreamRemoved(1) in machine.handle(JobEnded("db-1.1", None), 16.0)
@@ -279,7 +280,7 @@ def test_attempts_that_fail_for_the_same_cause_are_counted(machine: GroupMachine
         for index in (0, 1):
             machine.handle(StreamStopped(1, attempt, index), now)
         now += 30
-        assert machine.handle(Tick(), now) == [PrepareStream(1, attempt + 1)]
+        assert machine.handle(GroupTick(), now) == [PrepareStream(1, attempt + 1)]
         deploy(machine, 1, attempt + 1, attempt + 1, now)
 
 
@@ -290,8 +291,8 @@ def test_a_preparation_that_fails_is_tried_again(machine: GroupMachine) -> None:
     failed = PreparationFailed(1, 1, "disk full", Cause("StorageError"))
     assert machine.handle(failed, 2.0) == [StreamDown(1, "disk full")]
     assert state_of(machine, 1).reason == "disk full"
-    assert machine.handle(Tick(), 3.0) == [PrepareStream(1, 2)]
-    assert isinstance(machine.handle(StreamPrepared(1, 1, 9), 3.0)[0], Ignored)
+    assert machine.handle(GroupTick(), 3.0) == [PrepareStream(1, 2)]
+    assert isinstance(machine.handle(StreamPrepared(1, 1, 9), 3.0)[0], LateGroupEvent)
 
 
 def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> None:
@@ -304,12 +305,12 @@ def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> No
     assert machine.waits_for(waiting) == "1 slot is missing: its worker group needs 2, 1 of Spark's 3 are free"
     assert add(machine, 3, 2.0) == [PrepareStream(3, 1)]
     assert machine.next_deadline() is None
-    assert machine.handle(Tick(), 500.0) == []
+    assert machine.handle(GroupTick(), 500.0) == []
     machine.handle(WorkerLost("db-1.1", 0, "killed"), 500.0)
     assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [
         ForgetGroup("db-1.1"), SubmitGroup("other-2.1", "other", Nodes((7, 8)))]
     assert not waiting.lacks_slots
-    assert machine.handle(Tick(), 510.0) == []
+    assert machine.handle(GroupTick(), 510.0) == []
     assert state_of(machine, 1).group.lacks_slots
     assert machine.handle(SlotsKnown(4), 511.0) == [SubmitGroup("db-1.2", "db", VNODES)]
 
@@ -355,7 +356,7 @@ def test_jobs_for_which_there_are_no_slots_are_taken_back(machine: GroupMachine)
     assert machine.handle(SlotsKnown(3), 1.0) == [CancelGroup("c-3.1"), CancelGroup("b-2.1")]
     machine.handle(JobEnded("c-3.1", None), 1.5)
     machine.handle(JobEnded("b-2.1", None), 1.5)
-    machine.handle(Tick(), 40.0)
+    machine.handle(GroupTick(), 40.0)
     assert [group.lacks_slots for group in machine.groups] == [False, True, True]
     assert machine.missing_slots(*machine.groups[1:]) == 3
 
@@ -368,7 +369,7 @@ def test_late_answers_are_ignored_with_a_reason(machine: GroupMachine) -> None:
         StreamFailed(99, 1, "unknown", BAD_ROW), JobEnded("db-9.1", None), WorkerJoined("db-9.1", 0),
     ):  # fmt: skip
         (ignored,) = machine.handle(event, 5.0)
-        assert isinstance(ignored, Ignored)
+        assert isinstance(ignored, LateGroupEvent)
         assert ignored.reason
     assert state_of(machine, 1).state is StreamState.RUNNING
 
@@ -378,13 +379,13 @@ def test_a_wrong_transition_raises_with_the_story(machine: GroupMachine) -> None
     running(machine, 1)
     stream = state_of(machine, 1)
     with pytest.raises(InvalidTransitionError, match=r"RUNNING -> PREPARING .*before: .*DEPLOYING -> RUNNING"):
-        machine._move_stream(stream, StreamState.PREPARING, "no reason", 3.0)
+        machine._book.move_stream(stream, StreamState.PREPARING, "no reason", 3.0)
 
 
 def test_every_state_is_reachable_and_only_gone_is_final() -> None:
     """The transition tables have no dead ends and no islands."""
-    tables = ((worker_groups.GROUP_TRANSITIONS, GroupState.WAITING),
-              (worker_groups.STREAM_TRANSITIONS, StreamState.WAITING))
+    tables = ((group_book.GROUP_TRANSITIONS, GroupState.WAITING),
+              (group_book.STREAM_TRANSITIONS, StreamState.WAITING))
     for table, first in tables:
         reached, todo = {first}, [first]
         while todo:
@@ -406,13 +407,13 @@ class GroupHistories(RuleBasedStateMachine):
         self.attempt = 0
         self.jobs: set[str] = set()
         self.known: set[str] = set()
-        self.pending: list[worker_groups.Event] = []
+        self.pending: list[group_events.Event] = []
         self.up: set[int] = set()
-        self.company: dict[int, Company] = {}
+        self.isolation_class: dict[int, IsolationClass] = {}
         self.nodes: dict[int, Nodes] = {}
         self.workers: dict[str, int] = {}
 
-    def handle(self, event: worker_groups.Event) -> None:
+    def handle(self, event: group_events.Event) -> None:
         for instruction in self.machine.handle(event, self.now):
             self.perform(instruction)
 
@@ -443,13 +444,13 @@ class GroupHistories(RuleBasedStateMachine):
             case StreamDown(stream_id) | StreamRemoved(stream_id):
                 self.up.discard(stream_id)
 
-    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]), company=st.sampled_from(Company),
-          snodes=st.sampled_from([(), (), (9,)]))
-    def add(self, stream_id: int, database: str, company: Company, snodes: tuple[int, ...]) -> None:
+    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]),
+          isolation_class=st.sampled_from(IsolationClass), snodes=st.sampled_from([(), (), (9,)]))
+    def add(self, stream_id: int, database: str, isolation_class: IsolationClass, snodes: tuple[int, ...]) -> None:
         nodes = Nodes((2, 3), snodes)
         if self.machine.stream(stream_id) is None:
-            self.company[stream_id], self.nodes[stream_id] = company, nodes
-        self.handle(AddStream(stream_id, database, nodes, company))
+            self.isolation_class[stream_id], self.nodes[stream_id] = isolation_class, nodes
+        self.handle(AddStream(stream_id, database, nodes, isolation_class))
 
     @rule(slots=st.integers(0, 6))
     def count_slots(self, slots: int) -> None:
@@ -497,7 +498,7 @@ class GroupHistories(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 11.0, 95.0]))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.handle(Tick())
+        self.handle(GroupTick())
 
     @invariant()
     def books_balance(self) -> None:
@@ -506,7 +507,8 @@ class GroupHistories(RuleBasedStateMachine):
         assert running == self.up
         assert self.jobs <= self.known <= self.jobs | {
             event.group for event in self.pending if isinstance(event, JobEnded)}
-        assert all(self.company[stream.stream_id] is stream.group.company for stream in self.machine.streams)
+        assert all(self.isolation_class[stream.stream_id] is stream.group.isolation_class
+                   for stream in self.machine.streams)
         assert all(self.nodes[stream.stream_id] == stream.group.nodes for stream in self.machine.streams)
 
     def teardown(self) -> None:
@@ -515,7 +517,7 @@ class GroupHistories(RuleBasedStateMachine):
         for _ in range(12):
             self.settle()
             self.now += 31
-            self.handle(Tick())
+            self.handle(GroupTick())
         self.settle()
         states = {s.stream_id: (s.state, s.story) for s in self.machine.streams}
         assert all(state is StreamState.RUNNING for state, _ in states.values()), states

@@ -15,7 +15,7 @@ from kits.basics.waiting import wait_until
 
 import penstock
 from penstock.common.fs import OsFs
-from penstock.mnode.coordinator.stream_controller import StreamController
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.engine import Engine
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader

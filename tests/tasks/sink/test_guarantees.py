@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kits.basics.places import ROOT, TESTS
 from kits.streams import sink_child
 from kits.streams.stream_kit import StreamKit
 
@@ -84,7 +86,8 @@ def seen_after_a_kill(root: Path, guarantee: str, moment: str, number: int) -> l
     """Lets the process of sink_child.py kill itself, and this one go on; returns what the sink's database has then."""
     root.mkdir()
     command = [sys.executable, sink_child.__file__, str(root), guarantee, moment, str(number)]
-    killed = subprocess.run(command, check=False, timeout=120)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src"), str(TESTS)]))
+    killed = subprocess.run(command, env=environment, check=False, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     return sink_child.play(root, guarantee)
 

@@ -14,7 +14,7 @@ import pytest
 from kits.basics.waiting import wait_until
 
 from penstock.common.processes import kill_holder
-from penstock.mnode.coordinator.worker_connections import WorkerConnection, WorkerDoor
+from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerDoor
 
 SECRET = b"k" * 32
 _COMES_IN = """

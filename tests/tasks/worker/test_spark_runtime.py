@@ -22,12 +22,15 @@ from penstock.common.clock import SystemClock
 from penstock.common.config import CONF_DIRECTORY
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode.controller.controller_settings import ControllerSettings
+from penstock.mnode.controller.engine_hooks import EngineHooks
+from penstock.mnode.controller.group_runtime import WorkerLaunch
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
 from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.group_events import GroupSettings
 from penstock.mnode.coordinator.running_stream import RunningStream
-from penstock.mnode.coordinator.stream_controller import ControllerSettings, StreamController
-from penstock.mnode.coordinator.worker_groups import GroupSettings
-from penstock.planner.task_plans.stream_plan import Company
+from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.protocol.deployment import TaskSettings
 from penstock.tasks.worker.spark_runtime import SparkRuntime
 from penstock.tasks.worker.worker_process import WorkerSpec
@@ -59,18 +62,18 @@ class Engine:
             heartbeat_interval_s=0.1, apart_nice=7,
         )
         self.controller = StreamController(
-            DataPaths(root), SystemClock(), settings, CommitRecords(DataPaths(root), OsFs()), runtime,
-            self.service.address, SECRET, lambda stream_id, versions: None, build_fakes,
-        )  # fmt: skip
+            SystemClock(), settings, CommitRecords(DataPaths(root), OsFs()), runtime,
+            WorkerLaunch(root, self.service.address, SECRET, build_fakes), EngineHooks())
 
     def start(
-        self, stream_id: int, company: Company = Company.ANY, snode_ids: tuple[int, ...] = (), **more: Any
+        self, stream_id: int, isolation_class: IsolationClass = IsolationClass.ANY, snode_ids: tuple[int, ...] = (),
+        **more: Any,
     ) -> None:
         self.controller.start(
             RunningStream(
                 stream_id=stream_id,
                 name=f"s{stream_id}",
-                plan=PLAN.shipped(company),
+                plan=PLAN.shipped(isolation_class),
                 graph=fake_graph(snode_ids),
                 start_versions=(0, 0),
                 keeper=FakeKeeper(stream_id, self.attempts),
@@ -151,7 +154,7 @@ def test_processes_of_workers_end_when_the_controller_closes(engine: Engine) -> 
 def test_users_functions_run_at_a_lower_priority_that_ends_with_their_group(engine: Engine) -> None:
     """All threads of their workers have it, and no worker that comes later."""
     own = psutil.Process().nice()
-    engine.start(1, company=Company.USER_CODE)
+    engine.start(1, isolation_class=IsolationClass.USER_CODE)
     engine.results.wait_rows(1, 200)
     for pid in engine.controller.worker_pids()["db-1.1"].values():
         assert {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(pid).threads()} == {own + 7}
@@ -185,7 +188,7 @@ sys.path[:0] = [{tests!r}, {here!r}]
 import threading
 from pathlib import Path
 from penstock.common.config import CONF_DIRECTORY, load_config
-from penstock.planner.task_plans.stream_plan import Company
+from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.worker.spark_runtime import SparkRuntime
 from kits.engines import runtime_fakes
 import test_spark_runtime

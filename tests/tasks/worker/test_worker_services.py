@@ -22,8 +22,8 @@ from penstock.common.clock import ManualClock, SystemClock
 from penstock.common.errors import InternalError, NotFoundError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerDoor
 from penstock.mnode.coordinator import worker_connections
-from penstock.mnode.coordinator.worker_connections import WorkerConnection, WorkerDoor
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks

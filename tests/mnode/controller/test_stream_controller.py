@@ -28,14 +28,17 @@ from penstock.common.fs import OsFs
 from penstock.common.memory import Memory
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog_records import PauseCause
+from penstock.mnode.controller.controller_settings import ControllerSettings
+from penstock.mnode.controller.engine_hooks import EngineHooks
+from penstock.mnode.controller.group_runtime import WorkerLaunch
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
 from penstock.mnode.coordinator.commit_records import CommitRecords
 from penstock.mnode.coordinator.executor_keeper import Scale
+from penstock.mnode.coordinator.group_events import GroupSettings
 from penstock.mnode.coordinator.running_stream import RunningStream
-from penstock.mnode.coordinator.stream_controller import ControllerSettings, StreamController
 from penstock.mnode.coordinator.stream_status import MemoryInfo, WorkerInfo
-from penstock.mnode.coordinator.worker_groups import GroupSettings
-from penstock.planner.task_plans.stream_plan import Company
+from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
@@ -77,29 +80,28 @@ class Engine:
             **self.limits,  # type: ignore[arg-type]
         )
         return StreamController(
-            DataPaths(self.root),
             SystemClock(),
             settings,
             CommitRecords(DataPaths(self.root), OsFs()),
             self.runtime,
-            self.service.address,
-            SECRET,
-            lambda stream_id, versions: self.pins.append((stream_id, dict(versions))),
-            self.build,
-            on_pause=lambda stream_id, cause: self.paused.append((stream_id, cause)),
-            measure=self.measure,
-            end_queries=self.end_queries,
+            WorkerLaunch(self.root, self.service.address, SECRET, self.build),
+            EngineHooks(
+                on_checkpoint=lambda stream_id, versions: self.pins.append((stream_id, dict(versions))),
+                on_pause=lambda stream_id, cause: self.paused.append((stream_id, cause)),
+                measure=self.measure,
+                end_queries=self.end_queries,
+            ),
         )
 
     def stream(
-        self, stream_id: int, plan: FakePlan, company: Company = Company.ANY, snode_ids: tuple[int, ...] = (),
-        **more: Any,
+        self, stream_id: int, plan: FakePlan, isolation_class: IsolationClass = IsolationClass.ANY,
+        snode_ids: tuple[int, ...] = (), **more: Any,
     ) -> RunningStream:
         arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20)} | more
         return RunningStream(
             stream_id=stream_id,
             name=f"s{stream_id}",
-            plan=plan.shipped(company),
+            plan=plan.shipped(isolation_class),
             graph=fake_graph(snode_ids),
             start_versions=(0, 0),
             keeper=FakeKeeper(stream_id, self.attempts),
@@ -183,10 +185,11 @@ def test_rates_that_change_while_an_attempt_is_prepared_hold(tmp_path: Path) -> 
 def test_streams_kept_apart_get_workers_of_a_lower_priority(tmp_path: Path) -> None:
     """A stream that may harm others shares with its like only, where apartNice says how low the priority is."""
     engine = Engine(tmp_path, apart_nice=7)
-    companies = (Company.ANY, Company.USER_CODE, Company.ANY, Company.OPEN_GROUPS, Company.USER_CODE)
+    classes = (IsolationClass.ANY, IsolationClass.USER_CODE, IsolationClass.ANY, IsolationClass.OPEN_GROUPS,
+               IsolationClass.USER_CODE)
     try:
-        for stream_id, company in enumerate(companies, 1):
-            engine.controller.start(engine.stream(stream_id, FakePlan(4, 5), company=company))
+        for stream_id, isolation_class in enumerate(classes, 1):
+            engine.controller.start(engine.stream(stream_id, FakePlan(4, 5), isolation_class=isolation_class))
             engine.results.wait_rows(stream_id, 40)
         groups = {stream_id: report.group for stream_id, report in engine.controller.stream_states().items()}
         assert groups == {1: "db-1.1", 2: "db-2.1", 3: "db-1.1", 4: "db-3.1", 5: "db-2.1"}

@@ -13,10 +13,10 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.mnode.controller.stream_attempts import newest_or_recovered
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.coordinator.running_stream import RunningStream
-from penstock.mnode.coordinator.stream_controller import StreamEvent, newest_or_recovered
-from penstock.mnode.coordinator.stream_status import MemoryInfo, StreamStatus, WorkerInfo
+from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
 from penstock.mnode.ddl.connections import tell_contacts
 from penstock.mnode.write.result_store import ResultStore
@@ -76,7 +76,7 @@ class LocalController:
         self._environment = LocalEnvironment(
             clock, fs, paths, results.read, results.write_results, self._hear, consumers)
         self._entries: dict[int, _Entry] = {}
-        self._events: list[StreamEvent] = []
+        self._events: list[EventInfo] = []
 
     # --- what statements ask for ---------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class LocalController:
             self._clock.now_ms(), entry.attempt, max(0, entry.attempt - 1), group="local", damaged=dict(entry.damaged))
             for stream_id, entry in self._entries.items()}
 
-    def events(self) -> list[StreamEvent]:
+    def events(self) -> list[EventInfo]:
         return list(self._events)
 
     def workers(self) -> list[WorkerInfo]:
@@ -225,7 +225,7 @@ class LocalController:
             entry.checkpoint_id = max([*ids, entry.checkpoint_id, stream.last_checkpoint_id])
             used = None if record is None else record.checkpoint_id
             for checkpoint_id, why in self._records.passed_over(stream.stream_id, used, entry.damaged).items():
-                self._events.append(StreamEvent(
+                self._events.append(EventInfo(
                     self._clock.now_ms(), stream.stream_id,
                     f"checkpoint {checkpoint_id} is damaged and passed over: {why}"))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from penstock.mnode.coordinator.worker_connections import WorkerDoor
+from penstock.mnode.controller.worker_connections import WorkerDoor
 from penstock.tasks.protocol.control import MnodeMessage, WorkerMessage
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ OnMessage = Callable[[WorkerLine, WorkerMessage], None]
 OnLost = Callable[[WorkerLine, str], None]
 
 
-class Surroundings(Protocol):
+class RuntimeEnvironment(Protocol):
     """How work is done beside the caller's own. `threaded`: whether upkeep may have threads of its own."""
 
     threaded: bool

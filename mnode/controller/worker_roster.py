@@ -1,0 +1,84 @@
+"""The workers that have joined, by group and place: how each is reached, and when it was heard last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from penstock.common.clock import Clock
+from penstock.mnode.controller.mailbox import Mailbox
+from penstock.mnode.controller.runtime_environment import WorkerLine
+from penstock.tasks.protocol import control
+
+SILENCE_CHECK_S = 0.5
+
+
+@dataclass(slots=True)
+class JoinedWorker:
+    """A worker that has said Hello. `heard_at`: monotonic seconds."""
+
+    connection: WorkerLine
+    heard_at: float
+
+
+class WorkerRoster:
+    """All workers that are there. `timeout_s`: how long one may be silent."""
+
+    def __init__(self, clock: Clock, mailbox: Mailbox, timeout_s: float) -> None:
+        self._clock = clock
+        self._mailbox = mailbox
+        self._timeout_s = timeout_s
+        self._groups: dict[str, dict[int, JoinedWorker]] = {}
+        self._checked_at = clock.monotonic()
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def __iter__(self) -> Iterator[tuple[str, int, JoinedWorker]]:
+        """Yields group, place in it, and worker."""
+        for group, workers in self._groups.items():
+            for index, worker in workers.items():
+                yield group, index, worker
+
+    def group(self, name: str) -> dict[int, JoinedWorker]:
+        """Returns the workers of a group by their places."""
+        return self._groups.get(name, {})
+
+    def pids(self) -> dict[str, dict[int, int]]:
+        """Returns the process ids of the workers by group and place."""
+        return {group: {index: worker.connection.pid for index, worker in workers.items()}
+                for group, workers in self._groups.items()}
+
+    def join(self, connection: WorkerLine) -> None:
+        workers = self._groups.setdefault(connection.group, {})
+        workers[connection.index] = JoinedWorker(connection, self._clock.monotonic())
+
+    def of(self, connection: WorkerLine) -> JoinedWorker | None:
+        """Returns the worker at the other end of a connection; None if it isn't there any more, or another is."""
+        worker = self.group(connection.group).get(connection.index)
+        return worker if worker is not None and worker.connection is connection else None
+
+    def send(self, group: str, message: control.MnodeMessage) -> None:
+        """Sends a message to all workers of a group."""
+        for worker in self.group(group).values():
+            worker.connection.send(message)
+
+    def end(self, group: str) -> None:
+        """Closes the connections of a group's workers, and has their processes killed."""
+        for worker in self._groups.pop(group, {}).values():
+            worker.connection.close()
+            self._mailbox.helper(worker.connection.kill)
+
+    def next_check(self) -> float | None:
+        """Returns when (monotonic seconds) `check_silence` is due; None: there is nobody to look after."""
+        return self._checked_at + SILENCE_CHECK_S if self._groups else None
+
+    def check_silence(self, lost: Callable[[str, int, str], None]) -> None:
+        """Tells of each worker that has been silent for too long: group, place, what happened."""
+        now = self._clock.monotonic()
+        if now < self._checked_at + SILENCE_CHECK_S:
+            return
+        self._checked_at = now
+        for group, index, worker in list(self):
+            if now - worker.heard_at > self._timeout_s and self.of(worker.connection) is worker:
+                lost(group, index, f"no heartbeat for {self._timeout_s:g} s")
