@@ -69,9 +69,9 @@ class Sandbox:
         """Lets the streams work until they rest, and puts new versions of streams in place that have caught up."""
         if self._controller is not None:
             self._controller.run()
-            self.engine.replacements.poll()
+            self.engine.parts.replacements.poll()
             self._controller.run()
-            self.engine.backups.poll()
+            self.engine.parts.backups.poll()
 
     def advance(self, seconds: float) -> None:
         """Lets time pass."""

@@ -62,7 +62,7 @@ def read_copy(fs: Fs, paths: DataPaths, name: CopyName) -> list[Entry]:
     return [Entry(**row) for row in columns.to_pylist()]
 
 
-class CatalogKeeper:
+class CopyKeeper:
     """Writes copies and descriptions after changes, in the background; `refresh` does it at once. Thread-safe."""
 
     def __init__(self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float) -> None:

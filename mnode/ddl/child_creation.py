@@ -16,7 +16,7 @@ from penstock.sql.schema import ChildTable, Table, TagValue, can_name_child
 _NOBODY: tuple[int, None] = (0, None)
 
 
-class Children:
+class ChildCreator:
     """Creates child tables; safe for many threads, and fast for those that exist."""
 
     def __init__(

@@ -14,18 +14,12 @@ from typing import Literal
 
 from penstock.common.clock import Clock
 from penstock.common.connection import Connection, OpenedConnection, checked_kind, checked_options, opened
-from penstock.common.errors import (
-    AlreadyExistsError,
-    ConnectionFailedError,
-    InUseError,
-    NotFoundError,
-    PenstockError,
-)
+from penstock.common.errors import AlreadyExistsError, ConnectionFailedError, InUseError, NotFoundError, PenstockError
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import ConnectionRecord
-from penstock.mnode.ddl.table_statements import check_name
+from penstock.mnode.ddl.name_rules import check_name
 from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.sql.types import DOUBLE, DataType, Kind
 from penstock.tasks.protocol.messages import ConnectionHealth, TaskStatus

@@ -11,7 +11,7 @@ from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStatem
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.ddl.table_statements import check_name
+from penstock.mnode.ddl.name_rules import check_name
 from penstock.planner.functions.table import lookup
 from penstock.sql.schema import UserFunction
 from penstock.sql.tree.statements import CreateFunction, DropFunction

@@ -13,7 +13,7 @@ from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import UserRecord
 from penstock.mnode.catalog.name_lookup import NO_DATABASE, require_table, require_user_database
-from penstock.mnode.ddl.table_statements import check_name
+from penstock.mnode.ddl.name_rules import check_name
 from penstock.sql.rights import GrantObject, Right, Rights
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import (

@@ -1,4 +1,4 @@
-"""A gate that many pass at the same time, and that one can close: then it waits until nobody is inside any more."""
+"""A lock that many hold at the same time, or one alone: that one waits until nobody else holds it any more."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Gate:
-    """Open at first. Whoever is inside must not pass it again, nor close it."""
+class SharedLock:
+    """Free at first. Whoever holds it must not ask for it again, in either way."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._inside = 0
-        self._closed = False
+        self._holders = 0
+        self._alone = False
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Waits while the gate is closed; it isn't while the block runs."""
+    def shared(self) -> Iterator[None]:
+        """Waits while one holds it alone; none does while the block runs."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._closed)
-            self._inside += 1
+            self._changed.wait_for(lambda: not self._alone)
+            self._holders += 1
         try:
             yield
         finally:
             with self._changed:
-                self._inside -= 1
+                self._holders -= 1
                 self._changed.notify_all()
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Lets nobody in any more and waits until all have left; then the block runs, alone."""
+    def exclusive(self) -> Iterator[None]:
+        """Lets nobody have it any more and waits until all have let go; then the block runs, alone."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._closed)
-            self._closed = True
-            self._changed.wait_for(lambda: self._inside == 0)
+            self._changed.wait_for(lambda: not self._alone)
+            self._alone = True
+            self._changed.wait_for(lambda: self._holders == 0)
         try:
             yield
         finally:
             with self._changed:
-                self._closed = False
+                self._alone = False
                 self._changed.notify_all()

@@ -20,7 +20,7 @@ from penstock.common.logging import logger
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import behind, orphans
 from penstock.mnode.catalog.catalog_records import Unfinished
-from penstock.mnode.dnode.shared_lock import Gate
+from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.sql.schema import Database, Table
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.read.snapshot import Snapshot
@@ -47,7 +47,7 @@ class Storage:
         self._catalog = catalog
         self._config = config
         self._lock = threading.Lock()
-        self._placement = Gate()
+        self._placement = SharedLock()
         self._broken: dict[int, PenstockError] = {}
         #: folders with rows or state that nothing in the catalog leads to, as of the start
         self.orphans: tuple[Path, ...] = ()
@@ -199,11 +199,11 @@ class Storage:
 
     def looking(self) -> AbstractContextManager[None]:
         """Keeps tables where they are while snapshots of several vnodes are taken."""
-        return self._placement.passing()
+        return self._placement.shared()
 
     def moving(self) -> AbstractContextManager[None]:
         """Keeps away those who are `looking` while tables change their vnodes."""
-        return self._placement.closed()
+        return self._placement.exclusive()
 
     def discard(self, vgroup_ids: Sequence[int]) -> None:
         """Removes vnodes that the catalog has noted as to be removed."""

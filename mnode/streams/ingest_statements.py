@@ -28,7 +28,8 @@ from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeepe
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.coordinator.task_settings import task_settings
 from penstock.mnode.ddl.connections import Connections, problem_text
-from penstock.mnode.ddl.table_statements import Ddl, check_name
+from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.dnode.task_states import TaskStates
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.result_store import ResultStore
@@ -137,7 +138,7 @@ class Ingests:
         kind = self._connections.find(statement.connection).kind
         return plan_ingest(statement, kind, tasks, self._catalog, session)
 
-    def create(self, statement: CreateIngest, session: Session, ddl: Ddl) -> Result:
+    def create(self, statement: CreateIngest, session: Session, tables: TableStatements) -> Result:
         """Creates an ingest and returns at once; its tasks start in the background."""
         if self._catalog.ingests.named(statement.name) is not None:
             if statement.if_not_exists:
@@ -147,12 +148,13 @@ class Ingests:
         if plan.dlq is not None and not plan.dlq.target_uid:
             # Others may share it, so it stays if this one cannot be created.
             database = require_database(plan.dlq.database, self._catalog)
-            ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
+            tables.create_table_of(
+                database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
         record = self._catalog.ingests.create(IngestRecord(
             0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,
             statement.connection, session.now_ms, plan.tasks,
             None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
-        ddl.schema_changed()
+        tables.schema_changed()
         self.begin(record)
         return Result()
 

@@ -66,8 +66,10 @@ from penstock.mnode.coordinator.task_settings import (
     stream_defaults,
     task_settings,
 )
+from penstock.mnode.ddl.column_rules import check_columns
 from penstock.mnode.ddl.connections import Connections
-from penstock.mnode.ddl.table_statements import Ddl, check_columns, check_name
+from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.dnode.stream_cuts import READER_PIN_PREFIX
 from penstock.mnode.dnode.task_states import TaskStates
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
@@ -243,7 +245,7 @@ class Streams:
                 f"{MAX_HISTORY_WINDOWS} are filled",
                 hint=f"take longer windows, or bound the primary timestamp {plan.source.time_column} in WHERE")
 
-    def create(self, statement: CreateStream, session: Session, ddl: Ddl) -> Result:
+    def create(self, statement: CreateStream, session: Session, ddl: TableStatements) -> Result:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
@@ -269,7 +271,8 @@ class Streams:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
-        self, statement: CreateStream, session: Session, ddl: Ddl, wanted: StoredPlan, replaced: StreamRecord | None
+        self, statement: CreateStream, session: Session, ddl: TableStatements, wanted: StoredPlan,
+        replaced: StreamRecord | None,
     ) -> Result:
         plan = wanted.plan
         target_uid = plan.sink.target_uid

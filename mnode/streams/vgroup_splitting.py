@@ -26,7 +26,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import Regrouping, StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database, require_user_database
 from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, commit_record
-from penstock.mnode.dnode.shared_lock import Gate
+from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_statements import Streams
@@ -61,12 +61,12 @@ class Splitting:
         paths: DataPaths,
         fs: Fs,
         clock: Clock,
-        gate: Gate,
+        writing: SharedLock,
         lock: AbstractContextManager[object],
         tell: Callable[[str], None],
     ) -> None:
-        """`gate`: statements that write pass it. `lock`: changes of the catalog take turns by it. `tell`: says how far
-        the statement is.
+        """`writing`: shared by statements that write. `lock`: changes of the catalog take turns by it. `tell`: says how
+        far the statement is.
         """
         self._catalog = catalog
         self._storage = storage
@@ -77,7 +77,7 @@ class Splitting:
         self._paths = paths
         self._fs = fs
         self._clock = clock
-        self._gate = gate
+        self._writing = writing
         self._lock = lock
         self._tell = tell
         self._closing = threading.Event()
@@ -133,7 +133,7 @@ class Splitting:
         written = self._storage.acknowledged(database.vgroup_ids)
         for stream in reading:
             self._await_read(stream, written)
-        with self._gate.closed():
+        with self._writing.exclusive():
             database, cut = wanted()
             if len(cut.shares) > len(database.vgroup_ids):
                 self._regroup(database, cut)

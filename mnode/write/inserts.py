@@ -28,7 +28,7 @@ from penstock.mnode.catalog.name_lookup import (
     require_table,
     table_missing,
 )
-from penstock.mnode.ddl.child_creation import Children, check_child_name
+from penstock.mnode.ddl.child_creation import ChildCreator, check_child_name
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.arrow_rows import read_parquet, slices
@@ -51,7 +51,7 @@ _OUT_OF_RANGE = 0x060B
 _BAD_COLUMNS = 0x263F
 
 _Coming = dict[tuple[str, str], tuple[Table, dict[str, tuple[TagValue, ...]]]]
-"""Children that an INSERT creates, by database and name: super table, and tag values by the child's name."""
+"""Child tables that an INSERT creates, by database and name: super table, and tag values by the child's name."""
 
 _Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -80,7 +80,7 @@ class Inserts:
     """Executes INSERT; safe for many threads."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner,
+        self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock, run_query: QueryRunner,
         pool: Executor,
     ) -> None:
         """`pool` runs the parts of one statement that go to different vnodes."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.ddl.child_creation import Children
+from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.write.row_placement import ranks_of
 from penstock.sql.schema import Table, TagValue
 from penstock.tasks.protocol.messages import ResultChild
@@ -23,7 +23,7 @@ class ResultChildren:
     hold for places that were `learn`ed since a child table was last dropped or moved.
     """
 
-    def __init__(self, target: Table, wanted: Sequence[ResultChild], catalog: Catalog, children: Children) -> None:
+    def __init__(self, target: Table, wanted: Sequence[ResultChild], catalog: Catalog, children: ChildCreator) -> None:
         """`wanted` grows; places in it stay."""
         self.target_uid = target.uid
         self.wanted = wanted

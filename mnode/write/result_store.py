@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.common.errors import NotFoundError, StaleAttemptError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
-from penstock.mnode.ddl.child_creation import Children
+from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
 from penstock.mnode.write.result_children import Places, ResultChildren
 from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
@@ -34,7 +34,7 @@ _Index = Places
 class ResultStore:
     """Performs result writes of all streams; safe for many threads, and cheap for child tables that exist."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, children: Children, pool: Executor) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, children: ChildCreator, pool: Executor) -> None:
         """`pool` runs the parts of one write that go to different vnodes."""
         self._catalog = catalog
         self._storage = storage

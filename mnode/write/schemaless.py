@@ -22,8 +22,11 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
+from penstock.mnode.ddl.alter_table import TableAlterations
 from penstock.mnode.ddl.child_creation import check_child_name
-from penstock.mnode.ddl.table_statements import MAX_LENGTH, VARIABLE, Ddl, check_columns, check_name
+from penstock.mnode.ddl.column_rules import MAX_LENGTH, VARIABLE, check_columns
+from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.write.inserts import Inserts, Rows
 from penstock.sql.rows.line_protocol import FieldColumn, Ints, Points, parse_lines
 from penstock.sql.rows.line_scanner import Series
@@ -87,7 +90,8 @@ class Schemaless:
     def __init__(
         self,
         catalog: Catalog,
-        ddl: Ddl,
+        tables: TableStatements,
+        alterations: TableAlterations,
         ddl_lock: AbstractContextManager[object],
         inserts: Inserts,
         clock: Clock,
@@ -95,7 +99,8 @@ class Schemaless:
     ) -> None:
         """`ddl_lock` is held while schemas are read and changed, as by every statement that changes them."""
         self._catalog = catalog
-        self._ddl = ddl
+        self._table_statements = tables
+        self._alterations = alterations
         self._ddl_lock = ddl_lock
         self._inserts = inserts
         self._clock = clock
@@ -214,7 +219,7 @@ class Schemaless:
         table = self._catalog.table(database.name, family.name)
         if table is not None:
             columns, tags = _needs(table, family) or ((), ())
-            self._ddl.extended(table, columns, tags)
+            self._alterations.extended(table, columns, tags)
             return family, table, columns, tags
         time = Column(TIME_COLUMN, DataType(Kind.TIMESTAMP, precision=database.precision), TIME_COLUMN)
         columns = (time, *(_new(name, kind, "column") for name, (kind, _) in family.fields.items()))
@@ -233,8 +238,8 @@ class Schemaless:
         tags: tuple[Column, ...],
     ) -> Table:
         if table is None:
-            return self._ddl.create_table_of(database, family.name, columns, tags, super_table=True)
-        return self._ddl.extend_table(table, columns, tags) if columns or tags else table
+            return self._table_statements.create_table_of(database, family.name, columns, tags, super_table=True)
+        return self._alterations.extend_table(table, columns, tags) if columns or tags else table
 
     # --- rows ----------------------------------------------------------------------------------------------------
 

@@ -305,11 +305,11 @@ class Connection:
         try:
             if name is None:
                 raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
-            first, last, hold = engine.cuts.hold(name, since)
+            first, last, hold = engine.parts.cuts.hold(name, since)
         except errors.PenstockError as error:
             raise _translated(error) from error
         return TimeWindow(first, last, lambda cut: self.time_window(name, since=cut),
-                          lambda: engine.cuts.release(name, hold))
+                          lambda: engine.parts.cuts.release(name, hold))
 
     def cancel(self) -> None:
         """Ends what the connection's statements compute, which raise `CancelledError`; any thread may call it.

@@ -39,7 +39,7 @@ def test_everything_that_is_written_is_its_owners(tmp_path: Path) -> None:
     with open_sandbox(data, checkpointBackupDir=str(backups), checkpointBackupInterval="1s") as sandbox:
         sandbox.execute("INSERT INTO d.t0 VALUES (1700000300000, 1, 'y')")
         sandbox.checkpoint()
-        sandbox.engine.backups.poll()
+        sandbox.engine.parts.backups.poll()
     assert main(["dump", str(dump), "-d", str(data), "--no-progress"]) == 0
     assert list(backups.rglob("*"))
     for root in (data, backups, dump):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,9 +33,11 @@ from penstock.mnode.access import logins as logins_module
 from penstock.mnode.access.login_throttle import LoginGate
 from penstock.mnode.access.logins import Logins, check_host, is_loopback
 from penstock.mnode.access.roles import OWNER, Identity
+from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import UserRecord
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.rights import Role
+from penstock.sql.tree.statements import CreateUser, Statement
 
 LIFETIME_S = 600.0
 
@@ -290,13 +293,14 @@ def test_passwords_are_nowhere_to_be_seen(tmp_path: Path) -> None:
     assert password not in repr(parse_one(text)) + repr(parse_one(f"ALTER USER ada PASS '{password}'"))
     db = Embedded(tmp_path / "data", {"logLevel": "debug"})
     seen: list[str] = []
-    create = db.engine._users.create
+    execute = db.engine._dispatch.execute
 
-    def watch(*arguments: object) -> object:
-        seen.extend(row[0] for row in db.run("SELECT sql FROM performance_schema.perf_queries"))
-        return create(*arguments)  # type: ignore[arg-type]
+    def watch(statement: Statement, *rest: Any) -> Result:
+        if isinstance(statement, CreateUser):
+            seen.extend(row[0] for row in db.run("SELECT sql FROM performance_schema.perf_queries"))
+        return execute(statement, *rest)
 
-    db.engine._users.create = watch  # type: ignore[method-assign, assignment]
+    db.engine._dispatch.execute = watch  # type: ignore[method-assign]
     db.execute(text)
     token = db.engine.logins.login("ada", password).text
     for wrong in (f"{password}!", "nonsense"):

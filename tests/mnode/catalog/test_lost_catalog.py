@@ -217,7 +217,7 @@ def test_copies_follow_the_catalog_and_are_few(tmp_path: Path) -> None:
         for number in range(12):
             sandbox.execute(f"CREATE DATABASE d{number} VGROUPS 1")
             sandbox.clock.advance(400)
-            sandbox.engine.catalog_keeper.refresh()
+            sandbox.engine.parts.catalog_keeper.refresh()
             (newest, *_) = found = copies(OsFs(), paths)
             assert newest.generation == sandbox.engine.catalog.generation
             assert len(found) <= 5

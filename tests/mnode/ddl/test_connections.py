@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -29,13 +30,14 @@ from penstock.common.errors import (
     SecretMissingError,
     SqlSyntaxError,
 )
+from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import AskedStream, StreamRecord, StreamUses, TableRead
 from penstock.mnode.ddl import connections as connections_module
 from penstock.mnode.ddl.connections import Connections
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.tree.expression_nodes import quote_string
-from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
+from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, Statement, TestConnection
 from penstock.tasks.protocol.messages import ConnectionHealth
 from penstock.tasks.protocol.wire import decode, encode
 
@@ -331,7 +333,7 @@ def test_testing_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         answer.wait(60)
         return "at last"
 
-    monkeypatch.setattr("penstock.mnode.engine.probe", slow)
+    monkeypatch.setattr("penstock.mnode.engine_parts.probe", slow)
     engine = Embedded(tmp_path)
     try:
         engine.run("CREATE CONNECTION slow TYPE files WITH (url='memory://a')")
@@ -408,14 +410,15 @@ def test_secrets_are_found_nowhere(
         raise LoginRefusedError(connection.hidden(f"no user has {connection.options['password']}, said {connection!r}"))
 
     seen: list[object] = []
-    with patch.dict(os.environ, {"TEST_SECRET": secret}), patch.object(engine.engine.connections, "_probe", telling):
+    connections = engine.engine.parts.connections
+    with patch.dict(os.environ, {"TEST_SECRET": secret}), patch.object(connections, "_probe", telling):
         engine.run(f"CREATE CONNECTION c TYPE postgres WITH (host='h', database='d', username='u', "
                    f"password={quote_string(reference)})")
         [(_, state, _, detail)] = engine.run("TEST CONNECTION c")
         assert (state, "no user has ***" in detail) == ("FAILED", True)
-        connection = engine.engine.connections.open("c")
+        connection = engine.engine.parts.connections.open("c")
         seen += [detail, connection, str(connection), [connection], engine.run("SHOW CONNECTIONS"),
-                 engine.engine.connections.infos(), engine.engine.catalog.connections.all()]
+                 engine.engine.parts.connections.infos(), engine.engine.catalog.connections.all()]
         assert decode(encode(connection), (OpenedConnection,)) == connection
     engine.run("DROP CONNECTION c")
     for text in (
@@ -438,14 +441,18 @@ def test_a_statement_that_runs_is_listed_without_its_options(engine: Embedded) -
     """Others see that a connection is made, not what was written by mistake."""
     listed: list[str] = []
 
-    def look(statement: CreateConnection) -> None:
-        listed.extend(row[0] for row in engine.run("SELECT sql FROM performance_schema.perf_queries"))
-        raise NotFoundError("enough")
+    execute = engine.engine._dispatch.execute
 
-    with patch.object(engine.engine.connections, "create", look), pytest.raises(NotFoundError):
-        engine.run("CREATE CONNECTION c TYPE mqtt WITH (url='mqtt://h', password='¤')")
-    with patch.object(engine.engine.connections, "alter", look), pytest.raises(NotFoundError):
-        engine.run("ALTER CONNECTION c SET (password='¤')")
+    def look(statement: Statement, *rest: Any) -> Result:
+        if isinstance(statement, CreateConnection | AlterConnection):
+            listed.extend(row[0] for row in engine.run("SELECT sql FROM performance_schema.perf_queries"))
+            raise NotFoundError("enough")
+        return execute(statement, *rest)
+
+    for text in ("CREATE CONNECTION c TYPE mqtt WITH (url='mqtt://h', password='¤')",
+                 "ALTER CONNECTION c SET (password='¤')"):
+        with patch.object(engine.engine._dispatch, "execute", look), pytest.raises(NotFoundError):
+            engine.run(text)
     assert {text for text in listed if "CONNECTION" in text} == {"CREATE CONNECTION c TYPE mqtt", "ALTER CONNECTION c"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from kits.engines.embedded import Embedded
 
 from penstock.common.errors import InvalidStatementError, PenstockError
-from penstock.mnode.ddl.table_statements import check_columns
+from penstock.mnode.ddl.column_rules import check_columns
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind, timestamp
 from penstock.wal.log import LogFiles

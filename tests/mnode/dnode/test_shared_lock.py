@@ -1,4 +1,4 @@
-"""The gate that statements pass and that one of them may close."""
+"""The lock that statements share and that one of them may hold alone."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import threading
 import pytest
 from kits.basics.waiting import wait_until
 
-from penstock.mnode.dnode.shared_lock import Gate
+from penstock.mnode.dnode.shared_lock import SharedLock
 
 
-def test_a_closed_gate_has_nobody_inside_and_lets_nobody_in() -> None:
-    """Who closes it waits for those inside; who comes then waits until it is open again."""
-    gate, leave, reopen = Gate(), threading.Event(), threading.Event()
+def test_who_holds_it_alone_waits_for_the_others_and_they_for_him() -> None:
+    """Who wants it alone waits for those who hold it; who comes then waits until it is free again."""
+    lock, leave, reopen = SharedLock(), threading.Event(), threading.Event()
     told: list[str] = []
 
     def pass_first() -> None:
-        with gate.passing():
+        with lock.shared():
             told.append("inside")
             leave.wait(30)
         told.append("left")
 
     def close() -> None:
-        with gate.closed():
+        with lock.exclusive():
             told.append("closed")
             reopen.wait(30)
             told.append("open")
 
     def pass_later() -> None:
-        with gate.passing():
+        with lock.shared():
             told.append("inside later")
 
     threads = [threading.Thread(target=each) for each in (pass_first, close, pass_later)]
     threads[0].start()
     wait_until(lambda: told == ["inside"])
     threads[1].start()
-    wait_until(lambda: gate._closed)
+    wait_until(lambda: lock._alone)
     threads[2].start()
     assert told == ["inside"]
     leave.set()
@@ -48,13 +48,13 @@ def test_a_closed_gate_has_nobody_inside_and_lets_nobody_in() -> None:
     assert told[3:] == ["open", "inside later"]
 
 
-def test_a_gate_opens_again_when_what_closed_it_fails() -> None:
+def test_a_lock_is_free_again_when_what_held_it_fails() -> None:
     """An error inside leaves nobody waiting."""
-    gate = Gate()
-    for way in (gate.closed, gate.passing):
+    lock = SharedLock()
+    for way in (lock.exclusive, lock.shared):
         with pytest.raises(ValueError, match="within"), way():
             raise ValueError("within")
-    with gate.closed():
-        assert gate._inside == 0
-    with gate.passing():
-        assert gate._inside == 1
+    with lock.exclusive():
+        assert lock._holders == 0
+    with lock.shared():
+        assert lock._holders == 1

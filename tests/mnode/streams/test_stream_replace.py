@@ -78,7 +78,7 @@ def test_the_new_version_works_beside_the_old_and_takes_its_place_in_one_step() 
             assert now(bed, "SELECT ts, n, tbname FROM d.o ORDER BY ts, tbname") == old
             for stream in bed.streams.local_streams().values():
                 stream.step()
-            bed.engine.replacements.poll()
+            bed.engine.parts.replacements.poll()
         assert equals(bed, NEW)
         insert(bed, 41, 3, 77)
         assert equals(bed, NEW)

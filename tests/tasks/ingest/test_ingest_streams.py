@@ -432,7 +432,7 @@ def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
         statement = parse_one(CREATE)
         assert isinstance(statement, CreateIngest)
         plan = plan_ingest(statement, "kafka", None, box.engine.catalog, Session("p", "UTC", 0))
-        connection = box.engine.connections.open("k")
+        connection = box.engine.parts.connections.open("k")
     clock = ManualClock()
     environment = _SlowEnvironment(
         clock, OsFs(), DataPaths(tmp_path), lambda _: pa.table({}), lambda _: None, lambda _: None, broker.consumer)

@@ -1,0 +1,86 @@
+"""What an engine stands on: a data directory, locked and checked, with its catalog and its vnodes open."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from penstock.common.access import check_access
+from penstock.common.clock import Clock
+from penstock.common.config import Config
+from penstock.common.descriptors import raise_limit, shortage
+from penstock.common.fs import Fs
+from penstock.common.logging import configure_file_logging, logger, stop_logging
+from penstock.common.paths import DataPaths
+from penstock.common.private import exposed
+from penstock.mnode.access.audit_log import Audit
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_check import require_catalog, require_current
+from penstock.mnode.catalog.directory_format import check_format, ensure_format
+from penstock.mnode.controller.runtime_environment import RuntimeEnvironment
+from penstock.mnode.dnode.shared_lock import SharedLock
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.query.activity import Activity
+from penstock.vnode.dnode import Dnode, lock_data_directory
+
+_log = logger(__name__)
+
+
+class DataDirectory:
+    """One data directory, open. A vnode that is damaged makes only the statements fail that need it."""
+
+    def __init__(
+        self, path: Path, config: Config, clock: Clock, fs: Fs, environment: RuntimeEnvironment, undo: ExitStack
+    ) -> None:
+        """Puts into `undo` what closes it. Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`."""
+        self.paths = DataPaths(path)
+        self.config = config
+        self.clock = clock
+        self.fs = fs
+        self.environment = environment
+        self.activity = Activity(clock, config.query_timeout)
+        #: one statement at a time changes schemas, streams, users and the like
+        self.ddl_lock = threading.RLock()
+        #: shared by what writes, or copies rows; held alone while tables change their vnodes
+        self.writing = SharedLock()
+        self._lock = lock_data_directory(self.paths)
+        undo.callback(self._lock.release)
+        check_access(self.paths.needed)
+        check_format(fs, self.paths)
+        require_catalog(self.paths)
+        self._log_handler = configure_file_logging(config, path)
+        undo.callback(stop_logging, self._log_handler)
+        problem = exposed(path)
+        if problem is not None:
+            _log.warning("%s", problem)
+        self.audit = Audit(path / config.log_dir, config, clock)
+        undo.callback(self.audit.close)
+        _reserve_descriptors(config)
+        self.catalog = Catalog(self.paths.catalog)
+        undo.callback(self.catalog.close)
+        require_current(self.paths, fs, self.catalog)
+        check_format(fs, self.paths, self.catalog)
+        ensure_format(fs, self.paths)
+        # What DuckDB has left there when the process was killed. Nothing else is kept in it.
+        shutil.rmtree(self.paths.spill, ignore_errors=True)
+        self.dnode = Dnode(self.paths, fs=fs, clock=clock)
+        undo.callback(self.dnode.close)
+        self.storage = Storage(self.dnode, self.catalog, config)
+        self.storage.open_all()
+
+    def abandon(self) -> None:
+        """Lets go of it as the death of the process would: nothing is flushed."""
+        self.catalog.close()
+        stop_logging(self._log_handler)
+        self._lock.release()
+
+
+def _reserve_descriptors(config: Config) -> None:
+    """Sees to it that clients can't take all descriptors of this process."""
+    ports = {config.http_port, config.metrics_port, config.ui_port} - {0}
+    # Flight may have twice as many for a moment.
+    problem = shortage(raise_limit(), config.connections_max * (len(ports) + 2))
+    if problem is not None:
+        _log.warning("%s", problem)

@@ -1,0 +1,123 @@
+"""CREATE, ALTER, DROP, USE, FLUSH and TRIM of databases: all rules of these statements, then the change.
+
+The catalog changes first, then the vnodes: what a crash in between leaves behind is put right when the engine starts
+(`Storage.open_all`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.common.clock import Clock
+from penstock.common.errors import AlreadyExistsError, InUseError, PenstockError
+from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.catalog.name_lookup import require_database, require_user_database
+from penstock.mnode.ddl.database_options import change_options, resolve_options
+from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.sql.time_bounds import oldest_allowed
+from penstock.sql.tree.statements import (
+    AlterDatabase,
+    CreateDatabase,
+    DropDatabase,
+    FlushDatabase,
+    TrimDatabase,
+    UseDatabase,
+)
+
+
+class DatabaseStatements:
+    """Executes the statements that change databases; one at a time per engine."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: Storage,
+        clock: Clock,
+        *,
+        drop_stream: Callable[[StreamRecord], None],
+        schema_changed: Callable[[], None],
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._clock = clock
+        self._drop_stream = drop_stream
+        self._schema_changed = schema_changed
+
+    def create(self, statement: CreateDatabase) -> Result:
+        check_name(statement.name, "database")
+        options = resolve_options(statement.options)
+        if self._catalog.database(statement.name) is not None:
+            if statement.if_not_exists:
+                return Result()
+            raise AlreadyExistsError(f"database {statement.name} already exists", code=0x0381)
+        database = self._catalog.schema.create_database(statement.name, options, self._clock.now_ms())
+        try:
+            self._storage.add_database(database)
+        except PenstockError:
+            self._catalog.schema.drop_database(database.name)
+            self._storage.drop_database(database)
+            raise
+        return Result()
+
+    def alter(self, statement: AlterDatabase) -> Result:
+        database = require_user_database(statement.name, self._catalog)
+        self._storage.alter_database(
+            self._catalog.schema.alter_database(database.name, change_options(database.options, statement.options)))
+        return Result()
+
+    def drop(self, statement: DropDatabase, session: SessionState) -> Result:
+        if statement.if_exists and self._catalog.database(statement.name) is None:
+            return Result()
+        database = require_user_database(statement.name, self._catalog)
+        streams = self._streams_inside(database.name)
+        self._refuse_if_ingested(database.name)
+        for stream in streams:
+            self._drop_stream(stream)
+        self._catalog.schema.drop_database(database.name)
+        self._storage.drop_database(database)
+        self._schema_changed()
+        if session.database == database.name:
+            session.database = None
+        return Result()
+
+    def _streams_inside(self, database: str) -> list[StreamRecord]:
+        """Returns the streams that have all of their tables in the database; raises InUseError for other users."""
+        inside = []
+        for stream in self._catalog.streams.all():
+            *sources, target = (self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid))
+            touched = {table.database for table in (*sources, target) if table is not None}
+            if database in touched:
+                if len(touched) > 1:
+                    is_source = any(table is not None and table.database == database for table in sources)
+                    raise InUseError(
+                        f"database {database} is used by stream {stream.name}, whose "
+                        f"{'target' if is_source else 'source'} is in another database",
+                        hint=f"DROP STREAM {stream.name} first")
+                inside.append(stream)
+        return inside
+
+    def _refuse_if_ingested(self, database: str) -> None:
+        for ingest in self._catalog.ingests.all():
+            target = self._catalog.table_by_uid(ingest.target_uid)
+            if (target is not None and target.database == database) or (ingest.dlq or ("",))[0] == database:
+                raise InUseError(f"database {database} is used by ingest {ingest.name}",
+                                 hint=f"DROP INGEST {ingest.name} first")
+
+    def use(self, statement: UseDatabase, session: SessionState) -> Result:
+        session.database = require_database(statement.name, self._catalog).name
+        return Result()
+
+    def flush(self, statement: FlushDatabase) -> Result:
+        self._storage.flush(require_user_database(statement.name, self._catalog))
+        return Result()
+
+    def trim(self, statement: TrimDatabase) -> Result:
+        """Deletes the rows that are older than KEEP."""
+        database = require_user_database(statement.name, self._catalog)
+        oldest = oldest_allowed(database, self._clock.now_ms())
+        for table in (*self._catalog.tables(database.name, "super"), *self._catalog.tables(database.name, "normal")):
+            self._storage.delete(database, table, None, -(2**63), oldest - 1)
+        return Result()

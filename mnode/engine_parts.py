@@ -1,0 +1,177 @@
+"""What an engine is made of, and of what each part is made, in order."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from penstock import __version__
+from penstock.common.memory import available_bytes
+from penstock.mnode.access.logins import Logins
+from penstock.mnode.catalog.catalog_copies import CopyKeeper
+from penstock.mnode.coordinator.backup_store import open_backup_store
+from penstock.mnode.coordinator.checkpoint_backups import Backups, backup_key
+from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds
+from penstock.mnode.data_directory import DataDirectory
+from penstock.mnode.ddl.alter_table import TableAlterations
+from penstock.mnode.ddl.child_creation import ChildCreator
+from penstock.mnode.ddl.connections import Connections
+from penstock.mnode.ddl.database_statements import DatabaseStatements
+from penstock.mnode.ddl.function_statements import Functions
+from penstock.mnode.ddl.snode_statements import SnodeStatements
+from penstock.mnode.ddl.table_statements import TableStatements
+from penstock.mnode.ddl.user_statements import Users
+from penstock.mnode.dnode.log_service import Logs
+from penstock.mnode.dnode.stream_cuts import Cuts
+from penstock.mnode.dnode.task_states import TaskStates
+from penstock.mnode.dnode.view_keeper import ViewKeeper
+from penstock.mnode.query.external_tables import OutsideTables
+from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.query.table_scans import Scans
+from penstock.mnode.show.explain_statements import Explainer
+from penstock.mnode.show.show_statements import Shower
+from penstock.mnode.show.system_tables import SystemTables
+from penstock.mnode.streams.dead_letter_replay import Replays
+from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_lifecycle import Lifecycle
+from penstock.mnode.streams.stream_replacement import Replacements
+from penstock.mnode.streams.stream_statements import Streams
+from penstock.mnode.streams.vgroup_splitting import Splitting
+from penstock.mnode.write.deletes import Deletes
+from penstock.mnode.write.inserts import Inserts
+from penstock.mnode.write.result_store import ResultStore
+from penstock.mnode.write.schemaless import Naming, Schemaless
+from penstock.mnode.write.time_marks import TimeMarks
+from penstock.tasks.external.connectors.probing import probe
+
+
+class EngineParts:
+    """All parts, wired; `start` sets them going. Each is made of those before it."""
+
+    def __init__(self, directory: DataDirectory, start_controller: Callable[[], Controller]) -> None:
+        """`start_controller` is called when the first stream must run."""
+        self.directory = directory
+        self._connect_stores()
+        self._connect_streams(start_controller)
+        self._connect_queries()
+        self._connect_statements()
+
+    def _connect_stores(self) -> None:
+        """What keeps something: copies, views, child tables, results, states, checkpoints."""
+        of = self.directory
+        config, pool = of.config, of.environment.pool
+        interval_s = min(1.0, config.view_refresh_interval)
+        self.views = ViewKeeper(of.catalog, of.paths, of.fs, of.clock, interval_s, config.part_grace)
+        self.catalog_keeper = CopyKeeper(of.catalog, of.paths, of.fs, of.clock, interval_s)
+        self.children = ChildCreator(of.catalog, of.storage, of.clock, self.views.children_changed)
+        self.results = ResultStore(of.catalog, of.storage, self.children, pool("penstock-results", 4))
+        self.logs = Logs(of.storage, of.paths, of.fs)
+        self.states = TaskStates(of.paths, of.fs, of.clock, config.state_map_size)
+        self.cuts = Cuts(of.catalog, of.storage)
+        self.records = CommitRecords(of.paths, of.fs, config.checkpoints_kept)
+        location = config.checkpoint_backup_dir
+        self.backups = Backups(
+            open_backup_store(location) if location else None, config.checkpoint_backup_interval, of.paths, of.fs,
+            self.records, of.clock, lambda stream_id, text: self.streams.tell(stream_id, text),
+            backup_key(config.checkpoint_backup_key, os.environ, _read_text))
+
+    def _connect_streams(self, start_controller: Callable[[], Controller]) -> None:
+        of = self.directory
+        self.connections = Connections(of.catalog, of.clock, os.environ, _read_text, probe)
+        self.streams = Streams(
+            of.catalog, of.storage, self.results, self.states, self.records, self.backups, of.paths, of.config,
+            of.clock, start_controller, self.connections)
+        self.ingests = Ingests(
+            of.catalog, of.storage, self.results, self.states, self.records, self.connections, of.paths, of.config,
+            of.clock, self.streams.controller, self.streams.running)
+        self.replacements = Replacements(
+            of.catalog, of.storage, self.results, self.streams, self.views, of.clock, of.ddl_lock,
+            of.config.part_grace)
+        self.lifecycle = Lifecycle(of.catalog, of.storage, self.records, self.streams, of.clock, of.ddl_lock)
+        self.splitting = Splitting(
+            of.catalog, of.storage, self.records, self.streams, self.ingests, self.results, of.paths, of.fs, of.clock,
+            of.writing, of.ddl_lock, of.activity.note_progress)
+
+    def _connect_queries(self) -> None:
+        of = self.directory
+        self.outside_tables = OutsideTables(self.connections)
+        of.catalog.describe_outside = self.outside_tables.table
+        self.system_tables = SystemTables(
+            of.catalog, of.storage, self.streams, self.lifecycle, self.connections, self.ingests, of.activity,
+            of.audit, of.config, of.clock, __version__, of.clock.now_ms())
+        scans = Scans(of.catalog, of.storage, self.system_tables, self.outside_tables)
+        self.queries = Queries(
+            of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
+            query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
+        self.show = Shower(of.catalog, of.storage, self.system_tables)
+        self.explainer = Explainer(self.queries, self.streams, self.ingests, of.config, of.clock)
+
+    def _connect_statements(self) -> None:
+        """What changes something because a user says so."""
+        of = self.directory
+        changed = self.views.schema_changed
+        self.databases = DatabaseStatements(
+            of.catalog, of.storage, of.clock, drop_stream=self.streams.drop_record, schema_changed=changed)
+        self.tables = TableStatements(
+            of.catalog, of.storage, self.children, of.clock, schema_changed=changed,
+            children_changed=self.views.children_changed)
+        self.alterations = TableAlterations(
+            of.catalog, of.storage, schema_changed=changed, children_changed=self.views.children_changed)
+        self.snodes = SnodeStatements(of.catalog, of.clock)
+        self.functions = Functions(of.catalog, of.clock, functions_directory(of.config, of.paths))
+        self.users = Users(of.catalog, of.clock, secrets.token_bytes)
+        self.logins = Logins(of.catalog.users, of.clock, secrets.token_bytes, of.config.token_lifetime,
+                             of.config.trust_loopback, of.audit)
+        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run,
+                               of.environment.pool("penstock-insert", 4))
+        # Not for its turn: statements that change tables would wait for it.
+        self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False))
+        self.schemaless = Schemaless(
+            of.catalog, self.tables, self.alterations, of.ddl_lock, self.inserts, of.clock,
+            Naming.from_config(of.config))
+        self.time_marks = TimeMarks(of.catalog, of.storage)
+        self.replays = Replays(of.catalog, of.storage, self.queries, self.streams)
+
+    def start(self, undo: ExitStack, stop_service: Callable[[], None], *, watches: bool) -> None:
+        """Sets all going, streams and ingests included, and puts into `undo` what ends them.
+
+        `stop_service` ends what workers call. `watches`: whether streams work by themselves, not only when told to.
+        """
+        threaded = self.directory.environment.threaded
+        if threaded:
+            undo.callback(self.catalog_keeper.close)
+        for part in (self.queries, self.views, self.results, self.inserts, self.states):
+            undo.callback(part.close)
+        undo.callback(stop_service)
+        for ending in (self.replacements, self.streams, self.splitting):
+            undo.callback(ending.close)
+        if threaded:
+            self.directory.dnode.start()
+            self.views.start()
+            self.catalog_keeper.start()
+        undo.callback(self.backups.close)
+        self.backups.clean()
+        self.replacements.clean()
+        if watches:
+            self.backups.watch()
+        self.streams.start_all()
+        self.ingests.start_all()
+        if watches:
+            self.replacements.watch()
+
+    def abandon(self) -> None:
+        """Lets go of everything as the death of the process would: nothing is flushed."""
+        self.directory.dnode.stop()
+        self.views.stop()
+        self.catalog_keeper.stop()
+        self.directory.abandon()
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text("utf-8")
