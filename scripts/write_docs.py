@@ -1,4 +1,4 @@
-"""Writes the generated parts of the documentation: the configuration keys and the functions of the dialect.
+"""Writes the generated parts of the documentation: configuration keys, functions of the dialect, rooms of the parts.
 
 `--check` writes nothing, names the pages that aren't current, and fails if there are any.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 import tomllib
@@ -55,7 +56,20 @@ def function_reference() -> str:
     return "\n".join(lines)
 
 
+def room_reference() -> str:
+    """Returns one table of all rooms: the folder, and what its docstring says."""
+    lines = ["| room | what lives there |", "|---|---|"]
+    for part in ("sql", "planner", "vnode", "tasks", "mnode", "shell"):
+        for path in sorted((DOCS.parent / part).rglob("__init__.py"))[1:]:
+            said = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            room = path.parent.relative_to(DOCS.parent)
+            first = said.partition("\n\n")[0].replace("\n", " ")
+            lines.append(f"| [`{room}`](../{room}) | {first} |")
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "architecture.md": room_reference,
     "configuration.md": configuration_reference,
     "sql.md": function_reference,
     "functions.md": long_reference,

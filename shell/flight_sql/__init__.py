@@ -1,4 +1,4 @@
-"""Arrow Flight SQL, both ends: the server of `penstock serve`, and the client of our own shell and connections."""
+"""What both ends of Arrow Flight SQL share, and the client of our own shell and connections."""
 
 import os
 
