@@ -119,7 +119,7 @@ class Node:
 
     def status(self) -> StreamsSnapshot:
         """Returns how all streams are, as of their last heartbeats."""
-        return self.engine.streams.snapshot()
+        return self.engine.streams.reports.snapshot()
 
     def tasks(self) -> list[TaskStatus]:
         """Returns how the tasks of all streams are."""

@@ -78,7 +78,7 @@ class Engine:
         """Connects the parts, and gives the names to those that others use."""
         def start_controller() -> Controller:
             if controller is not None:
-                return controller(self, parts.streams.checkpointed)
+                return controller(self, parts.streams.checkpoints.checkpointed)
             return self._workers.start_controller()
 
         self.parts = parts = EngineParts(directory, start_controller)

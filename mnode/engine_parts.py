@@ -41,6 +41,7 @@ from penstock.mnode.streams.dead_letter_replay import Replays
 from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_lifecycle import Lifecycle
 from penstock.mnode.streams.stream_replacement import Replacements
+from penstock.mnode.streams.stream_services import ControllerSource, RunStores, StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.mnode.streams.vgroup_splitting import Splitting
 from penstock.mnode.write.deletes import Deletes
@@ -78,46 +79,44 @@ class EngineParts:
         location = config.checkpoint_backup_dir
         self.backups = Backups(
             open_backup_store(location) if location else None, config.checkpoint_backup_interval, of.paths, of.fs,
-            self.records, of.clock, lambda stream_id, text: self.streams.tell(stream_id, text),
+            self.records, of.clock, lambda stream_id, text: self.streams.known.tell(stream_id, text),
             backup_key(config.checkpoint_backup_key, os.environ, _read_text))
 
     def _connect_streams(self, start_controller: Callable[[], Controller]) -> None:
         of = self.directory
         self.connections = Connections(of.catalog, of.clock, os.environ, _read_text, probe)
-        self.streams = Streams(
-            of.catalog, of.storage, self.results, self.states, self.records, self.backups, of.paths, of.config,
-            of.clock, start_controller, self.connections)
-        self.ingests = Ingests(
-            of.catalog, of.storage, self.results, self.states, self.records, self.connections, of.paths, of.config,
-            of.clock, self.streams.controller, self.streams.running)
-        self.replacements = Replacements(
-            of.catalog, of.storage, self.results, self.streams, self.views, of.clock, of.ddl_lock,
-            of.config.part_grace)
-        self.lifecycle = Lifecycle(of.catalog, of.storage, self.records, self.streams, of.clock, of.ddl_lock)
+        stores = RunStores(self.results, self.states, self.records, self.backups)
+        services = StreamServices(
+            of.catalog, of.storage, stores, self.connections, of.paths, of.config, of.clock,
+            ControllerSource(start_controller))
+        self.controller = services.controller
+        self.streams = Streams(services)
+        self.ingests = Ingests(services)
+        self.replacements = Replacements(services, self.streams, self.views, of.ddl_lock, of.config.part_grace)
+        self.lifecycle = Lifecycle(services, self.streams, of.ddl_lock)
         self.splitting = Splitting(
-            of.catalog, of.storage, self.records, self.streams, self.ingests, self.results, of.paths, of.fs, of.clock,
-            of.writing, of.ddl_lock, of.activity.note_progress)
+            services, self.streams, self.ingests, of.fs, of.writing, of.ddl_lock, of.activity.note_progress)
 
     def _connect_queries(self) -> None:
         of = self.directory
         self.outside_tables = OutsideTables(self.connections)
         of.catalog.describe_outside = self.outside_tables.table
         self.system_tables = SystemTables(
-            of.catalog, of.storage, self.streams, self.lifecycle, self.connections, self.ingests, of.activity,
+            of.catalog, of.storage, self.streams.reports, self.lifecycle, self.connections, self.ingests, of.activity,
             of.audit, of.config, of.clock, __version__, of.clock.now_ms())
         scans = Scans(of.catalog, of.storage, self.system_tables, self.outside_tables)
         self.queries = Queries(
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = Shower(of.catalog, of.storage, self.system_tables)
-        self.explainer = Explainer(self.queries, self.streams, self.ingests, of.config, of.clock)
+        self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:
         """What changes something because a user says so."""
         of = self.directory
         changed = self.views.schema_changed
         self.databases = DatabaseStatements(
-            of.catalog, of.storage, of.clock, drop_stream=self.streams.drop_record, schema_changed=changed)
+            of.catalog, of.storage, of.clock, drop_stream=self.streams.removal.drop_record, schema_changed=changed)
         self.tables = TableStatements(
             of.catalog, of.storage, self.children, of.clock, schema_changed=changed,
             children_changed=self.views.children_changed)
@@ -136,7 +135,7 @@ class EngineParts:
             of.catalog, self.tables, self.alterations, of.ddl_lock, self.inserts, of.clock,
             Naming.from_config(of.config))
         self.time_marks = TimeMarks(of.catalog, of.storage)
-        self.replays = Replays(of.catalog, of.storage, self.queries, self.streams)
+        self.replays = Replays(of.catalog, of.storage, self.queries, self.streams.control)
 
     def start(self, undo: ExitStack, stop_service: Callable[[], None], *, watches: bool) -> None:
         """Sets all going, streams and ingests included, and puts into `undo` what ends them.

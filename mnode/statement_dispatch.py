@@ -73,7 +73,7 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.Show: _in_session(parts.show.show),
         sql.Describe: _in_session(parts.show.describe),
         sql.Explain: _in_session(parts.explainer.explain),
-        sql.AnalyzeStream: _alone(parts.streams.analyze) if not streams_rest else _refused(
+        sql.AnalyzeStream: _alone(parts.streams.reports.analyze) if not streams_rest else _refused(
             "nothing is to be measured here: streams rest between statements"),
         sql.UseDatabase: _of_session(parts.databases.use),
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),
@@ -126,17 +126,17 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
     streams, ingests = parts.streams, parts.ingests
 
     def create_stream(statement: sql.CreateStream, session: Session) -> Result:
-        return streams.create(statement, session, parts.tables)
+        return streams.creation.create(statement, session, parts.tables)
 
     def create_ingest(statement: sql.CreateIngest, session: Session) -> Result:
         return ingests.create(statement, session, parts.tables)
 
     return {
         sql.CreateStream: _in_session(create_stream, parts.replacements.watch if watches else None),
-        sql.DropStream: _alone(streams.drop),
-        sql.PauseStream: _alone(streams.pause),
-        sql.ResumeStream: _alone(streams.resume),
-        sql.RecalculateStream: _in_session(streams.recalculate),
+        sql.DropStream: _alone(streams.removal.drop),
+        sql.PauseStream: _alone(streams.control.pause),
+        sql.ResumeStream: _alone(streams.control.resume),
+        sql.RecalculateStream: _in_session(streams.control.recalculate),
         sql.StartStream: _alone(parts.lifecycle.start),
         sql.DropSavepoint: _alone(parts.lifecycle.drop_savepoint),
         sql.ReplayDlq: _in_session(parts.replays.replay),

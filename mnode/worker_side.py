@@ -53,7 +53,7 @@ class WorkerSide:
         self._service = service
         of.activity.port_opened(service.port, "dnode service", service.guard.admission.counts)
         hooks = EngineHooks(
-            parts.streams.checkpointed, self._settle, self._note_paused,
+            parts.streams.checkpoints.checkpointed, self._settle, self._note_paused,
             partial(measure_tree, os.getpid()) if of.environment.threaded else None, self._end_queries)
         return StreamController(
             of.clock, ControllerSettings.from_config(of.config, available_bytes()), parts.records,
@@ -82,11 +82,11 @@ class WorkerSide:
 
     def _note_paused(self, stream_id: int, cause: PauseCause) -> None:
         with self._parts.directory.ddl_lock:
-            self._parts.streams.note_paused(stream_id, cause)
+            self._parts.streams.control.note_paused(stream_id, cause)
 
     def _settle(self, stream_id: int) -> None:
         ingest = self._parts.directory.catalog.ingests.by_id(stream_id)
         if ingest is not None:
             self._parts.ingests.settle(ingest)
         else:
-            self._parts.streams.settle(stream_id)
+            self._parts.streams.checkpoints.settle(stream_id)

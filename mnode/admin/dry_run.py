@@ -87,7 +87,7 @@ class DryRun:
         self._functions_directory = functions_directory(engine.config, engine.paths)
         self._catalog = engine.catalog
         self._storage = engine.storage
-        self._plan = engine.streams.plan
+        self._plan = engine.streams.planning.plan
         self._open_bed = open_bed
 
     def run(self, statement: DryRunStream, session: Session) -> Result:

@@ -50,7 +50,7 @@ from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecor
 from penstock.mnode.query.detached_table import TBNAME, Bounds, OutsideTable
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.show.show_statements import create_database_statement
-from penstock.mnode.streams.stream_statements import NO_TARGET
+from penstock.mnode.streams.stream_planning import NO_TARGET
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.dialect.create_statements import grant_statement, table_statement
 from penstock.sql.dialect.generator import database_options, print_sql

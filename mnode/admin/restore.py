@@ -41,17 +41,17 @@ from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.coordinator.task_settings import functions_directory
 from penstock.mnode.engine import Engine
 from penstock.mnode.show.show_statements import create_database_statement
-from penstock.mnode.streams.stream_statements import NO_TARGET
+from penstock.mnode.streams.stream_planning import NO_TARGET
 from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.sql.dialect.create_statements import table_statement
 from penstock.sql.dialect.generator import print_sql
-from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.parser import parse_database_options, parse_one
 from penstock.sql.dialect.renaming import with_databases
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import Database, Table, TagValue
 from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.tree.expression_nodes import quote_identifier
-from penstock.sql.tree.statements import CreateStream, StreamOptions
+from penstock.sql.tree.statements import CreateDatabase, CreateStream, StreamOptions
 from penstock.tasks.compute.function_loader import load
 
 PIECE_ROWS = 1 << 18
@@ -227,7 +227,7 @@ class Restore:
             record = replace(record, wanted="paused", pause=PauseCause(_PAUSED))
         if dumped.target is not None:
             record = replace(record, target_uid=self._target(engine, dumped.target).uid)
-        engine.streams.restore(record)
+        engine.streams.creation.restore(record)
 
 
 def restored_text(text: str, dumped: DumpStream) -> str:
@@ -288,8 +288,7 @@ class _DatabaseRestore:
         self._report.databases.append(self._name)
 
     def _create(self) -> Database:
-        # The dump has the options as CREATE DATABASE takes them.
-        statement = parse_one(f"CREATE DATABASE {quote_identifier(self._name)} {self._dumped.options}")
+        statement = CreateDatabase(self._name, parse_database_options(self._dumped.options))
         if not (self._resume and self._engine.catalog.database(self._name) is not None):
             self._engine.execute(print_sql(statement), self._session)
         database = require_database(self._name, self._engine.catalog)

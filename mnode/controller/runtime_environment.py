@@ -1,4 +1,4 @@
-"""What surrounds the coordinator: helper threads, the door for workers, waiting for answers. Decides nothing.
+"""The runtime environment of the controller: helper threads, the door for workers, waiting. Decides nothing.
 
 `Threads` is the real thing. The simulation puts one thread in its place, in which all happens in a seeded order.
 """

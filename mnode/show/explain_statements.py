@@ -11,7 +11,8 @@ from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.streams.explain_stream import explain_graph, explain_ingest, explain_stream
 from penstock.mnode.streams.explain_stream_sql import explain_sql
 from penstock.mnode.streams.ingest_statements import Ingests
-from penstock.mnode.streams.stream_statements import Streams
+from penstock.mnode.streams.stream_planning import StreamPlanning
+from penstock.mnode.streams.stream_settings import state_limit
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.dialect.stream_options import rates_sql
 from penstock.sql.schema import Session
@@ -21,7 +22,9 @@ from penstock.sql.tree.statements import CreateIngest, CreateStream, Explain, Se
 class Explainer:
     """Says what a statement would do, without doing it; with ANALYZE a query is run and measured."""
 
-    def __init__(self, queries: Queries, streams: Streams, ingests: Ingests, config: Config, clock: Clock) -> None:
+    def __init__(
+        self, queries: Queries, streams: StreamPlanning, ingests: Ingests, config: Config, clock: Clock
+    ) -> None:
         self._queries = queries
         self._streams = streams
         self._ingests = ingests
@@ -54,7 +57,7 @@ class Explainer:
                 return text_result("SQL", explain_sql(plan))
             case "tasks":
                 return text_result("Task Graph", explain_graph(graph))
-        lines = explain_stream(plan, graph, self._streams.state_limit(stream.options),
+        lines = explain_stream(plan, graph, state_limit(self._config, stream.options),
                                cluster=not is_local(self._config.spark["spark.master"]))
         rates = rates_sql(stream.options)
         if rates:

@@ -14,7 +14,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_table
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.query.query_statements import Queries
-from penstock.mnode.streams.stream_statements import Streams
+from penstock.mnode.streams.stream_control import StreamControl
 from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags, replay_query
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import ReplayDlq
@@ -25,7 +25,7 @@ from penstock.tasks.protocol.messages import DeadRow, DroppedRow
 class Replays:
     """Executes REPLAY DLQ statements."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, queries: Queries, streams: Streams) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, queries: Queries, streams: StreamControl) -> None:
         self._catalog = catalog
         self._storage = storage
         self._queries = queries

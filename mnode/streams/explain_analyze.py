@@ -10,7 +10,7 @@ from penstock.mnode.access.session import Result, rows_result
 from penstock.mnode.coordinator.stream_status import StreamInfo
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.mnode.streams.explain_stream import work_of
-from penstock.mnode.streams.stream_verdict import Names
+from penstock.mnode.streams.stream_verdict import TaskNames
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind
 from penstock.tasks.protocol.messages import TaskId, TaskStatus
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def analysis(
-    plan: StreamPlan, graph: TaskGraph, names: Names, before: Sequence[TaskReport], after: Sequence[TaskReport],
+    plan: StreamPlan, graph: TaskGraph, names: TaskNames, before: Sequence[TaskReport], after: Sequence[TaskReport],
     info: StreamInfo,
 ) -> Result:
     """Returns a line per task, upstream first, and one of the whole stream with its verdict.
@@ -55,7 +55,7 @@ def analysis(
     return rows_result(COLUMNS, rows)
 
 
-def _row(task: TaskId, names: Names, work: str, first: TaskStatus, last: TaskReport) -> tuple[Any, ...]:
+def _row(task: TaskId, names: TaskNames, work: str, first: TaskStatus, last: TaskReport) -> tuple[Any, ...]:
     status = last.status
     seconds = status.elapsed_s - first.elapsed_s
 

@@ -6,33 +6,24 @@ the catalog. It holds no log back: it reads none.
 
 from __future__ import annotations
 
-import shutil
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from penstock.common.clock import Clock
-from penstock.common.config import Config
 from penstock.common.connection import Connection, OpenedConnection
-from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError, UnavailableError
+from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError
 from penstock.common.logging import about, logger
-from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.catalog.catalog_records import IngestRecord, PauseCause, Unfinished
+from penstock.mnode.catalog.catalog_records import IngestRecord, PauseCause
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
-from penstock.mnode.coordinator.commit_records import CommitRecords
-from penstock.mnode.coordinator.controller_protocol import Controller
 from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeeper
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.coordinator.task_settings import task_settings
-from penstock.mnode.ddl.connections import Connections, problem_text
+from penstock.mnode.ddl.connections import problem_text
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.table_statements import TableStatements
-from penstock.mnode.dnode.task_states import TaskStates
-from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.write.result_store import ResultStore
+from penstock.mnode.streams.stream_removal import end_tasks, remove_state
+from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.streams.ingest_plan import IngestPlan, aimed, plan_ingest
 from penstock.sql.dialect.parser import parse_one
@@ -49,29 +40,24 @@ _TOLD_FIRST = ("FAILED", "RETRYING", "STARTING")
 _log = logger(__name__)
 
 
-class _Keeper(StreamKeeper):
+class IngestKeeper(StreamKeeper):
     """Looks after one ingest."""
 
-    def __init__(self, ingest: IngestRecord, catalog: Catalog, results: ResultStore, states: TaskStates,
-                 connections: Connections) -> None:
+    def __init__(self, ingest: IngestRecord, services: StreamServices) -> None:
         self._ingest = ingest
-        self._catalog = catalog
-        self._results = results
-        self._states = states
-        self._connections = connections
+        self._services = services
         self._user = f"ingest {ingest.name}"
 
     def next_attempt(self) -> int:
-        attempt = self._catalog.ingests.next_attempt(self._ingest.id).attempt
-        self._results.fence(self._ingest.id, attempt)
-        self._states.fence(self._ingest.id, attempt)
+        attempt = self._services.catalog.ingests.next_attempt(self._ingest.id).attempt
+        self._services.stores.fence(self._ingest.id, attempt)
         return attempt
 
     def connection(self) -> OpenedConnection:
-        return self._connections.open_for(self._user, self._ingest.connection)
+        return self._services.connections.open_for(self._user, self._ingest.connection)
 
     def note_contact(self, contact: ConnectionHealth) -> None:
-        self._connections.note_contact(self._user, contact)
+        self._services.connections.note_contact(self._user, contact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,59 +84,35 @@ class IngestInfo:
 
 
 class Ingests:
-    """Executes the statements about ingests. `controller` returns what runs streams, `running` the same if it's there.
-    """
+    """Executes the statements about ingests."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        storage: Storage,
-        results: ResultStore,
-        states: TaskStates,
-        records: CommitRecords,
-        connections: Connections,
-        paths: DataPaths,
-        config: Config,
-        clock: Clock,
-        controller: Callable[[], Controller],
-        running: Callable[[], Controller | None],
-    ) -> None:
-        self._catalog = catalog
-        self._storage = storage
-        self._results = results
-        self._states = states
-        self._records = records
-        self._connections = connections
-        self._paths = paths
-        self._config = config
-        self._clock = clock
-        self._controller = controller
-        self._running = running
+    def __init__(self, services: StreamServices) -> None:
+        self._services = services
         self._plans: dict[int, IngestPlan] = {}
         self._failed: dict[int, tuple[PenstockError, int]] = {}
-        connections.watch(self._connection_altered)
+        services.connections.watch(self._connection_altered)
 
     # --- statements --------------------------------------------------------------------------------------------
 
     def plan(self, statement: CreateIngest, session: Session, tasks: int | None = None) -> IngestPlan:
         """Returns what CREATE INGEST would run, having checked everything; changes nothing."""
         check_name(statement.name, "ingest")
-        kind = self._connections.find(statement.connection).kind
-        return plan_ingest(statement, kind, tasks, self._catalog, session)
+        kind = self._services.connections.find(statement.connection).kind
+        return plan_ingest(statement, kind, tasks, self._services.catalog, session)
 
     def create(self, statement: CreateIngest, session: Session, tables: TableStatements) -> Result:
         """Creates an ingest and returns at once; its tasks start in the background."""
-        if self._catalog.ingests.named(statement.name) is not None:
+        if self._services.catalog.ingests.named(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"ingest {statement.name} already exists")
         plan = self.plan(statement, session)
         if plan.dlq is not None and not plan.dlq.target_uid:
             # Others may share it, so it stays if this one cannot be created.
-            database = require_database(plan.dlq.database, self._catalog)
+            database = require_database(plan.dlq.database, self._services.catalog)
             tables.create_table_of(
                 database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
-        record = self._catalog.ingests.create(IngestRecord(
+        record = self._services.catalog.ingests.create(IngestRecord(
             0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,
             statement.connection, session.now_ms, plan.tasks,
             None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
@@ -166,24 +128,21 @@ class Ingests:
         return Result()
 
     def drop_record(self, ingest: IngestRecord) -> None:
-        self._results.forget(ingest.id)
-        self._catalog.ingests.drop(ingest.id)
+        stores = self._services.stores
+        stores.results.forget(ingest.id)
+        self._services.catalog.ingests.drop(ingest.id)
         self._plans.pop(ingest.id, None)
         self._failed.pop(ingest.id, None)
-        self._records.forget(ingest.id)
-        self._states.forget(ingest.id)
-        if self._end_tasks(ingest, _STOP_TIMEOUT_S):
-            self._remove_state(ingest)
-        else:
-            # Whoever drops an ingest doesn't wait for a worker that hangs; its state goes when it has ended.
-            threading.Thread(target=self._remove_later, args=(ingest,), name="penstock-drop", daemon=True).start()
+        stores.records.forget(ingest.id)
+        stores.states.forget(ingest.id)
+        end_tasks(self._services, ingest, lambda: self._remove_state(ingest))
 
     def pause(self, statement: PauseIngest) -> Result:
         ingest = self._find(statement.name, if_exists=statement.if_exists)
         if ingest is not None:
-            self._catalog.ingests.set_wanted(ingest.id, "paused", ingest.wanted_reason)
-            controller = self._running()
-            if controller is not None and ingest.id in controller.stream_states():
+            self._services.catalog.ingests.set_wanted(ingest.id, "paused", ingest.wanted_reason)
+            controller = self._services.controller.of(ingest)
+            if controller is not None:
                 controller.pause(ingest.id)
         return Result()
 
@@ -191,9 +150,9 @@ class Ingests:
         """Lets an ingest go on; one that a message was in the way of tries this message again."""
         ingest = self._find(statement.name, if_exists=statement.if_exists)
         if ingest is not None:
-            ingest = self._catalog.ingests.set_wanted(ingest.id, "running")
-            controller = self._running()
-            if controller is not None and ingest.id in controller.stream_states():
+            ingest = self._services.catalog.ingests.set_wanted(ingest.id, "running")
+            controller = self._services.controller.of(ingest)
+            if controller is not None:
                 controller.resume(ingest.id)
             else:
                 self.begin(ingest)
@@ -203,7 +162,7 @@ class Ingests:
 
     def start_all(self) -> None:
         """Starts every ingest of the catalog again. One that cannot be planned is FAILED, and the others run."""
-        for ingest in self._catalog.ingests.all():
+        for ingest in self._services.catalog.ingests.all():
             self.begin(ingest)
 
     def begin(self, ingest: IngestRecord) -> None:
@@ -212,38 +171,38 @@ class Ingests:
             plan = self._plan_again(ingest)
             self._plans[ingest.id] = plan
             self._failed.pop(ingest.id, None)
-            if not self._config.disable_stream:
+            if not self._services.config.disable_stream:
                 self._run(ingest, plan)
         except PenstockError as error:
             _log.error("ingest %s cannot be started: %s", ingest.name, error, extra=about(stream=ingest.name))
-            self._failed[ingest.id] = (error, self._clock.now_ms())
+            self._failed[ingest.id] = (error, self._services.clock.now_ms())
         except Exception as error:  # noqa: BLE001  whatever is wrong with it, the engine opens and the others run
             _log.exception("ingest %s cannot be started", ingest.name, extra=about(stream=ingest.name))
-            self._failed[ingest.id] = (InternalError.of(error), self._clock.now_ms())
+            self._failed[ingest.id] = (InternalError.of(error), self._services.clock.now_ms())
 
     def table_altered(self) -> None:
         """Has ingests whose tables are others by now go on with what they are; one that can't is FAILED."""
-        for ingest in self._catalog.ingests.all():
+        for ingest in self._services.catalog.ingests.all():
             try:
                 changed = self._plan_again(ingest) != self._plans.get(ingest.id)
             except PenstockError:
                 changed = True
-            if (changed or ingest.id in self._failed) and self._end_tasks(ingest, _STOP_TIMEOUT_S):
+            if (changed or ingest.id in self._failed) and self._services.controller.end_tasks(ingest, _STOP_TIMEOUT_S):
                 self.begin(ingest)
 
     def writing(self, database: str) -> list[IngestRecord]:
         """Returns the ingests that write into a database."""
         found = []
-        for ingest in self._catalog.ingests.all():
-            target = self._catalog.table_by_uid(ingest.target_uid)
+        for ingest in self._services.catalog.ingests.all():
+            target = self._services.catalog.table_by_uid(ingest.target_uid)
             if (target is not None and target.database == database) or (ingest.dlq or ("",))[0] == database:
                 found.append(ingest)
         return found
 
     def end_at_checkpoint(self, ingest: IngestRecord) -> None:
         """Ends an ingest's tasks right behind a checkpoint, if there can be one: else more is read again later."""
-        controller = self._running()
-        if controller is None or not self.runs(ingest):
+        controller = self._services.controller.of(ingest)
+        if controller is None:
             return
         try:
             controller.pause(ingest.id)
@@ -252,41 +211,38 @@ class Ingests:
             _log.warning("ingest %s is stopped at its last checkpoint: %s", ingest.name, error,
                          extra=about(stream=ingest.name))
         controller.stop(ingest.id)
-        # What a worker that hangs may still try to write must not come in between.
-        self._results.forget(ingest.id)
-        self._states.forget(ingest.id)
+        self._services.stores.ended(ingest.id)
 
     def runs(self, ingest: IngestRecord) -> bool:
         """Whether the controller has the ingest, in whatever state."""
-        controller = self._running()
-        return controller is not None and ingest.id in controller.stream_states()
+        return self._services.controller.of(ingest) is not None
 
     def settle(self, ingest: IngestRecord) -> None:
         """Makes durable what an ingest has written, before a checkpoint counts it as done. Raises StorageError."""
-        table = self._catalog.table_by_uid(ingest.target_uid)
+        table = self._services.catalog.table_by_uid(ingest.target_uid)
         names = {table.database} if table is not None else set()
         if ingest.dlq is not None:
             names.add(ingest.dlq[0])
         for name in names:
-            for vgroup_id in require_database(name, self._catalog).vgroup_ids:
-                self._storage.vnode(vgroup_id).sync()
+            for vgroup_id in require_database(name, self._services.catalog).vgroup_ids:
+                self._services.storage.vnode(vgroup_id).sync()
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def infos(self) -> list[IngestInfo]:
         """Returns how all ingests are now, in order of creation."""
-        controller = self._running()
+        controller = self._services.controller.running()
         states = {} if controller is None else controller.stream_states()
         statuses = [] if controller is None else controller.statuses()
         found = []
-        for ingest in self._catalog.ingests.all():
+        for ingest in self._services.catalog.ingests.all():
             mine = [status for status in statuses if status.task.stream_id == ingest.id]
             report = states.get(ingest.id)
             plan, failed = self._plans.get(ingest.id), self._failed.get(ingest.id)
             if failed is not None:
                 found.append(IngestInfo(ingest, "FAILED", problem_text(failed[0]), failed[1], plan))
             elif report is None:
-                stopped = self._config.disable_stream
+                stopped = self._services.config.disable_stream
                 found.append(IngestInfo(ingest, "STOPPED" if stopped else "STARTING",
                                         "disableStream is set" if stopped else "", None, plan))
             else:
@@ -297,10 +253,10 @@ class Ingests:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _find(self, name: str, *, if_exists: bool) -> IngestRecord | None:
-        ingest = self._catalog.ingests.named(name)
+        ingest = self._services.catalog.ingests.named(name)
         if ingest is None and not if_exists:
             raise NotFoundError(f"ingest {name} does not exist",
-                                hint=did_you_mean(name, (other.name for other in self._catalog.ingests.all())))
+                                hint=did_you_mean(name, (other.name for other in self._services.catalog.ingests.all())))
         return ingest
 
     def _plan_again(self, ingest: IngestRecord) -> IngestPlan:
@@ -314,61 +270,42 @@ class Ingests:
                                 hint="drop the ingest and create it again")
         if ingest.dlq is None:
             return plan
-        table = self._catalog.table(*ingest.dlq)
+        table = self._services.catalog.table(*ingest.dlq)
         if table is None:
             raise NotFoundError(f"the DLQ table {'.'.join(ingest.dlq)} was dropped", code=TABLE_MISSING)
         return aimed(plan, table.uid)
 
     def _run(self, ingest: IngestRecord, plan: IngestPlan) -> None:
-        settings = replace(task_settings(self._config), state_map_bytes=self._config.state_map_size)
-        self._controller().start(RunningStream(
+        settings = replace(task_settings(self._services.config), state_map_bytes=self._services.config.state_map_size)
+        self._services.controller.get().start(RunningStream(
             ingest.id, ingest.name, plan, task_graph(plan, plan.database.vgroup_ids), (),
-            _Keeper(ingest, self._catalog, self._results, self._states, self._connections), settings,
+            IngestKeeper(ingest, self._services), settings,
             ingest.wanted == "paused", PauseCause(ingest.wanted_reason) if ingest.wanted_reason else None,
-            self._config.ingest_checkpoint_interval))
+            self._services.config.ingest_checkpoint_interval))
 
     def _connection_altered(self, connection: Connection) -> None:
         """Has ingests from an altered connection read by what it is now."""
-        controller = self._running()
-        for ingest in self._catalog.ingests.all():
+        for ingest in self._services.catalog.ingests.all():
             if ingest.connection != connection.name:
                 continue
+            controller = self._services.controller.of(ingest)
             if ingest.id in self._failed:
                 self.begin(ingest)
-            elif controller is not None and self.runs(ingest):
+            elif controller is not None:
                 try:
                     controller.use_connection(
-                        ingest.id, self._connections.open_for(f"ingest {ingest.name}", connection.name))
+                        ingest.id, self._services.connections.open_for(f"ingest {ingest.name}", connection.name))
                 except PenstockError as error:
                     _log.warning("connection %s was altered, but can't be used: %s", connection.name, error,
                                  extra=about(stream=ingest.name))
 
-    def _end_tasks(self, ingest: IngestRecord, timeout_s: float) -> bool:
-        """Returns whether no task of the ingest is left."""
-        controller = self._running()
-        if controller is None:
-            return True
-        try:
-            controller.stop(ingest.id, timeout_s)
-        except UnavailableError as error:
-            _log.warning("ingest %s is to end, but %s", ingest.name, error, extra=about(stream=ingest.name))
-            return False
-        return True
-
-    def _remove_later(self, ingest: IngestRecord) -> None:
-        if self._end_tasks(ingest, _STOP_LATER_S):
-            self._remove_state(ingest)
-
     def _remove_state(self, ingest: IngestRecord) -> None:
         """Removes what is left of an ingest that has ended for good; the vnodes forget how far it was."""
-        directory = self._paths.stream(ingest.id)
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            self._catalog.unfinished.finish([Unfinished("remove_stream", ingest.id)])
-        for database in self._catalog.databases():
+        remove_state(self._services, ingest.id)
+        for database in self._services.catalog.databases():
             for vgroup_id in database.vgroup_ids:
-                if vgroup_id not in self._storage.broken:
-                    self._storage.vnode(vgroup_id).forget_ingest(ingest.id)
+                if vgroup_id not in self._services.storage.broken:
+                    self._services.storage.vnode(vgroup_id).forget_ingest(ingest.id)
 
 
 def _with_tasks(info: IngestInfo, statuses: Iterable[TaskStatus]) -> IngestInfo:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from penstock.common.clock import Clock
 from penstock.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -21,11 +20,10 @@ from penstock.common.errors import (
 )
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
-from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import Savepoint, StreamRecord
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
+from penstock.mnode.coordinator.commit_records import CommitRecord
 from penstock.mnode.coordinator.stream_status import SavepointInfo, SavepointState
-from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import ALTERABLE, LIVE, altered, given
@@ -54,29 +52,20 @@ class Lifecycle:
     with it held."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        storage: Storage,
-        records: CommitRecords,
-        streams: Streams,
-        clock: Clock,
-        lock: AbstractContextManager[object],
+        self, services: StreamServices, streams: Streams, lock: AbstractContextManager[object]
     ) -> None:
-        self._catalog = catalog
-        self._storage = storage
-        self._records = records
+        self._services = services
         self._streams = streams
-        self._clock = clock
         self._lock = lock
 
     # --- statements --------------------------------------------------------------------------------------------
 
     def checkpoint(self, statement: CheckpointStream) -> Result:
         """Takes a checkpoint of a running stream; returns its id when it is valid, or soon: it goes on then."""
-        stream = self._streams.find(statement.name, if_exists=statement.if_exists)
+        stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
-        checkpoint_id, valid = self._streams.begin_checkpoint(stream, _ANSWER_TIMEOUT_S)
+        checkpoint_id, valid = self._streams.checkpoints.begin_checkpoint(stream, _ANSWER_TIMEOUT_S)
         return rows_result(_CHECKPOINT_COLUMNS, [(checkpoint_id, "COMMITTED" if valid else "RUNNING")])
 
     def stop(self, statement: StopStream) -> Result:
@@ -85,7 +74,7 @@ class Lifecycle:
         Without a savepoint a stream that cannot be checkpointed is stopped all the same: it goes on from its last
         checkpoint. With one, it runs on, and the error says why.
         """
-        stream = self._streams.find(statement.name, if_exists=statement.if_exists)
+        stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
         if stream.wanted == "stopped":
@@ -93,18 +82,18 @@ class Lifecycle:
         savepoint = statement.savepoint
         if savepoint is not None:
             self._check_new_savepoint(stream, savepoint)
-        self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=savepoint is not None)
+        self._streams.checkpoints.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=savepoint is not None)
         with self._lock:
             stream = self._again(stream)
             if savepoint is not None:
                 self._add_savepoint(stream, savepoint)
-            self._catalog.streams.set_wanted(stream.id, "stopped")
+            self._services.catalog.streams.set_wanted(stream.id, "stopped")
         return Result()
 
     def start(self, statement: StartStream) -> Result:
         """Starts a stopped stream again, from its last checkpoint or from a savepoint."""
         with self._lock:
-            stream = self._streams.find(statement.name, if_exists=statement.if_exists)
+            stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
             if stream is None:
                 return Result()
             if stream.wanted != "stopped":
@@ -112,7 +101,7 @@ class Lifecycle:
                 raise InvalidStatementError(f"stream {stream.name} isn't stopped", hint=hint)
             if statement.savepoint is not None:
                 self._go_back(stream, statement.savepoint)
-            self._streams.begin(self._catalog.streams.set_wanted(stream.id, "running"))
+            self._streams.starts.begin(self._services.catalog.streams.set_wanted(stream.id, "running"))
         return Result()
 
     def alter(self, statement: AlterStream) -> Result:
@@ -120,31 +109,32 @@ class Lifecycle:
 
         If there can be no checkpoint, it goes on from its last one. New rates and limits it takes over as it runs.
         """
-        stream = self._streams.find(statement.name, if_exists=statement.if_exists)
+        stream = self._streams.known.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
         text = self._altered_text(stream, statement.options)
         live = LIVE.issuperset(given(statement.options))
-        planned = self._streams.planned_as(stream, text, live=live)  # refuses what CREATE STREAM would refuse
+        # Refuses what CREATE STREAM would refuse.
+        planned = self._streams.checkpoints.planned_as(stream, text, live=live)
         if live:
             with self._lock:
-                self._streams.adjust(self._streams.alter(self._again(stream), text, planned))
+                self._streams.checkpoints.adjust(self._streams.checkpoints.alter(self._again(stream), text, planned))
             return Result()
         if stream.wanted != "stopped":
-            self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
+            self._streams.checkpoints.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
         with self._lock:
             try:
-                self._streams.alter(self._again(stream), text, planned)
+                self._streams.checkpoints.alter(self._again(stream), text, planned)
             finally:
-                latest = self._catalog.streams.by_id(stream.id)
+                latest = self._services.catalog.streams.by_id(stream.id)
                 if latest is not None and latest.wanted != "stopped":
-                    self._streams.begin(latest)
+                    self._streams.starts.begin(latest)
         return Result()
 
     def drop_savepoint(self, statement: DropSavepoint) -> Result:
         """Forgets a savepoint, and what is kept for it alone."""
         with self._lock:
-            stream = self._streams.find(statement.stream, if_exists=statement.if_exists)
+            stream = self._streams.known.find(statement.stream, if_exists=statement.if_exists)
             if stream is None:
                 return Result()
             if all(savepoint.name != statement.savepoint for savepoint in stream.savepoints):
@@ -152,9 +142,9 @@ class Lifecycle:
                     return Result()
                 raise self._no_savepoint(stream, statement.savepoint)
             rest = tuple(one for one in stream.savepoints if one.name != statement.savepoint)
-            self._catalog.streams.set_savepoints(stream.id, rest)
-            self._records.prune(stream.id, {savepoint.checkpoint_id for savepoint in rest})
-            self._streams.checkpointed(stream.id, self._records.oldest_versions(stream.id))
+            self._services.catalog.streams.set_savepoints(stream.id, rest)
+            self._services.stores.records.prune(stream.id, {savepoint.checkpoint_id for savepoint in rest})
+            self._streams.checkpoints.checkpointed(stream.id, self._services.stores.records.oldest_versions(stream.id))
         return Result()
 
     # --- what is shown -----------------------------------------------------------------------------------------
@@ -162,7 +152,7 @@ class Lifecycle:
     def savepoints(self) -> list[SavepointInfo]:
         """Returns all savepoints, by stream, in order of their making."""
         return [self._info(stream, savepoint)
-                for stream in self._catalog.streams.all() for savepoint in stream.savepoints]
+                for stream in self._services.catalog.streams.all() for savepoint in stream.savepoints]
 
     def _info(self, stream: StreamRecord, savepoint: Savepoint) -> SavepointInfo:
         state: SavepointState = "READY"
@@ -183,7 +173,7 @@ class Lifecycle:
 
     def _again(self, stream: StreamRecord) -> StreamRecord:
         """Returns the stream as it is now; raises NotFoundError if it was dropped meanwhile."""
-        found = self._catalog.streams.by_id(stream.id)
+        found = self._services.catalog.streams.by_id(stream.id)
         if found is None:
             raise NotFoundError(f"stream {stream.name} was dropped meanwhile", code=0x03F1)
         return found
@@ -191,7 +181,8 @@ class Lifecycle:
     def _altered_text(self, stream: StreamRecord, changes: StreamOptions) -> str:
         statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
-        allowed = set(ALTERABLE) | ({"trigger"} if changes.trigger == self._streams.trigger_of(stream) else set())
+        same_trigger = changes.trigger == self._streams.checkpoints.trigger_of(stream)
+        allowed = {*ALTERABLE, "trigger"} if same_trigger else {*ALTERABLE}
         refused = next((name for name in given(changes) if name not in allowed), None)
         if refused is not None:
             option = refused.upper().replace("IGNORE_", "IGNORE ").replace("_ASYNC", "")
@@ -214,11 +205,11 @@ class Lifecycle:
     def _add_savepoint(self, stream: StreamRecord, name: str) -> None:
         self._check_new_savepoint(stream, name)
         # No task is left, so the newest record is of the checkpoint that was awaited, or of one right behind it.
-        record = self._records.newest(stream.id)
+        record = self._services.stores.records.newest(stream.id)
         if record is None:
             raise UnavailableError(f"stream {stream.name} has no checkpoint")
-        added = Savepoint(name, record.checkpoint_id, self._clock.now_ms())
-        self._catalog.streams.set_savepoints(stream.id, (*stream.savepoints, added))
+        added = Savepoint(name, record.checkpoint_id, self._services.clock.now_ms())
+        self._services.catalog.streams.set_savepoints(stream.id, (*stream.savepoints, added))
 
     def _go_back(self, stream: StreamRecord, name: str) -> None:
         """Makes a savepoint the newest checkpoint of a stopped stream."""
@@ -231,13 +222,13 @@ class Lifecycle:
                 f"savepoint '{later[-1]}' of stream {stream.name} is newer and would be lost",
                 hint="DROP SAVEPOINT it first, or start from it")
         self._require_log(stream, savepoint, self._record_of(stream, savepoint))
-        ids = self._records.ids(stream.id)
+        ids = self._services.stores.records.ids(stream.id)
         # The ids that are given up must not come again with another meaning.
-        self._catalog.streams.set_last_checkpoint(stream.id, max(ids))
-        self._records.remove(stream.id, [one for one in ids if one > savepoint.checkpoint_id])
+        self._services.catalog.streams.set_last_checkpoint(stream.id, max(ids))
+        self._services.stores.records.remove(stream.id, [one for one in ids if one > savepoint.checkpoint_id])
 
     def _record_of(self, stream: StreamRecord, savepoint: Savepoint) -> CommitRecord:
-        known = {one.checkpoint_id: one for one in self._records.all(stream.id)}
+        known = {one.checkpoint_id: one for one in self._services.stores.records.all(stream.id)}
         stored = known.get(savepoint.checkpoint_id)
         if stored is None or stored.record is None:
             why = "its commit record is missing" if stored is None else stored.damage
@@ -246,7 +237,7 @@ class Lifecycle:
 
     def _require_log(self, stream: StreamRecord, savepoint: Savepoint, record: CommitRecord) -> None:
         for vgroup_id, version in record.versions:
-            oldest = self._storage.vnode(vgroup_id).oldest_version
+            oldest = self._services.storage.vnode(vgroup_id).oldest_version
             if oldest > version + 1:
                 raise UnavailableError(
                     f"savepoint '{savepoint.name}' of stream {stream.name} needs the log of vnode {vgroup_id} from "

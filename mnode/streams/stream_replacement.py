@@ -12,16 +12,13 @@ import threading
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import about, logger
-from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.view_keeper import ViewKeeper
-from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
-from penstock.mnode.write.result_store import ResultStore
 from penstock.sql.schema import Table
 
 _POLL_S = 0.5
@@ -43,22 +40,16 @@ class Replacements:
 
     def __init__(
         self,
-        catalog: Catalog,
-        storage: Storage,
-        results: ResultStore,
+        services: StreamServices,
         streams: Streams,
         views: ViewKeeper,
-        clock: Clock,
         lock: AbstractContextManager[object],
         grace_s: float,
     ) -> None:
         """`lock`: changes of the catalog take turns by it. `grace_s`: how long replaced rows stay readable."""
-        self._catalog = catalog
-        self._storage = storage
-        self._results = results
+        self._services = services
         self._streams = streams
         self._views = views
-        self._clock = clock
         self._lock = lock
         self._grace_s = grace_s
         #: per new stream what it must have read to take the old one's place, set when its history is read
@@ -70,13 +61,13 @@ class Replacements:
 
     def clean(self) -> None:
         """Removes result tables of streams that a crash kept from being created."""
-        wanted = {stream.target_uid for stream in self._catalog.streams.all()}
-        for database in self._catalog.databases():
-            for table in self._catalog.staged_tables(database.name):
+        wanted = {stream.target_uid for stream in self._services.catalog.streams.all()}
+        for database in self._services.catalog.databases():
+            for table in self._services.catalog.staged_tables(database.name):
                 if table.uid not in wanted:
-                    self._catalog.schema.drop_table(table.uid)
+                    self._services.catalog.schema.drop_table(table.uid)
                     try:
-                        self._storage.drop_table(database, table)
+                        self._services.storage.drop_table(database, table)
                     except PenstockError as error:  # a vnode that can't be used forgets the table when it can
                         _log.warning("table %s is not removed everywhere: %s", table.name, error)
 
@@ -96,7 +87,7 @@ class Replacements:
 
     def poll(self) -> None:
         """Puts those streams in place that have caught up, and removes replaced rows whose time is over."""
-        for stream in self._catalog.streams.all():
+        for stream in self._services.catalog.streams.all():
             if stream.replaces is None:
                 continue
             try:
@@ -105,7 +96,7 @@ class Replacements:
             except PenstockError as error:
                 _log.warning("stream %s cannot take its place yet: %s", stream.name, error,
                              extra=about(stream=stream.name))
-        now = self._clock.monotonic()
+        now = self._services.clock.monotonic()
         for retired in [one for one in self._retired if one.until <= now]:
             self._retired.remove(retired)
             self._remove(retired.table)
@@ -123,51 +114,52 @@ class Replacements:
                 if not self._pending():
                     self._thread = None
                     return
-            self._clock.wait(self._closing, _POLL_S)
+            self._services.clock.wait(self._closing, _POLL_S)
 
     def _pending(self) -> bool:
-        return bool(self._retired) or any(stream.replaces is not None for stream in self._catalog.streams.all())
+        return bool(self._retired) or any(
+            stream.replaces is not None for stream in self._services.catalog.streams.all())
 
     def _has_caught_up(self, stream: StreamRecord) -> bool:
         """Whether all that the old stream had to read is in the new one's result table, by a valid checkpoint."""
-        reached = self._streams.progress(stream)
+        reached = self._streams.checkpoints.progress(stream)
         if reached is None:
             return False
         mark = self._marks.get(stream.id)
         if mark is None:
-            mark = self._marks[stream.id] = dict(self._storage.acknowledged(reached.keys()))
+            mark = self._marks[stream.id] = dict(self._services.storage.acknowledged(reached.keys()))
         if any(reached[vgroup_id] < version for vgroup_id, version in mark.items()):
             return False
         try:
             # What is before its barriers is written, unless sinks were too slow for it.
-            return not self._streams.checkpoint(stream, _CHECKPOINT_TIMEOUT_S).unwritten
+            return not self._streams.checkpoints.checkpoint(stream, _CHECKPOINT_TIMEOUT_S).unwritten
         except UnavailableError as error:
             _log.info("stream %s has caught up and waits for a checkpoint: %s", stream.name, error,
                       extra=about(stream=stream.name))
             return False
 
     def _replace(self, stream: StreamRecord) -> None:
-        old = None if stream.replaces is None else self._catalog.streams.by_id(stream.replaces)
-        fresh = self._catalog.table_by_uid(stream.target_uid)
+        old = None if stream.replaces is None else self._services.catalog.streams.by_id(stream.replaces)
+        fresh = self._services.catalog.table_by_uid(stream.target_uid)
         if old is None or fresh is None:
             return
         # Other DuckDBs read Parquet parts: what is in memory must be there before the views lead to the new table.
-        self._storage.flush(require_database(fresh.database, self._catalog))
+        self._services.storage.flush(require_database(fresh.database, self._services.catalog))
         with self._lock:
-            if self._catalog.streams.by_id(stream.id) is None:
+            if self._services.catalog.streams.by_id(stream.id) is None:
                 return  # dropped meanwhile
-            self._results.forget(old.id)
-            old, stale = self._catalog.streams.replace(stream.id)
+            self._services.stores.results.forget(old.id)
+            old, stale = self._services.catalog.streams.replace(stream.id)
             self._marks.pop(stream.id, None)
-            self._retired.append(_Retired(stale, self._clock.monotonic() + self._grace_s))
+            self._retired.append(_Retired(stale, self._services.clock.monotonic() + self._grace_s))
             self._views.children_changed(stream.target_uid)
             self._views.schema_changed()
-            self._streams.end_for_good(old)
-        self._streams.tell(stream.id, f"takes the place of its old version 0x{old.id:x}")
+            self._streams.removal.end_for_good(old)
+        self._streams.known.tell(stream.id, f"takes the place of its old version 0x{old.id:x}")
 
     def _remove(self, table: Table) -> None:
         try:
-            self._storage.drop_table(require_database(table.database, self._catalog), table)
+            self._services.storage.drop_table(require_database(table.database, self._services.catalog), table)
         except PenstockError as error:
             _log.warning("rows of the replaced table %s stay until the next start: %s", table.name, error)
-        self._catalog.forget_table(table.uid)
+        self._services.catalog.forget_table(table.uid)

@@ -39,7 +39,7 @@ class Verdict:
     task: TaskId | None = None
 
 
-class Names:
+class TaskNames:
     """What operators call a stream's tasks: `sink s1/v2` is the one of stream s1 on vnode 2.
 
     The name of an agg task that is on an snode says so too. `right_vgroup_ids`: the vnodes of a join's right side.
@@ -65,7 +65,7 @@ class Names:
         return name if worker == task.index or task.operator == "source" else f"{name} on {self.nodes.node_of(worker)}"
 
 
-def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> StreamInfo:
+def judged(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> StreamInfo:
     """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED."""
     found = verdict(info, reports, names)
     if found.kind == "stalled":
@@ -74,7 +74,7 @@ def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Str
     return replace(info, verdict=found.text)
 
 
-def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict:
+def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     """Returns what holds a stream up. `reports`: those of its tasks, in whichever order."""
     if info.status.state != "RUNNING" or info.status.reason:
         return Verdict("down", _down(info.status))
@@ -111,7 +111,7 @@ def _down(status: StreamStatus) -> str:
             "of the engine ends all processes that may be in the way")
 
 
-def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict | None:
+def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> Verdict | None:
     held = state_bytes(report.status for report in reports)
     if not info.state_limit or held < _STATE_FULL * info.state_limit:
         return None
@@ -194,7 +194,7 @@ def _waiting(report: TaskReport) -> int:
     return report.status.input_bytes + report.status.in_flight_bytes
 
 
-def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:
+def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     task = end.status.task
     why, kind = _why(end)
     if task.operator == "source" and any(report.status.blocked_by == str(task) for report in reports):
@@ -246,7 +246,7 @@ def _far_behind(reports: Sequence[TaskReport]) -> int | None:
     return next(index for index, lag in lags.items() if lag == most)
 
 
-def _at_ease(reports: Sequence[TaskReport], names: Names) -> Verdict:
+def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     if not reports:
         return Verdict("healthy", "healthy")
     if not any(_has_more(report) or report.rows_in_rate for report in reports):

@@ -3,7 +3,7 @@
 Statements that write wait meanwhile. The streams read all rows and stop, each at a checkpoint; the rows of what moves
 are written into new vnodes, the streams' state is divided among the tasks that they are going to have, and one
 transaction of the catalog makes all of it count. What a crash leaves behind before that is removed by the next start,
-what it leaves undone after it is done by the next start: see `Storage.open_all` and `Streams.begin`.
+what it leaves undone after it is done by the next start: see `Storage.open_all` and `StreamStarts.begin`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.clock import Clock
 from penstock.common.errors import InUseError, InvalidStatementError, NotFoundError, UnavailableError
 from penstock.common.fs import Fs
-from penstock.common.paths import DataPaths
 from penstock.common.placement import Cut, cut_one, cut_to
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import Regrouping, StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database, require_user_database
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, commit_record
+from penstock.mnode.coordinator.commit_records import CommitRecord, commit_record
 from penstock.mnode.dnode.shared_lock import SharedLock
-from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
-from penstock.mnode.write.result_store import ResultStore
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
@@ -52,15 +48,10 @@ class Splitting:
 
     def __init__(
         self,
-        catalog: Catalog,
-        storage: Storage,
-        records: CommitRecords,
+        services: StreamServices,
         streams: Streams,
         ingests: Ingests,
-        results: ResultStore,
-        paths: DataPaths,
         fs: Fs,
-        clock: Clock,
         writing: SharedLock,
         lock: AbstractContextManager[object],
         tell: Callable[[str], None],
@@ -68,15 +59,10 @@ class Splitting:
         """`writing`: shared by statements that write. `lock`: changes of the catalog take turns by it. `tell`: says how
         far the statement is.
         """
-        self._catalog = catalog
-        self._storage = storage
-        self._records = records
+        self._services = services
         self._streams = streams
         self._ingests = ingests
-        self._results = results
-        self._paths = paths
         self._fs = fs
-        self._clock = clock
         self._writing = writing
         self._lock = lock
         self._tell = tell
@@ -88,7 +74,7 @@ class Splitting:
         """Gives half of a vgroup's tables to a new vgroup."""
 
         def wanted() -> tuple[Database, Cut]:
-            for database in self._catalog.databases():
+            for database in self._services.catalog.databases():
                 if statement.vgroup_id in database.vgroup_ids:
                     return database, cut_one(database.shares, database.vgroup_ids.index(statement.vgroup_id))
             raise NotFoundError(f"there is no vgroup {statement.vgroup_id}", hint="SHOW VGROUPS lists them")
@@ -103,7 +89,7 @@ class Splitting:
         assert isinstance(vgroups, int)  # the parser takes nothing else
 
         def wanted() -> tuple[Database, Cut]:
-            database = require_user_database(statement.name, self._catalog)
+            database = require_user_database(statement.name, self._services.catalog)
             count = len(database.vgroup_ids)
             if vgroups < count:
                 raise InvalidStatementError(
@@ -130,7 +116,7 @@ class Splitting:
         for stream in reading:
             self._check_divisible(stream)
         # What is there by now is read before anybody has to wait; what comes meanwhile isn't much.
-        written = self._storage.acknowledged(database.vgroup_ids)
+        written = self._services.storage.acknowledged(database.vgroup_ids)
         for stream in reading:
             self._await_read(stream, written)
         with self._writing.exclusive():
@@ -151,16 +137,16 @@ class Splitting:
             for stream in _upstream_first(reading):
                 ended.append(stream)
                 self._await_read(stream)
-                self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=True)
+                self._streams.checkpoints.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=True)
             for stream in writing:
                 ended.append(stream)
-                self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
-            self._move(self._catalog.schema.regrouping(database.name, cut), reading)
+                self._streams.checkpoints.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
+            self._move(self._services.catalog.schema.regrouping(database.name, cut), reading)
         finally:
             for stream in ended:
-                latest = self._catalog.streams.by_id(stream.id)
-                if latest is not None and not self._streams.runs(latest):
-                    self._streams.begin(latest)
+                latest = self._services.catalog.streams.by_id(stream.id)
+                if latest is not None and not self._streams.checkpoints.runs(latest):
+                    self._streams.starts.begin(latest)
             for ingest in ingests:
                 if not self._ingests.runs(ingest):
                     self._ingests.begin(ingest)
@@ -169,9 +155,9 @@ class Splitting:
         """Returns the streams that read the database, and others that write into it."""
         reading: list[StreamRecord] = []
         writing: list[StreamRecord] = []
-        for stream in self._catalog.streams.all():
-            target = self._catalog.table_by_uid(stream.target_uid)
-            sources = (self._catalog.table_by_uid(uid) for uid in stream.source_uids)
+        for stream in self._services.catalog.streams.all():
+            target = self._services.catalog.table_by_uid(stream.target_uid)
+            sources = (self._services.catalog.table_by_uid(uid) for uid in stream.source_uids)
             if any(source is not None and source.database == database.name for source in sources):
                 reading.append(stream)
             elif (target is not None and target.database == database.name) or (
@@ -181,16 +167,17 @@ class Splitting:
 
     def _check_divisible(self, stream: StreamRecord) -> None:
         """Raises unless the stream can go on over more vnodes."""
-        if stream.wanted != "running" or not self._streams.runs(stream):
+        if stream.wanted != "running" or not self._streams.checkpoints.runs(stream):
             raise UnavailableError(f"stream {stream.name} doesn't run, and has rows to read before they are moved",
                                    hint="SHOW STREAMS says why; start it, or drop it")
-        if stream.replaces is not None or any(one.replaces == stream.id for one in self._catalog.streams.all()):
+        if stream.replaces is not None or any(
+                one.replaces == stream.id for one in self._services.catalog.streams.all()):
             raise InUseError(f"a new version of stream {stream.name} is being built",
                              hint="wait until it has taken its place, or drop it")
         if stream.savepoints:
             raise InUseError(f"stream {stream.name} has savepoints, which are of the vnodes that there are now",
                              hint=f"DROP SAVEPOINT them; SHOW SAVEPOINTS lists {len(stream.savepoints)}")
-        problem = refusal(self._streams.plan_of(stream))
+        problem = refusal(self._streams.checkpoints.plan_of(stream))
         if problem is not None:
             raise InUseError(f"stream {stream.name} can't go on over more vnodes: {problem}",
                              hint="drop it, and create it again with FILL_HISTORY 1")
@@ -198,85 +185,87 @@ class Splitting:
     def _await_read(self, stream: StreamRecord, written: StreamCut | None = None) -> None:
         """Waits until the stream has read what was written, or what is: then only streams behind it write any more."""
         self._tell(f"waits until stream {stream.name} has read all rows")
-        deadline = self._clock.monotonic() + _READ_TIMEOUT_S
+        deadline = self._services.clock.monotonic() + _READ_TIMEOUT_S
         while True:
-            reached = self._streams.progress(stream)
+            reached = self._streams.checkpoints.progress(stream)
             if reached is not None:
-                behind = written or self._storage.acknowledged(reached)
+                behind = written or self._services.storage.acknowledged(reached)
                 if all(reached.get(vgroup_id, 0) >= version for vgroup_id, version in behind):
                     return
-            if self._clock.monotonic() >= deadline or self._closing.is_set():
+            if self._services.clock.monotonic() >= deadline or self._closing.is_set():
                 raise UnavailableError(f"stream {stream.name} has not read all rows within {_READ_TIMEOUT_S:g} s",
                                        hint="SHOW STREAMS says what holds it up; try again when it has caught up")
-            self._clock.wait(self._closing, _POLL_S)
+            self._services.clock.wait(self._closing, _POLL_S)
 
     def _move(self, wanted: Regrouping, reading: Sequence[StreamRecord]) -> None:
         database, parents = wanted.database, wanted.parents
-        known = require_database(database.name, self._catalog)
+        known = require_database(database.name, self._services.catalog)
         added = database.vgroup_ids[len(known.vgroup_ids):]
         try:
-            self._catalog.unfinished.begin_vnodes(added)
-            versions = dict(self._storage.durable_cut(known.vgroup_ids))
+            self._services.catalog.unfinished.begin_vnodes(added)
+            versions = dict(self._services.storage.durable_cut(known.vgroup_ids))
             for place, vgroup_id in enumerate(added, len(known.vgroup_ids)):
                 moving = wanted.moving.get(vgroup_id, {})
                 self._tell(f"writes the rows of {sum(map(len, moving.values()))} tables into vnode {vgroup_id}, "
                            f"{place - len(known.vgroup_ids) + 1} of {len(added)}")
-                versions[vgroup_id] = self._storage.found(
+                versions[vgroup_id] = self._services.storage.found(
                     known, known.vgroup_ids[parents[place]], vgroup_id,
                     {uid: np.array(sorted(tuids), np.uint64) for uid, tuids in moving.items()})
             for number, stream in enumerate(reading, 1):
                 self._tell(f"divides the state of stream {stream.name}, {number} of {len(reading)}")
                 record = self._divided(stream, known, wanted, versions)
-                self._records.write(record)
-                self._streams.hold(stream, record)
-            with self._lock, self._storage.moving():
-                self._catalog.regroup(wanted)
-                self._storage.settle(database)
+                self._services.stores.records.write(record)
+                self._streams.checkpoints.hold(stream, record)
+            with self._lock, self._services.storage.moving():
+                self._services.catalog.regroup(wanted)
+                self._services.storage.settle(database)
         finally:
-            if require_database(database.name, self._catalog).vgroup_ids == known.vgroup_ids:
-                self._storage.discard(added)
+            if require_database(database.name, self._services.catalog).vgroup_ids == known.vgroup_ids:
+                self._services.storage.discard(added)
 
     def _divided(
         self, stream: StreamRecord, known: Database, wanted: Regrouping, versions: dict[int, int]
     ) -> CommitRecord:
         """Divides the state of a stream that was ended; returns the record that makes it valid."""
-        started_ms, started = self._clock.now_ms(), self._clock.monotonic()
-        record = self._records.newest(stream.id)
+        started_ms, started = self._services.clock.now_ms(), self._services.clock.monotonic()
+        record = self._services.stores.records.newest(stream.id)
         if record is None or not record.is_over(known.vgroup_ids):
             raise UnavailableError(f"stream {stream.name} has no checkpoint")
         if record.unwritten:
             raise UnavailableError(f"stream {stream.name} has results that it could not write yet",
                                    hint="try again when its sinks have caught up")
-        latest = self._catalog.streams.by_id(stream.id)
+        latest = self._services.catalog.streams.by_id(stream.id)
         assert latest is not None
         homes = {uid: vgroup_id for vgroup_id, tables in wanted.moving.items()
                  for uid in tables.get(stream.source_uid, ())}
-        before = self._streams.deployment(latest, known.vgroup_ids, record.checkpoint_id)
+        before = self._streams.checkpoints.deployment(latest, known.vgroup_ids, record.checkpoint_id)
         after = replace(
-            self._streams.deployment(latest, wanted.database.vgroup_ids, record.checkpoint_id + 1, homes),
+            self._streams.checkpoints.deployment(latest, wanted.database.vgroup_ids, record.checkpoint_id + 1, homes),
             plan=before.plan)
         places = {vgroup_id: place for place, vgroup_id in enumerate(wanted.database.vgroup_ids)}
-        names = {child.uid: child.name for child in self._catalog.children(stream.source_uid)}
+        names = {child.uid: child.name for child in self._services.catalog.children(stream.source_uid)}
         moved = Moved({uid: places[vgroup_id] for uid, vgroup_id in homes.items()},
                       {names[uid]: places[vgroup_id] for uid, vgroup_id in homes.items()})
         done = Repartition(before, after, wanted.parents, [versions[one] for one in wanted.database.vgroup_ids], moved,
                            self._environment(known, homes)).run()
-        took_ms = (self._clock.monotonic() - started) * 1000
+        took_ms = (self._services.clock.monotonic() - started) * 1000
         return commit_record(stream.id, record.checkpoint_id + 1, latest.attempt, wanted.database.vgroup_ids,
                              [(one, took_ms) for one in done], started_ms, took_ms, record.layout)
-
 
     def _environment(self, known: Database, homes: Mapping[int, int]) -> LocalEnvironment:
         """Returns what tasks see of the world as it will be: vnodes without the rows that move out of them."""
         leaving = np.array(sorted(homes), np.uint64)
+        services, results = self._services, self._services.stores.results
 
         def read(request: StoreRequest) -> pa.Table:
-            rows = self._results.read(request)
+            rows = results.read(request)
             if not isinstance(request, RowsRequest) or request.vgroup_id not in known.vgroup_ids:
                 return rows
             return rows.filter(pa.array(~np.isin(rows.column(TUID_COLUMN).to_numpy(), leaving)))
 
-        return LocalEnvironment(self._clock, self._fs, self._paths, read, self._results.write_results, lambda _: None)
+        return LocalEnvironment(
+            services.clock, self._fs, services.paths, read, results.write_results, lambda _: None)
+
 
 
 def _upstream_first(streams: Sequence[StreamRecord]) -> list[StreamRecord]:

@@ -375,10 +375,14 @@ def _notify(_: Generator, notify: st.Notify) -> str:
 
 
 def _create_stream(to: Generator, statement: st.CreateStream) -> str:
+    return _stream_of(to, statement, to.sql(statement.query))
+
+
+def _stream_of(to: Generator, statement: st.CreateStream, query: str) -> str:
     return _words(
         "CREATE OR REPLACE STREAM" if statement.or_replace else "CREATE STREAM", _if_not_exists(statement),
-        identifier(statement.name), to.sql(statement.options), "INTO", to.sql(statement.target), "AS",
-        to.sql(statement.query), to.sql(statement.notify))
+        identifier(statement.name), to.sql(statement.options), "INTO", to.sql(statement.target), "AS", query,
+        to.sql(statement.notify))
 
 
 def _alter_stream(to: Generator, statement: st.AlterStream) -> str:
@@ -575,3 +579,8 @@ class StatementGenerator(ExpressionGenerator):
 def print_sql(node: exp.Expression) -> str:
     """Returns a statement or a part of one as text."""
     return str(StatementGenerator().generate(node, copy=False))
+
+
+def print_stream(statement: st.CreateStream) -> str:
+    """Returns CREATE STREAM as text with the query as it was typed: its words are what unnamed columns are called."""
+    return _stream_of(StatementGenerator(), statement, statement.query.source_text)

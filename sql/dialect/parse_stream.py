@@ -244,9 +244,7 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
         raise parser.fail("OR REPLACE and IF NOT EXISTS exclude each other")
     if_not_exists = parser.take_if_not_exists()
     name = parser.name("a stream name")
-    options_start = parser.token.start
     options = _OptionReader(parser).read()
-    options_place = (options_start - start, parser.token.start - start)
     if not parser.at("INTO"):
         raise parser.fail("a stream option or INTO is expected")
     parser.advance()
@@ -261,8 +259,7 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
     if query.into_file is not None:
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None
-    return CreateStream(name, options, target, query, if_not_exists, parser.source(start), options_place,
-                        or_replace, notify)
+    return CreateStream(name, options, target, query, if_not_exists, parser.source(start), or_replace, notify)
 
 
 def _parse_notify(parser: QueryParser) -> Notify:

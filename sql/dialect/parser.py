@@ -7,7 +7,7 @@ from functools import lru_cache
 from penstock.common.errors import SqlSyntaxError
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.sql.dialect.tdengine import TDengine
-from penstock.sql.tree.statements import Describe, Name, Statement
+from penstock.sql.tree.statements import CreateDatabase, Describe, Name, Statement
 
 _DIALECT = TDengine()
 
@@ -39,3 +39,10 @@ def parse_table_name(text: str) -> Name:
     described = parse_one(f"DESCRIBE {text}")
     assert isinstance(described, Describe)
     return described.name
+
+
+def parse_database_options(text: str) -> tuple[tuple[str, str | int], ...]:
+    """Returns the options of a database, as CREATE DATABASE has them; what `generator.database_options` has printed."""
+    created = parse_one(f"CREATE DATABASE d {text}")
+    assert isinstance(created, CreateDatabase)
+    return created.options

@@ -1,13 +1,9 @@
-"""The options of CREATE STREAM as text: those that ALTER STREAM changes take their place in the statement."""
+"""The options of CREATE STREAM: which can be changed, and the statement with others."""
 
 from __future__ import annotations
 
-import re
-
-from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.generator import print_sql, print_stream
 from penstock.sql.tree.statements import CreateStream, StreamOptions
-
-_PREFIX = re.compile(r"CREATE\s+OR\s+REPLACE\s+STREAM", re.IGNORECASE)
 
 ALTERABLE = (
     "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
@@ -33,10 +29,6 @@ def given(options: StreamOptions) -> tuple[str, ...]:
 
 
 def altered(statement: CreateStream, changes: StreamOptions) -> str:
-    """Returns the statement's text without OR REPLACE, and with `changes` in the place of options where given."""
-    merged = statement.options.with_changes(**{name: getattr(changes, name) for name in given(changes)})
-    first, last = statement.options_place
-    text = print_sql(merged)
-    # Behind the name stands either an option or, after white space, INTO.
-    head = _PREFIX.sub("CREATE STREAM", statement.source_text[:first]).rstrip()
-    return " ".join(filter(None, (head, text, statement.source_text[last:].lstrip())))
+    """Returns the text of the statement without OR REPLACE, and with `changes` in the place of options where given."""
+    options = statement.options.with_changes(**{name: getattr(changes, name) for name in given(changes)})
+    return print_stream(statement.with_changes(options=options, or_replace=False))

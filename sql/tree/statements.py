@@ -480,10 +480,7 @@ class Notify(Node):
 
 
 class CreateStream(Statement):
-    """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
-
-    `options_place`: where in the text the options begin and end.
-    """
+    """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart."""
 
     name: str
     options: StreamOptions
@@ -491,7 +488,6 @@ class CreateStream(Statement):
     query: Select
     if_not_exists: bool = False
     source_text: str = in_meta(default="")
-    options_place: tuple[int, int] = in_meta(default=(0, 0))
     or_replace: bool = False
     notify: Notify | None = None
 

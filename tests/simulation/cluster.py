@@ -213,7 +213,7 @@ class EngineProcess:
     def _control(self, engine: Engine, on_checkpoint: Any) -> StreamController:
         self.controller = StreamController(
             engine.clock, self._settings, engine.records, self, WorkerLaunch(engine.paths.root),
-            EngineHooks(on_checkpoint, engine.streams.settle), self)
+            EngineHooks(on_checkpoint, engine.streams.checkpoints.settle), self)
         return self.controller
 
     # --- RuntimeEnvironment ------------------------------------------------------------------------------------------

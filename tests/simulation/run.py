@@ -561,7 +561,7 @@ class Run:
             return False
         with self.world.inside(host.process):
             reports = host.controller.stream_states()
-            infos = host.engine.streams.snapshot().infos
+            infos = host.engine.streams.reports.snapshot().infos
         if len(reports) < len(self.created) or any(report.state != "RUNNING" for report in reports.values()):
             return False
         hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host

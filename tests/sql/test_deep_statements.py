@@ -15,7 +15,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError, PenstockError, SqlSyntaxError
 from penstock.common.headroom import FRAMES_OF_CALLERS, with_headroom
 from penstock.common.logging import MAX_TRACE, JsonFormatter, TextFormatter
-from penstock.mnode.streams import stream_statements as streams
+from penstock.mnode.streams import stream_planning, stream_starts
 from penstock.planner.duckdb_sql.duckdb_tree import fragment
 from penstock.planner.lower.kernels import kernel_planner
 from penstock.sql.dialect.base_parser import MAX_NESTING
@@ -129,7 +129,7 @@ def test_a_stream_whose_plan_cannot_be_made_keeps_no_engine_from_opening(
     """It is FAILED and says why, whatever was raised, when its stored plan can't be read; its neighbour has a plan."""
     db.execute(f"CREATE STREAM broken INTO o1 AS SELECT ts, i + 4711 q {ROWS}")
     db.execute(f"CREATE STREAM sound INTO o2 AS SELECT ts, i q {ROWS}")
-    plan_stream = streams.plan_stream
+    plan_stream = stream_planning.plan_stream
 
     def raising(statement: object, *rest: object) -> object:
         if "4711" in statement.source_text:  # type: ignore[attr-defined]
@@ -139,8 +139,8 @@ def test_a_stream_whose_plan_cannot_be_made_keeps_no_engine_from_opening(
     def unreadable(_text: str) -> object:
         raise ValueError("the format of stored plans 0 is unknown")
 
-    monkeypatch.setattr(streams, "plan_stream", raising)
-    monkeypatch.setattr(streams.stored_plan, "decode", unreadable)
+    monkeypatch.setattr(stream_planning, "plan_stream", raising)
+    monkeypatch.setattr(stream_starts.stored_plan, "decode", unreadable)
     db.reopen()
     states = dict(db.run("SELECT stream_name, status FROM information_schema.ins_streams"))
     assert states["broken"] == "failed"

@@ -229,7 +229,7 @@ def test_the_commands(source: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert " rows into 1 databases, 1 streams" in capsys.readouterr().out
     assert rows_of(data, "SELECT * FROM e.m ORDER BY ts") == wanted
     (text,) = rows_of(data, "SHOW CREATE STREAM s")
-    assert "INTO `e`.out" in text[1]
+    assert "INTO e.out" in text[1]
     assert "FROM `e`.m" in text[1]
     assert "FILL_HISTORY 1" in text[1]
 
@@ -365,7 +365,7 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         target = catalog.table_by_uid(streams["o"].target_uid)
         assert target is not None
         assert (target.database, target.name) == ("d", "z")
-        assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].asked.text
+        assert "INTO d.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].asked.text
 
 
 def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

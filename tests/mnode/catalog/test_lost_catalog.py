@@ -17,7 +17,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copies import copies, read_copy
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.streams.stream_statements import Streams
+from penstock.mnode.streams import stream_removal
 from penstock.shell.main import main
 from penstock.vnode.dnode import Dnode
 
@@ -197,7 +197,7 @@ def test_a_drop_that_a_crash_cuts_off_is_finished(data: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(Dnode, "drop_vnode", crash)
         patch.setattr(Storage, "drop_table", crash)
-        patch.setattr(Streams, "_remove_state", crash)
+        patch.setattr(stream_removal, "remove_state", crash)
         with pytest.raises(Crash):
             sandbox.execute(text)
     sandbox.engine.abandon()

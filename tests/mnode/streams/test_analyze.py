@@ -18,7 +18,7 @@ from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
 from penstock.mnode.streams.explain_analyze import analysis
 from penstock.mnode.streams.explain_stream import explain_stream
-from penstock.mnode.streams.stream_verdict import Names
+from penstock.mnode.streams.stream_verdict import TaskNames
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.shell.terminal.elapsed_bar import ElapsedBar
 from penstock.sql.dialect.parser import parse_one
@@ -44,7 +44,7 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     before = reports(kit)
     kit.insert([(n % 4, 1000 + n, 1, 1.0, "") for n in range(40)])
     kit.pass_time(4)
-    names = Names("s", Nodes((1,)))
+    names = TaskNames("s", Nodes((1,)))
     table = analysis(kit.plan, task_graph(kit.plan, (1,)), names, before, reports(kit), INFO).table
     assert table is not None
     source, agg, sink, stream = table.to_pylist()
@@ -74,12 +74,12 @@ def test_tasks_that_did_not_report_meanwhile_are_left_out(tmp_path: Path) -> Non
     before = reports(kit)
     kit.pass_time(1)
     after = reports(kit)
-    table = analysis(kit.plan, task_graph(kit.plan, (1,)), Names("s", Nodes((1,))), before[:1], after, INFO).table
+    table = analysis(kit.plan, task_graph(kit.plan, (1,)), TaskNames("s", Nodes((1,))), before[:1], after, INFO).table
     assert table is not None
     assert table.num_rows == 2
     for pair in ((before, before), ([], after), (after, [])):
         with pytest.raises(UnavailableError, match="no task has reported"):
-            analysis(kit.plan, task_graph(kit.plan, (1,)), Names("s", Nodes((1,))), *pair, INFO)
+            analysis(kit.plan, task_graph(kit.plan, (1,)), TaskNames("s", Nodes((1,))), *pair, INFO)
     kit.close()
 
 

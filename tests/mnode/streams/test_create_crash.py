@@ -84,7 +84,7 @@ def test_a_stream_that_cannot_start_leaves_no_table(monkeypatch: pytest.MonkeyPa
             raise UnavailableError("no controller")
 
         with monkeypatch.context() as patch:
-            patch.setattr(bed.engine.streams, "_run", refuse)
+            patch.setattr(bed.engine.streams.starts, "run", refuse)
             with pytest.raises(UnavailableError):
                 bed.engine.execute(CREATE, bed.session)
         assert bed.engine.catalog.streams.named("s") is None

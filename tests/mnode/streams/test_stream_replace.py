@@ -133,7 +133,7 @@ def test_a_crash_at_any_step_leaves_one_of_both(tmp_path: Path, step: str, monke
 
         target = {"before the stream": (engine.catalog.streams, "create"), "before the swap": (bed.streams, "run"),
                   "in the swap": (engine.catalog.streams, "replace"),
-                  "behind the swap": (engine.streams, "end_for_good")}[step]
+                  "behind the swap": (engine.streams.removal, "end_for_good")}[step]
         with monkeypatch.context() as patch:
             patch.setattr(*target, crash)
             with pytest.raises(Crash):

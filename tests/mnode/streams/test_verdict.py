@@ -18,7 +18,7 @@ from kits.streams.stream_kit import Catalog, Store, StreamKit, unhurried
 from penstock.common.clock import ManualClock
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
-from penstock.mnode.streams.stream_verdict import Names, Verdict, judged, verdict
+from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, judged, verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.operators.state_tracker import StateTracker
@@ -30,7 +30,7 @@ from penstock.tasks.worker.runner import StreamRunner, drive_once, statuses
 from penstock.tasks.worker.timesheet import Timesheet
 
 RUNNING = StreamInfo(StreamStatus("RUNNING"))
-NAMES = Names("s1", Nodes((2, 3, 4)))
+NAMES = TaskNames("s1", Nodes((2, 3, 4)))
 
 
 def report(level: Any, index: int = 0, *, stalled_s: float | None = None, silent_s: float | None = None,
@@ -161,7 +161,7 @@ def test_tasks_of_one_vnode_share_a_thread() -> None:
 
 def test_tasks_on_an_snode_share_its_thread_and_no_other() -> None:
     """Agg tasks there are told so; with a vnode they have no more in common than a number."""
-    names = Names("s1", Nodes((2, 3), (1012,)))
+    names = TaskNames("s1", Nodes((2, 3), (1012,)))
     apart = [report("source", busy=0.5, lag=5), report("agg", 0, busy=0.5)]
     assert verdict(RUNNING, apart, names).kind == "healthy"
     full = verdict(RUNNING, [*apart, report("agg", 1, busy=0.45, input_bytes=9)], names)
@@ -216,7 +216,8 @@ def watched(
             kit.stream.step()
             kit.clock.advance(0.02)
     reports = monitor.report(kit.clock.monotonic())
-    return verdict(RUNNING, reports, Names("s", Nodes(tuple(kit.vnodes)))), {r.status.task.operator: r for r in reports}
+    names = TaskNames("s", Nodes(tuple(kit.vnodes)))
+    return verdict(RUNNING, reports, names), {r.status.task.operator: r for r in reports}
 
 
 def rows(count: int, first: int = 0) -> list[tuple[Any, ...]]:
@@ -319,7 +320,7 @@ def test_one_slow_vnode_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pyte
         for tasks, sheet in zip((fast, held_up), sheets, strict=True):
             monitor.heartbeat(sheet.filled_in(statuses(tasks, kit.stream.links)), kit.clock.monotonic())
     reports = monitor.report(kit.clock.monotonic())
-    found = verdict(RUNNING, reports, Names("s", Nodes(tuple(kit.vnodes))))
+    found = verdict(RUNNING, reports, TaskNames("s", Nodes(tuple(kit.vnodes))))
     behind = max(report.lag or 0 for report in reports)
     assert behind >= 20 * 5 - 20
     assert found.text == (f"vnode v2 is {behind} records behind, the others at most 0; source s/v2 is the bottleneck: "
@@ -342,7 +343,7 @@ def test_exhausted_state_is_found_on_real_tasks(tmp_path: Path) -> None:
         monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
         reports = monitor.report(kit.clock.monotonic())
         held = [report.status.state_bytes or 0 for report in reports]
-        verdicts = [verdict(info, reports, Names("s", Nodes((1,))))
+        verdicts = [verdict(info, reports, TaskNames("s", Nodes((1,))))
                     for info in (replace(RUNNING, state_limit=limit), RUNNING)]
         assert [found.kind == "state" for found in verdicts] == [sum(held) >= 0.9 * limit, max(held) >= 0.9 * map_bytes]
         assert {found.task for found in verdicts if found.kind == "state"} <= {TaskId(1, "agg", 0)}
@@ -370,7 +371,7 @@ def test_the_watchdog_finds_real_tasks_that_get_nowhere(tmp_path: Path) -> None:
     kit = StreamKit(
         tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname",
         writer=lambda task: Deaf())
-    monitor, names = Monitor(100, 30), Names("s", Nodes((1,)))
+    monitor, names = Monitor(100, 30), TaskNames("s", Nodes((1,)))
     seen = []
     for second in range(40):
         kit.insert(rows(5, second * 5))

@@ -53,7 +53,7 @@ def test_killed_workers_neither_lose_nor_double_a_row(tmp_path: Path, kafka: Kaf
                           f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')",
                           "CREATE INGEST i FROM CONNECTION k (TOPIC 'spark-meters') INTO meters TBNAME ($.device)"):
             ask(statement)
-        controller = connection.lease.engine.streams.running()
+        controller = connection.lease.engine.parts.controller.running()
         assert isinstance(controller, StreamController)
         for part in range(2):
             produce(kafka, range(part * MESSAGES // 2, (part + 1) * MESSAGES // 2))

@@ -18,7 +18,7 @@ from kits.streams.random_player import share_computers
 from penstock.mnode.coordinator.stream_bounds import over_state_limit, state_bytes
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
-from penstock.mnode.streams.stream_verdict import Names, Verdict, verdict
+from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, verdict
 from penstock.tasks.protocol.messages import SetRates, TaskId, TaskStatus
 
 
@@ -329,7 +329,7 @@ class Throttle:
         """What SHOW STREAMS says on a cluster, where statuses come again and again."""
         (stream,) = self.pair.streams.local_streams().values()
         graph = stream.deployment.graph
-        names = Names("s", graph.nodes, graph.right_vgroup_ids)
+        names = TaskNames("s", graph.nodes, graph.right_vgroup_ids)
         return verdict(StreamInfo(StreamStatus("RUNNING")), self.monitor.report(self.pair.clock.monotonic()), names)
 
     def _side(self, source: TaskId) -> str:

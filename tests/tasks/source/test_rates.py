@@ -12,7 +12,7 @@ from kits.streams.stream_kit import StreamKit, unhurried
 
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
-from penstock.mnode.streams.stream_verdict import Names, verdict
+from penstock.mnode.streams.stream_verdict import TaskNames, verdict
 from penstock.tasks.protocol.messages import Pause, Recalculate, Resume, StartCheckpoint, TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
 
@@ -289,7 +289,7 @@ def test_the_verdict_names_a_limited_source(tmp_path: Path, sql: str, rates: dic
         for _ in range(200):
             kit.pass_time(0.1)
             monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
-        names = Names("s", Nodes(tuple(kit.vnodes)))
+        names = TaskNames("s", Nodes(tuple(kit.vnodes)))
         found = verdict(StreamInfo(StreamStatus("RUNNING")), monitor.report(kit.clock.monotonic()), names)
         assert (found.kind, found.text) == ("source", f"source s/v1 is the bottleneck: {said}")
     finally:

@@ -73,7 +73,7 @@ def test_a_restart_deploys_what_is_stored(tmp_path: Path) -> None:
     """Nothing is planned then, so it doesn't matter how this version would plan the statement."""
     make(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.mnode.streams.stream_statements.plan_stream", None)
+        patch.setattr("penstock.mnode.streams.stream_planning.plan_stream", None)
         with open_bed(tmp_path) as bed:
             bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
             assert state_of(bed) == ("RUNNING", None)
@@ -112,7 +112,7 @@ def test_what_is_altered_is_not_laid_out_anew(tmp_path: Path) -> None:
         bed.run()
         assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
         stream = bed.engine.catalog.streams.all()[0]
-        assert bed.engine.streams.snapshot().infos[stream.id].rates.sink_calls_per_second == 7
+        assert bed.engine.streams.reports.snapshot().infos[stream.id].rates.sink_calls_per_second == 7
         bed.execute("ALTER STREAM s SET DELETE_MARK 9d")
 
 

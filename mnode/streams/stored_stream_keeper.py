@@ -10,67 +10,56 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import NotFoundError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
-from penstock.mnode.coordinator.checkpoint_backups import Backups
 from penstock.mnode.coordinator.running_stream import StreamKeeper
 from penstock.mnode.coordinator.stored_plan import StoredPlan
-from penstock.mnode.ddl.connections import Connections
-from penstock.mnode.dnode.task_states import TaskStates
 from penstock.mnode.query.table_scans import tag_array
-from penstock.mnode.write.result_store import ResultStore
+from penstock.mnode.streams.stream_services import StreamServices
 from penstock.sql.schema import ChildTable, Table
 from penstock.tasks.protocol.messages import ConnectionHealth
 
 
-class CatalogKeeper(StreamKeeper):
+class StoredStreamKeeper(StreamKeeper):
     """Looks after one stream of the catalog, which runs by a stored plan."""
 
-    def __init__(
-        self, stream: StreamRecord, stored: StoredPlan, catalog: Catalog, results: ResultStore, states: TaskStates,
-        backups: Backups, connections: Connections,
-    ) -> None:
+    def __init__(self, stream: StreamRecord, stored: StoredPlan, services: StreamServices) -> None:
         self._stream = stream
         self._stored = stored
-        self._catalog = catalog
-        self._results = results
-        self._states = states
-        self._backups = backups
-        self._connections = connections
+        self._services = services
         self._user = f"stream {stream.name}"
 
     def next_attempt(self) -> int:
-        attempt = self._catalog.streams.next_attempt(self._stream.id).attempt
-        self._results.fence(self._stream.id, attempt)
-        self._states.fence(self._stream.id, attempt)
+        attempt = self._services.catalog.streams.next_attempt(self._stream.id).attempt
+        self._services.stores.fence(self._stream.id, attempt)
         return attempt
 
     def children(self) -> tuple[bytes, ...]:
         graph = self._stored.graph
-        left = children_of(self._catalog, self._stream.source_uid, graph.vgroup_ids)
+        left = children_of(self._services.catalog, self._stream.source_uid, graph.vgroup_ids)
         if not graph.right_vgroup_ids:
             return left
-        return left + children_of(self._catalog, self._stream.source_uids[1], graph.right_vgroup_ids)
+        return left + children_of(self._services.catalog, self._stream.source_uids[1], graph.right_vgroup_ids)
 
     def connection(self) -> OpenedConnection | None:
         outside = self._stored.plan.sink.outside
-        return None if outside is None else self._connections.open_for(self._user, outside.connection)
+        return None if outside is None else self._services.connections.open_for(self._user, outside.connection)
 
     def lookup_connection(self) -> OpenedConnection | None:
         lookup = self._stored.plan.source.lookup
         if lookup is None or lookup.connection is None:
             return None
-        return self._connections.open_for(self._user, lookup.connection)
+        return self._services.connections.open_for(self._user, lookup.connection)
 
     def recover(self) -> bool:
-        return self._backups.restore(self._stream.id, self._stored.graph.read_vgroup_ids)
+        return self._services.stores.backups.restore(self._stream.id, self._stored.graph.read_vgroup_ids)
 
     def savepoints(self) -> frozenset[int]:
-        stream = self._catalog.streams.by_id(self._stream.id)
+        stream = self._services.catalog.streams.by_id(self._stream.id)
         if stream is None:
             return frozenset()
-        return self._backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
+        return self._services.stores.backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
 
     def note_contact(self, contact: ConnectionHealth) -> None:
-        self._connections.note_contact(self._user, contact)
+        self._services.connections.note_contact(self._user, contact)
 
 
 def children_of(

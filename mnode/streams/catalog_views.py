@@ -1,0 +1,59 @@
+"""The catalog as it was at another time: what a statement is planned over once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.common.connection import Connection
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.sql.schema import CatalogView, ChildTable, Database, Table, UserFunction
+
+
+class WithoutTable:
+    """The catalog as it was before one of its tables was created."""
+
+    def __init__(self, catalog: Catalog, hidden: Table) -> None:
+        self._catalog = catalog
+        self._hidden = hidden
+
+    def database(self, name: str) -> Database | None:
+        return self._catalog.database(name)
+
+    def table(self, database: str, name: str) -> Table | None:
+        found = self._catalog.table(database, name)
+        return None if found is not None and found.uid == self._hidden.uid else found
+
+    def table_names(self, database: str) -> Iterable[str]:
+        return self._catalog.table_names(database)
+
+    def children(self, super_uid: int) -> Iterable[ChildTable]:
+        return self._catalog.children(super_uid)
+
+    def function(self, name: str) -> UserFunction | None:
+        return self._catalog.function(name)
+
+    def outside(self, name: str) -> Connection | None:
+        return self._catalog.outside(name)
+
+    def outside_table(self, connection: str, name: str) -> Table:
+        return self._catalog.outside_table(connection, name)
+
+    def outside_names(self) -> Iterable[str]:
+        return self._catalog.outside_names()
+
+
+class WithTableOutside:
+    """A catalog in which a table of a server outside is as it was."""
+
+    def __init__(self, view: CatalogView, table: Table) -> None:
+        self._table = table
+        self.database = view.database
+        self.table = view.table
+        self.table_names = view.table_names
+        self.children = view.children
+        self.function = view.function
+        self.outside = view.outside
+        self.outside_names = view.outside_names
+
+    def outside_table(self, connection: str, name: str) -> Table:
+        return self._table

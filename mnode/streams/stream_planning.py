@@ -1,0 +1,217 @@
+"""What CREATE STREAM would run: checked, planned, and planned again from the text that the catalog has."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError
+from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_records import AskedStream, StreamRecord, StreamUses, TableRead
+from penstock.mnode.catalog.name_lookup import TABLE_MISSING, find_table, require_database
+from penstock.mnode.coordinator import stored_plan
+from penstock.mnode.coordinator.stored_plan import StoredPlan
+from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.coordinator.task_settings import stream_defaults
+from penstock.mnode.ddl.column_rules import check_columns
+from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.dnode.vnode_storage import vgroups_of
+from penstock.mnode.query.external_tables import outside_table
+from penstock.mnode.streams.catalog_views import WithoutTable, WithTableOutside
+from penstock.mnode.streams.stream_services import StreamServices
+from penstock.planner.streams.stream_planner import StreamDefaults, plan_stream
+from penstock.planner.streams.stream_time import TimeDefaults
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.stream_options import altered
+from penstock.sql.schema import CatalogView, Database, Session, Table
+from penstock.sql.tree.statements import CreateStream
+from penstock.tasks.protocol.task_graph import TaskGraph
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
+
+MAX_STREAMS_PER_DATABASE = 61
+"""TDengine refuses when there are more than 60 already."""
+
+MAX_HISTORY_WINDOWS = 20_000_000
+
+NO_TARGET = 0
+"""The uid that stands for the result table of a stream whose results leave Penstock."""
+
+_TOO_MANY, _TARGET_TAKEN = 0x03F6, 0x03F7
+
+
+class StreamPlanning:
+    """Plans streams over the catalog; changes nothing."""
+
+    def __init__(self, services: StreamServices) -> None:
+        self._services = services
+
+    def plan(self, statement: CreateStream, session: Session, replaced: StreamRecord | None = None) -> StreamPlan:
+        """Returns what CREATE STREAM would run, having checked everything; changes nothing.
+
+        `replaced`: as if this stream and its result table weren't there.
+        """
+        check_name(statement.name, "stream")
+        target = None if statement.target.outside is not None else find_table(
+            statement.target.name, session, self._services.catalog, statement.source_text)
+        view: CatalogView = self._services.catalog
+        if replaced is not None:
+            view = self._without_replaced(replaced, target)
+        for stream in self._services.catalog.streams.all():
+            if target is not None and stream.target_uid == target.uid and stream != replaced:
+                raise InvalidStreamError(
+                    f"stream {stream.name} writes into {target.database}.{target.name} already",
+                    code=_TARGET_TAKEN, hint="give each stream a super table of its own")
+        plan = plan_stream(statement, view, session, stream_defaults(self._services.config))
+        source_database = require_database(plan.source.database, self._services.catalog)
+        count = sum(any(source is not None and source.database == source_database.name
+                        for source in map(self._services.catalog.table_by_uid, stream.source_uids))
+                    for stream in self._services.catalog.streams.all())
+        if count >= MAX_STREAMS_PER_DATABASE:
+            raise InvalidStreamError(
+                f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
+        self._refuse_cycle(plan)
+        self.refuse_long_history(plan, source_database)
+        if plan.dlq is not None:
+            check_name(plan.dlq.table, "table")
+        if plan.sink.create:
+            check_name(plan.sink.table, "table")
+            if len(plan.sink.columns) > 1:
+                check_columns(plan.sink.columns, plan.sink.tags)
+        return plan
+
+    def replacing(self, statement: CreateStream) -> tuple[CreateStream, StreamRecord | None]:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes history too, and which stream it replaces.
+
+        Other statements, and those that have nothing to replace, are returned as they are, with None.
+        """
+        if not statement.or_replace:
+            return statement, None
+        replaced = self._services.catalog.streams.named(statement.name)
+        options = statement.options
+        if replaced is not None:
+            if options.fill_history is False:
+                raise InvalidStreamError("a stream that replaces another computes its history",
+                                         hint="leave out FILL_HISTORY 0")
+            options = options.with_changes(fill_history=True)
+        written = parse_one(altered(statement, options))
+        assert isinstance(written, CreateStream)
+        return written, replaced
+
+    def plan_again(self, stream: StreamRecord) -> StoredPlan:
+        """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
+        statement = parse_one(stream.asked.text)
+        assert isinstance(statement, CreateStream)
+        target = self._services.catalog.table_by_uid(stream.target_uid)
+        view: CatalogView = self._services.catalog
+        if stream.replaces is not None:
+            replaced = self._services.catalog.streams.by_id(stream.replaces)
+            target = None if replaced is None else self._services.catalog.table_by_uid(replaced.target_uid)
+        if stream.created_target and target is not None:
+            # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
+            view = WithoutTable(self._services.catalog, target)
+        if stream.uses.outside_table is not None:
+            # It is as it was then, whatever has become of it: the server may not even answer.
+            view = WithTableOutside(view, codec.table_from_json(dict(stream.uses.outside_table))[0])
+        session = Session(stream.asked.database, stream.asked.time_zone, stream.asked.created_ms)
+        defaults = StreamDefaults(time=TimeDefaults(**stream.asked.defaults))
+        plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
+        return StoredPlan(plan, self.graph_of(plan), statement.options)
+
+    def planned(self, record: StreamRecord, stored: StoredPlan) -> StreamRecord:
+        """Returns the record of a stream with its plan, and what that reads and uses."""
+        plan, looked_up = stored.plan, stored.plan.source.lookup
+        reading = []
+        for source in plan.sources:
+            table = self._source_table(source.database, source.table)
+            reading.append(TableRead(table.storage_uid, table.uid if table.kind == "child" else None,
+                                     tuple(column.physical for column in source.columns)))
+        known = None
+        if looked_up is not None and looked_up.connection is None:
+            reading.append(TableRead(looked_up.table_uid, None, tuple(column.physical for column in looked_up.columns)))
+        elif looked_up is not None and looked_up.connection is not None:
+            known = codec.table_to_json(outside_table(looked_up.connection, looked_up.table, looked_up.described), ())
+        uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
+                          None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known)
+        return replace(record, uses=uses, plan=stored_plan.encode(stored))
+
+    def asked(self, statement: CreateStream, session: Session) -> AskedStream:
+        """Returns a statement with what it depends on, such that it means the same when it is planned again."""
+        return AskedStream(statement.source_text, session.database, session.time_zone, session.now_ms,
+                           asdict(stream_defaults(self._services.config).time))
+
+    def aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
+        """Returns the plan with the tables that it writes to, which are there by now."""
+        dlq = plan.dlq
+        if dlq is not None:
+            table = self._services.catalog.table(dlq.database, dlq.table)
+            if table is None:
+                raise NotFoundError(f"the DLQ table {dlq.database}.{dlq.table} was dropped", code=TABLE_MISSING)
+            dlq = replace(dlq, target_uid=table.uid)
+        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
+
+    def graph_of(self, plan: StreamPlan, known: TaskGraph | None = None) -> TaskGraph:
+        """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same."""
+        vgroup_ids = require_database(plan.source.database, self._services.catalog).vgroup_ids
+        snode_ids = tuple(snode.id for snode in self._services.catalog.snodes.all())
+        if known is not None and known.vgroup_ids == vgroup_ids:
+            return known.placed(snode_ids)
+        return task_graph(plan, vgroup_ids, snode_ids)
+
+    def refuse_long_history(self, plan: StreamPlan, database: Database) -> None:
+        """Refuses FILL_HISTORY over more windows than TDengine takes, from the oldest row to the newest."""
+        if plan.source.history is None or plan.time_windows is None:
+            return
+        first = TS_MIN if plan.source.history.first_ts is None else plan.source.history.first_ts
+        last = TS_MAX if plan.source.history.last_ts is None else plan.source.history.last_ts
+        table = self._services.catalog.table(plan.source.database, plan.source.table)
+        snapshots = [self._services.storage.snapshot(vgroup_id, plan.source.storage_uid)
+                     for vgroup_id in (() if table is None else vgroups_of(database, table))]
+        spans = [span for snapshot in snapshots if first <= last and (span := snapshot.span(first, last)) is not None]
+        if not spans:
+            return
+        count = plan.time_windows.count_between(
+            min(span.first_ts for span in spans), max(span.last_ts for span in spans))
+        if count > MAX_HISTORY_WINDOWS:
+            raise InvalidStreamError(
+                f"the history of {plan.source.database}.{plan.source.table} spans {count} windows, at most "
+                f"{MAX_HISTORY_WINDOWS} are filled",
+                hint=f"take longer windows, or bound the primary timestamp {plan.source.time_column} in WHERE")
+
+    def _without_replaced(self, replaced: StreamRecord, target: Table | None) -> CatalogView:
+        """Returns the catalog as it was before a stream that is to be replaced made its result table."""
+        known = self._services.catalog.table_by_uid(replaced.target_uid)
+        if not replaced.created_target or known is None:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into "
+                + ("a connection" if replaced.target_uid == NO_TARGET else "a table that it didn't create"),
+                code=_TARGET_TAKEN, hint="what is there can't be replaced: drop the stream and create it again")
+        if target is None or target.uid != known.uid:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
+                hint="to write elsewhere, drop the stream and create it again")
+        for stream in self._services.catalog.streams.all():
+            if known.uid in stream.source_uids:
+                raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
+                                 hint=f"drop {stream.name} first")
+        return WithoutTable(self._services.catalog, known)
+
+    def _refuse_cycle(self, plan: StreamPlan) -> None:
+        """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
+        reached = {plan.sink.target_uid}
+        streams = list(self._services.catalog.streams.all())
+        while True:
+            further = {stream.target_uid for stream in streams if reached.intersection(stream.source_uids)} - reached
+            for source in plan.sources:
+                if source.storage_uid in reached:
+                    raise InvalidStreamError(
+                        f"{plan.sink.database}.{plan.sink.table} leads back to the source {source.table}: the stream "
+                        "would feed itself", hint="write into another table")
+            if not further:
+                return
+            reached |= further
+
+    def _source_table(self, database: str, name: str) -> Table:
+        table = self._services.catalog.table(database, name)
+        if table is None:
+            raise NotFoundError(f"the stream's source {database}.{name} was dropped", code=TABLE_MISSING)
+        return table

@@ -1,0 +1,104 @@
+"""What the statements about streams and ingests work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.common.clock import Clock
+from penstock.common.config import Config
+from penstock.common.errors import UnavailableError
+from penstock.common.logging import about, logger
+from penstock.common.paths import DataPaths
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
+from penstock.mnode.coordinator.checkpoint_backups import Backups
+from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.ddl.connections import Connections
+from penstock.mnode.dnode.task_states import TaskStates
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.streams.stream_settings import stream_settings
+from penstock.mnode.write.result_store import ResultStore
+from penstock.sql.tree.statements import StreamOptions
+from penstock.tasks.protocol.deployment import TaskSettings
+
+_log = logger(__name__)
+
+
+class ControllerSource:
+    """Who runs streams and ingests: made when the first of them has to run."""
+
+    def __init__(self, make: Callable[[], Controller]) -> None:
+        self._make = make
+        self._controller: Controller | None = None
+
+    def get(self) -> Controller:
+        """Returns the controller, a new one if nothing had to run yet."""
+        if self._controller is None:
+            self._controller = self._make()
+        return self._controller
+
+    def running(self) -> Controller | None:
+        """Returns the controller, None if nothing had to run yet."""
+        return self._controller
+
+    def of(self, run: StreamRecord | IngestRecord) -> Controller | None:
+        """Returns the controller if it has the stream, or the ingest, in whatever state."""
+        controller = self._controller
+        return controller if controller is not None and run.id in controller.stream_states() else None
+
+    def end_tasks(self, run: StreamRecord | IngestRecord, timeout_s: float) -> bool:
+        """Returns whether no task of the stream, or the ingest, is left."""
+        if self._controller is None:
+            return True
+        try:
+            self._controller.stop(run.id, timeout_s)
+        except UnavailableError as error:
+            _log.warning("%s is to end, but %s", run.name, error, extra=about(stream=run.name))
+            return False
+        return True
+
+    def close(self) -> None:
+        """Ends all tasks, after a last checkpoint."""
+        if self._controller is not None:
+            self._controller.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RunStores:
+    """What is kept of streams and ingests that run: whose results are taken, their states, their commit records, and
+    the copies of those."""
+
+    results: ResultStore
+    states: TaskStates
+    records: CommitRecords
+    backups: Backups
+
+    def fence(self, run_id: int, attempt: int) -> None:
+        """Refuses what attempts before this one still write."""
+        self.results.fence(run_id, attempt)
+        self.states.fence(run_id, attempt)
+
+    def ended(self, run_id: int) -> None:
+        """Refuses what a worker that hangs may still try to write, until there is another attempt."""
+        self.results.forget(run_id)
+        self.states.forget(run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamServices:
+    """What the statements about streams and ingests share."""
+
+    catalog: Catalog
+    storage: Storage
+    stores: RunStores
+    connections: Connections
+    paths: DataPaths
+    config: Config
+    clock: Clock
+    controller: ControllerSource
+
+    def settings(self, options: StreamOptions) -> TaskSettings:
+        """Returns what the tasks of a stream with these options work by."""
+        return stream_settings(self.config, self.paths, options)
