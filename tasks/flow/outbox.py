@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,10 @@ class Outbox:
         self._waiting: deque[tuple[TaskId, Item]] = deque()
         self.rows_out = 0
         self.bytes_out = 0
+
+    @property
+    def channels(self) -> Sequence[TaskId]:
+        return self._queue.channels
 
     @property
     def blocked_channel(self) -> TaskId | None:

@@ -14,52 +14,37 @@ from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import REPLAYED_ROWS
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.source.change_emitter import ChangeEmitter
+from penstock.tasks.source.computable_rows import ComputableRows
 from penstock.tasks.source.source_task import SourceTask
 from penstock.wal.record import DeleteRecord, Record
 
 
-class JoinSourceTask(SourceTask):
-    """One vnode's source task for one side of a join: that of a stream of the rows themselves, which keeps time.
+class JoinChangeEmitter(ChangeEmitter):
+    """Sends the rows of one side of a join. `slack`: how long rows still wait for partners; None: for ever.
 
-    A row comes too late if it is older than its vnode's time by more than those that still wait for partners. So is
-    any row, whatever its own table had come to: join tasks forget by time, not by table. What an earlier attempt may
-    have sent is marked.
+    `replays`: an earlier attempt may have sent what is sent now, and it is marked so.
     """
 
-    def __init__(
-        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
-    ) -> None:
-        join = deployment.plan.computation
-        assert isinstance(join, JoinPlan)
-        place = int(index >= len(deployment.graph.vgroup_ids))
-        self._replays = False
-        self._slack = join.sides[place].slack
-        super().__init__(replace(deployment, plan=deployment.plan.of_side(place)), index, downstream, environment)
+    slack: int | None = None
+    replays = False
 
-    def _emit_history(self, rows: pa.Table, as_of: int) -> None:
-        self._replays = self._attempt > 1
-        super()._emit_history(rows, as_of)
+    def send(self, operation: int, batch: pa.RecordBatch) -> None:
+        super().send(operation + REPLAYED_ROWS if self.replays else operation, batch)
 
-    def _process(self, records: Sequence[Record]) -> None:
-        self._replays = records[0].version <= self._replayed_until
-        super()._process(records)
-
-    def _send(self, operation: int, batch: pa.RecordBatch) -> None:
-        super()._send(operation + REPLAYED_ROWS if self._replays else operation, batch)
-
-    def _emit(
+    def _emit_computable(
         self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
     ) -> None:
-        if self._slack is not None:
-            deletes = self._timely(deletes, classified, self._slack)
+        if self.slack is not None:
+            deletes = self._timely(deletes, classified, self.slack)
             if classified is not None:
-                limit = np.maximum(classified.limit, NEVER + self._slack) - self._slack
+                limit = np.maximum(classified.limit, NEVER + self.slack) - self.slack
                 late = np.flatnonzero(classified.ts < limit)
                 if len(late):
-                    self._count_late(classified, late)
+                    self._dropped.drop_late(classified, late)
                     classified = without_rows(classified, late.tolist())
         if classified is not None or deletes:
-            super()._emit(classified, deletes, before, after)
+            super()._emit_computable(classified, deletes, before, after)
 
     def _timely(
         self, deletes: Sequence[DeleteRecord], classified: ClassifiedRows | None, slack: int
@@ -67,7 +52,7 @@ class JoinSourceTask(SourceTask):
         """Returns the deletes without the times for which they come too late, as rows would."""
         found: list[DeleteRecord] = []
         for delete in deletes:
-            newest = self._max_ts
+            newest = self._time.newest
             if classified is not None:
                 earlier = int(np.searchsorted(np.array(classified.versions), delete.version))
                 end = classified.ends[earlier - 1] if earlier else 0
@@ -80,3 +65,35 @@ class JoinSourceTask(SourceTask):
             if delete.first_ts <= delete.last_ts:
                 found.append(delete)
         return found
+
+
+class JoinSourceTask(SourceTask):
+    """One vnode's source task for one side of a join: that of a stream of the rows themselves, which keeps time.
+
+    A row comes too late if it is older than its vnode's time by more than those that still wait for partners. So is
+    any row, whatever its own table had come to: join tasks forget by time, not by table. What an earlier attempt may
+    have sent is marked.
+    """
+
+    _emitter: JoinChangeEmitter
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        join = deployment.plan.computation
+        assert isinstance(join, JoinPlan)
+        place = int(index >= len(deployment.graph.vgroup_ids))
+        super().__init__(replace(deployment, plan=deployment.plan.of_side(place)), index, downstream, environment)
+        self._emitter.slack = join.sides[place].slack
+
+    def _new_emitter(self, computable: ComputableRows) -> JoinChangeEmitter:
+        return JoinChangeEmitter(self._plan, self._outbox, self._first_stage, computable, self._stored, self._time,
+                                 self._store)
+
+    def _emit_history(self, rows: pa.Table, as_of: int) -> None:
+        self._emitter.replays = self._attempt > 1
+        super()._emit_history(rows, as_of)
+
+    def _process(self, records: Sequence[Record]) -> None:
+        self._emitter.replays = records[0].version <= self._emitter.replayed_until
+        super()._process(records)

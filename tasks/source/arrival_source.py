@@ -46,7 +46,7 @@ class ArrivalSourceTask(SourceTask):
         if now < self._next_end:
             return False
         self._next_end = self._end_after(now)
-        self._advance(now)
+        self._time.advance(now)
         return self._outbox.flush()
 
     def _process(self, records: Sequence[Record]) -> None:
@@ -61,9 +61,9 @@ class ArrivalSourceTask(SourceTask):
         if not rows.num_rows:
             return
         self._rows_in += rows.num_rows
-        self._send(ADD, self._first_stage.compute(rows))
+        self._emitter.send(ADD, self._first_stage.compute(rows))
         assert self._arrival is not None
-        self._advance(self._arrival)
+        self._time.advance(self._arrival)
 
     def _arrived(self, record: RowsRecord) -> pa.Table:
         """Returns the rows of a record with the time of their arrival."""

@@ -1,0 +1,114 @@
+"""Reads a vnode's log ahead into a source task's input queue, and hands the records out as its rate limit allows."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.protocol.deployment import TaskSettings
+from penstock.tasks.protocol.messages import Block, TaskId
+from penstock.tasks.source.source_rates import SourceRates
+from penstock.wal.reader import WalReader
+from penstock.wal.record import Record, RowsRecord
+
+_NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
+
+
+@dataclass(frozen=True, slots=True)
+class WalBlock(Block):
+    """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
+
+    records: tuple[Record, ...] = ()
+
+
+class LogInput:
+    """The log as one source task takes it: blocks in its queue, and parts of the block that was taken last.
+
+    A part has as many rows as may pass at once, or is one record with more. Rows are those of the stream's own source.
+    """
+
+    def __init__(self, queue: ChannelQueue[TaskId], task: TaskId, source_uid: int, settings: TaskSettings,
+                 rates: SourceRates) -> None:
+        self._queue = queue
+        self._task = task
+        self._source_uid = source_uid
+        self._settings = settings
+        self._rates = rates
+        self._read: WalBlock | None = None
+        self._parts: deque[tuple[Record, ...]] = deque()
+        self.bytes_read = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are records that were read and not handed out."""
+        return bool(self._parts or self._queue.used_bytes)
+
+    def read_ahead(self, wal: WalReader) -> bool:
+        """Reads one block of records into the queue, or keeps it until there is room; returns whether it is there."""
+        if self._read is None:
+            if not self._queue.fits(self._task, self._settings.block_bytes_max):
+                return False
+            before = wal.bytes_read
+            records = wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+            if not records:
+                return False
+            size = wal.bytes_read - before
+            self._read = WalBlock(_NO_DATA, size, tuple(records))
+            self.bytes_read += size
+        if self._read.nbytes > self._queue.share_bytes:
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = replace(self._read, nbytes=self._queue.share_bytes)
+        if not self._queue.try_put(self._task, self._read):
+            return False
+        self._read = None
+        return True
+
+    def next_part(self) -> tuple[Record, ...]:
+        """Returns the records to process next; none if there are none, or if the rate limit doesn't let them pass."""
+        if not self._parts:
+            item = self._queue.take(self._task)
+            if not isinstance(item, WalBlock):
+                return ()
+            self._parts = self._parts_of(item.records)
+        if not self._rates.live_rows_may_pass(sum(map(self._rows_of, self._parts[0]))):
+            return ()
+        return self._parts.popleft()
+
+    def cut_again(self) -> None:
+        """Cuts what is left of the block by the rate limit as it is now."""
+        self._parts = self._parts_of([record for part in self._parts for record in part])
+
+    def discard(self) -> None:
+        """Forgets what was read and not handed out."""
+        while self._queue.take(self._task) is not None:
+            continue
+        self._read = None
+        self._parts.clear()
+
+    def _parts_of(self, records: Sequence[Record]) -> deque[tuple[Record, ...]]:
+        most = self._rates.live_rows_at_once()
+        if most == math.inf:
+            return deque([tuple(records)] if records else ())
+        parts: deque[tuple[Record, ...]] = deque()
+        part: list[Record] = []
+        rows = 0
+        for record in records:
+            size = self._rows_of(record)
+            if part and rows + size > most:
+                parts.append(tuple(part))
+                part, rows = [], 0
+            part.append(record)
+            rows += size
+        if part:
+            parts.append(tuple(part))
+        return parts
+
+    def _rows_of(self, record: Record) -> int:
+        if isinstance(record, RowsRecord) and record.table_uid == self._source_uid:
+            return int(record.batch.num_rows)
+        return 0

@@ -1,0 +1,70 @@
+"""What a source task reads back from its vnode's store: the relation `rows`, without rows that it has dropped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.tasks.compute.lateness import source_rows
+from penstock.tasks.compute.quarantine import keys_of
+from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.messages import RowKey
+from penstock.tasks.source.computable_rows import ComputableRows
+from penstock.vnode.read.snapshot import TimeSpan
+
+
+class StoredRows:
+    """The rows of one vnode's store, each read as of a version of its WAL.
+
+    `unseen`: the versions, (first, last], whose rows the stream has never seen; windows that rows define can't have
+    them. `rewritten`: while rows that are read back are tried as well, the keys that the block writes; else None.
+    """
+
+    def __init__(
+        self, plan: StreamPlan, environment: TaskEnvironment, vgroup_id: int, computable: ComputableRows,
+        start_version: int,
+    ) -> None:
+        self._plan = plan
+        self._source = plan.source
+        self._environment = environment
+        self._vgroup_id = vgroup_id
+        self._computable = computable
+        self._quarantine = computable.dropped.quarantine
+        self.unseen: list[tuple[int, int]] = [(0, start_version)] if plan.source.history is None else []
+        self.rewritten: frozenset[RowKey] | None = None
+
+    def read(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        """Returns rows without those that are dropped for good."""
+        rows = self._stored(tuids, first_ts, last_ts, as_of)
+        held = self._quarantine.holds(rows, as_of)
+        rows = rows.filter(pa.array(~held)) if held.any() else rows
+        return rows if self.rewritten is None else self._computable.of(rows, self.rewritten)
+
+    def read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        return self.read(None, first_ts, last_ts, as_of)
+
+    def read_piece(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        """Returns what `read` does, and those rows that are to be tried once more."""
+        rows = self._stored(None, first_ts, last_ts, as_of)
+        held = self._quarantine.holds(rows, as_of)
+        places = np.flatnonzero(held)
+        for place, key in zip(places.tolist(), keys_of(rows.take(places), self._source), strict=True):
+            held[place] = key not in self._computable.dropped.retries
+        return rows.filter(pa.array(~held)) if held.any() else rows
+
+    def time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
+        return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
+
+    def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        if self._source.keep_tuid is not None:
+            tuids = pa.array([self._source.keep_tuid], pa.uint64())
+        stored = self._environment.read_rows(
+            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
+        if self._plan.row_window is not None:
+            versions = stored.column("_ver").to_numpy()
+            seen = np.ones(len(versions), bool)
+            for first, last in self.unseen:
+                seen &= (versions <= first) | (versions > last)
+            stored = stored.filter(pa.array(seen))
+        return source_rows(stored, self._plan)
