@@ -361,90 +361,128 @@ class ConnectionHealth:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the task.
+    """A task as heartbeats carry it. Counters are totals of this attempt; times of events are in units of the source's
+    precision. None: does not apply to the task."""
 
-    `rows_total`: rows that a source task has read since the stream was created.
-    `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
-    error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
-    are left out; `late_forgotten`: of them per vnode, by its place, those that an agg task left out, because it had
-    forgotten their windows; `late_kept`: per vnode those that came after their window had closed and changed its
-    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
-    left out (None: as in the status before).
-    `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
-    Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
-    most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
-    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
-    of which `state_memory` are in memory.
-    `in_flight_bytes`: results of an unaligned checkpoint, which a sink task writes before those in its input queue.
-    `messages`: how many an ingest has made rows of or left out since it was created; `messages_lag`: how many it has
-    still to read, None where the broker doesn't tell. `unknown_rows`:
-    rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
-    `outage_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
-    `health`: how it fares with its connection, None where there is none, or nothing is known yet.
-    `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
-    `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
-    `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
-    """
-
+    # -- its state
     task: TaskId
     state: TaskState
     reason: str = ""
     since_ms: int = 0
+    #: the task that it waits for
     blocked_by: str | None = None
+
+    # -- its queues, in bytes: what they hold, their bounds, and the most they have held
     input_bytes: int = 0
     input_capacity: int = 0
     input_peak: int = 0
     output_bytes: int | None = None
     output_capacity: int | None = None
     output_peak: int | None = None
+
+    # -- what has passed
     rows_in: int = 0
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+
+    # -- a source task's place in its vnode's log
     processed_version: int | None = None
+    #: rows read since the stream was created
     rows_total: int | None = None
+    #: the newest version that the vnode has acknowledged
     wal_version: int | None = None
+
+    # -- time
     watermark: int | None = None
     max_event_time: int | None = None
     idle: bool = False
     idle_since_ms: int | None = None
+    #: the greatest event time that rows have or writers have noted
     upper_bound: int | None = None
+
+    # -- late and dropped rows
+    #: came too late and are dropped
     late_rows: int = 0
+    #: dropped as too far in the future
     future_rows: int = 0
+    #: dropped because they can't be computed
     error_rows: int = 0
+    #: (place of the vnode, rows): of `late_rows` those that an agg task dropped, for it had forgotten their windows
     late_forgotten: tuple[tuple[int, int], ...] = ()
+    #: (place of the vnode, rows): came after their window had closed, and changed its result
     late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
+    #: the last rows that were dropped; None: as in the status before
     dropped: tuple[DroppedRow, ...] | None = ()
+    #: the places of the vnodes whose time is the least of an agg task's inputs
     held_back_by: tuple[int, ...] = ()
+
+    # -- state and checkpoints
     windows_open: int | None = None
     state_bytes: int | None = None
+    #: the newest checkpoint that is valid
     checkpoint_id: int | None = None
     checkpoint_time_ms: int | None = None
     history: HistoryProgress | None = None
+
+    # -- users' functions
+    #: values that could not be computed
     udf_errors: int = 0
+    #: how often each function failed, and its last error
     udf_report: str = ""
+
+    # -- where its seconds go
+    #: of this attempt
     elapsed_s: float = 0.0
+    #: in its steps
     busy_s: float = 0.0
+    #: it had something to hand on and couldn't
     blocked_s: float = 0.0
+    #: the last of `blocked_s`, without a break until now
     blocked_now_s: float = 0.0
+    #: of `blocked_s`, by a rate limit
     limited_s: float = 0.0
+    #: the rate limit that held it up last
     limit: str = ""
+    #: of `busy_s`, in users' functions
     udf_s: float = 0.0
+    #: the function that took most of `udf_s`
     slowest_udf: str = ""
+
+    #: the bound of `state_bytes`
     state_capacity: int | None = None
+    #: of `state_bytes`, those in memory
     state_memory: int = 0
+    #: results of an unaligned checkpoint, which a sink task writes before those in its input queue
     in_flight_bytes: int = 0
+    #: how a source task reads its vnode's log: as files of its machine, or over the network
     wal_access: Access | None = None
+
+    # -- ingests
+    #: messages that rows were made of, or that were dropped, since the ingest was created
     messages: int = 0
+    #: messages that are still to be read; None where the broker doesn't say
     messages_lag: int | None = None
+    #: rows with fields that no column takes
     unknown_rows: int = 0
+    #: the last message that could not be used, and why
     last_refused: str = ""
+
+    # -- external sinks and sources
+    #: since when nothing could be delivered to a sink task's external target; None: all is well
     outage_since_ms: int | None = None
+    #: how it fares with its connection; None: there is none, or nothing is known yet
     health: ConnectionHealth | None = None
+
+    # -- NOTIFY: events of windows, each once per address
+    #: that addresses have taken
     notify_sent: int = 0
+    #: that were dropped
     notify_failed: int = 0
+    #: that are still to be sent
     notify_waiting: int = 0
+    #: what went wrong last
     notify_error: str = ""
 
     def __reduce__(self) -> tuple[type[TaskStatus], tuple[Any, ...]]:

@@ -116,7 +116,11 @@ class SinkTask(ComputingTask):
         self._bytes_out = 0
         self._writes = 0
         self._acknowledged = 0  # by this attempt's writer
-        meta = self._restore_store(deployment.checkpoint_id)
+        self._restore(deployment.checkpoint_id)
+
+    def _restore(self, checkpoint_id: int | None) -> None:
+        """Goes back to a checkpoint, with what it holds in flight and what the writer was doing."""
+        meta = self._restore_store(checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
             self._in_flight.restore(meta.get("aside", ()))  # checkpoints of older versions have none
@@ -124,7 +128,7 @@ class SinkTask(ComputingTask):
             if self._external is not None and meta.get("outside") is not None:
                 self._external.restore(meta["outside"])
         if self._transactions is not None:
-            self._transactions.recover(deployment.checkpoint_id)
+            self._transactions.recover(checkpoint_id)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 

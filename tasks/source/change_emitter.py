@@ -27,9 +27,10 @@ from penstock.tasks.protocol.block_schema import (
 )
 from penstock.tasks.protocol.messages import Retract, RetractEnd
 from penstock.tasks.source.computable_rows import ComputableRows
+from penstock.tasks.source.expired_rows import TimeRange
 from penstock.tasks.source.range_recalculation import Piece, within
 from penstock.tasks.source.recalculation import Change, Recalculation
-from penstock.tasks.source.row_windower import TimeRange, Windower
+from penstock.tasks.source.row_windower import Windower
 from penstock.tasks.source.source_time import SourceTime
 from penstock.tasks.source.stored_rows import StoredRows
 from penstock.tasks.source.time_ledger import dropped_rows

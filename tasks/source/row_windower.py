@@ -34,6 +34,7 @@ from penstock.tasks.compute.row_segments import (
     flags,
 )
 from penstock.tasks.protocol.block_schema import GROUP, ROWS, WINDOW_START
+from penstock.tasks.source.expired_rows import EXPIRED, ExpiredRows, TimeRange
 from penstock.tasks.source.recalculation import Change, ReadRows, Recalculation
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import damaged, pack, unpack
@@ -42,16 +43,10 @@ from penstock.wal.record import DeleteRecord
 ROW_COLUMN = "#row"
 DOUBTFUL = -1
 TS_MIN, TS_MAX = -(2**63), 2**63 - 1
-_CARRY, _EXPIRED, _OLDEST = b"c", b"x", b"o"
+_CARRY, _OLDEST = b"c", b"o"
 _GROUP_KEY = struct.Struct(">cQ")
-_ROW_KEY = struct.Struct(">cQQ")
-_SIGN = 1 << 63
 _FIRST_REACH_MS = 60_000
 _REACH_GROWTH = 8
-
-
-TimeRange = tuple[Sequence[int] | None, int, int]
-"""Rows by their tables (None: of all), their first and their last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ class Windower:
         self._carries: dict[int, Carry] = {}
         self._changed: set[int] = set()
         self._oldest: int | None = None
-        self._any_expired = False
+        self._expired_rows = ExpiredRows(store)
         per_ms = {"ms": 1, "us": 1_000, "ns": 1_000_000}[plan.source.precision]
         self._reach = max(_FIRST_REACH_MS * per_ms, 4 * self._window.gap)
 
@@ -144,9 +139,9 @@ class Windower:
             groups = pc.is_in(rows.column(GROUP_COLUMN), changed.column(GROUP_COLUMN).combine_chunks())
             changed = pa.concat_tables([changed, _times_of([rows.filter(groups)])])
         stretches = self._stretches(changed, change)
-        self._forget_expired([(delete.tuids, delete.first_ts, delete.last_ts) for delete in deletes])
+        self._expired_rows.forget([(delete.tuids, delete.first_ts, delete.last_ts) for delete in deletes])
         if classified is not None and new_keys.num_rows:
-            self._remember_expired(new_keys)
+            self._expired_rows.add(new_keys)
         tuids = self._tables_of(changed)
         stretches = self._found(stretches, tuids, change.after, newest)
         batches = self._partials(rows, stretches)
@@ -171,7 +166,7 @@ class Windower:
         changed = _times_of([rows])
         stretches = self._stretches(changed, Change(None, None, (), version, version))
         readmit()
-        self._forget_expired(late)
+        self._expired_rows.forget(late)
         stretches = self._found(stretches, self._tables_of(changed), version, newest)
         if not stretches:
             return None
@@ -195,8 +190,8 @@ class Windower:
         for key, value in self._store.items():
             if key.startswith(_CARRY):
                 self._carries[_GROUP_KEY.unpack(key)[1]] = _carry(value)
-            elif key.startswith(_EXPIRED):
-                self._any_expired = True
+            elif key.startswith(EXPIRED):
+                self._expired_rows.found()
             elif key == _OLDEST:
                 self._oldest = int(unpack(value, "the oldest time of a task"))
 
@@ -226,34 +221,7 @@ class Windower:
     def _read(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns the stored rows in windows of that version, without those that came expired."""
         rows = self._in_windows(self._read_rows(tuids, first_ts, last_ts, as_of))
-        if not self._any_expired or not rows.num_rows:
-            return rows
-        tables = rows.column("_tuid").to_numpy()
-        ts = rows.column(TIME_COLUMN).to_numpy()
-        dropped = np.zeros(len(ts), bool)
-        for tuid in np.unique(tables).tolist():
-            keys = self._store.between(_row_key(tuid, first_ts), _row_key(tuid, last_ts) + b"\0")
-            times = np.array([_ROW_KEY.unpack(key)[2] - _SIGN for key, _ in keys], np.int64)
-            dropped |= (tables == tuid) & np.isin(ts, times)
-        return rows.filter(pa.array(~dropped)) if dropped.any() else rows
-
-    def _remember_expired(self, rows: pa.Table) -> None:
-        keys = zip(rows.column("_tuid").to_pylist(), rows.column(TIME_COLUMN).to_pylist(), strict=True)
-        self._store.put_many((_row_key(tuid, ts), b"\1") for tuid, ts in keys)
-        self._any_expired = True
-
-    def _forget_expired(self, ranges: Iterable[TimeRange]) -> None:
-        """Forgets that rows came expired."""
-        if not self._any_expired:
-            return
-        for tuids, first, last in ranges:
-            if tuids is None:
-                keys = [key for key, _ in self._store.between(_EXPIRED, _after(_EXPIRED))
-                        if first <= _ROW_KEY.unpack(key)[2] - _SIGN <= last]
-            else:
-                keys = [key for tuid in tuids for key, _ in self._store.between(
-                    _row_key(tuid, first), _row_key(tuid, last) + b"\0")]
-            self._store.put_many((key, None) for key in keys)
+        return self._expired_rows.removed_from(rows, first_ts, last_ts)
 
     def _note_oldest(self, rows: pa.Table) -> None:
         if rows.num_rows:
@@ -548,15 +516,6 @@ def _high(stretch: _Span) -> int:
 
 def _of(values: npt.NDArray[np.uint8] | None, rows: Times) -> npt.NDArray[np.uint8]:
     return np.zeros(len(rows), np.uint8) if values is None else values[rows]
-
-
-def _row_key(tuid: int, ts: int) -> bytes:
-    return _ROW_KEY.pack(_EXPIRED, tuid, ts + _SIGN)
-
-
-def _after(prefix: bytes) -> bytes:
-    """Returns the least key that is greater than all that start with `prefix`."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def _packed(carry: Carry) -> bytes:

@@ -12,9 +12,7 @@ which restoring checks. This module knows nothing of what keys and values mean.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from itertools import chain, starmap
@@ -23,31 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import lmdb
 
 from penstock.common.errors import (
     CheckpointDamagedError,
-    CorruptionError,
     InternalError,
     StaleAttemptError,
     StorageError,
 )
-from penstock.common.fs import shortage
-from penstock.common.private import FILE_MODE, make_private
 from penstock.tasks.state.state_cache import StateCache
+from penstock.tasks.state.state_database import StateDatabase, with_checksum
 
 FORMAT_VERSION = 3
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked. 3 has values of
 `tasks.stored_values` where pickles were, which are read."""
 _PENDING_SEARCHED = 1024
-_LAYERS_MAX = 512
-_BASE = b"base"
-_META = b"meta"
 _DELETED = b""
 _RESERVED = b"reserved"
 _ATTEMPT = b"attempt"
-_CHECKSUM = struct.Struct("<I")
-_RESERVED_NUMBER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +65,9 @@ class StateStore:
         """`cache` bounds what is kept in memory, together with other stores; None: there are no others."""
         self._directory = directory
         self._cache = cache or StateCache()
-        make_private(directory)
-        try:
-            self._env = lmdb.open(
-                str(directory), map_size=map_bytes, max_dbs=_LAYERS_MAX, subdir=True, max_readers=16, readahead=False,
-                mode=FILE_MODE)
-            self._env.reader_check()
-            self._meta = self._env.open_db(_META)
-            self._base = self._env.open_db(_BASE)
-        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:
-            raise CheckpointDamagedError(f"the task state in {directory} is damaged: {error}") from error
-        except lmdb.Error as error:
-            raise StorageError(f"cannot open the task state in {directory}: {error}") from error
+        self._database = StateDatabase(directory, map_bytes)
         self._deltas: list[_Delta] = []
         self._base_sum: int | None = 0
-        self._handles: dict[int, Any] = {}
         self._load_directory()
         self._open_sequence = self._next_sequence()
         self._pending: dict[bytes, bytes] = {}
@@ -103,7 +81,7 @@ class StateStore:
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Returns the newest value of each key, or None; raises CorruptionError for one that fails its checksum."""
         layers = self._layers()  # before the transaction: it would not see handles opened later
-        with self._reading() as transaction:
+        with self._database.reading() as transaction:
             return [self._find(transaction, layers, key) for key in keys]
 
     def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
@@ -122,7 +100,7 @@ class StateStore:
             if first <= key < end:
                 found.pop(key, None)
                 if stored != _DELETED:
-                    found[key] = self._checked(key, stored)
+                    found[key] = self._database.checked(key, stored)
         return sorted(found.items())
 
     def scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
@@ -133,16 +111,16 @@ class StateStore:
     def changes(self, checkpoint_id: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Yields (key, value) for all keys that changed up to a checkpoint since the one before; None: deleted."""
         delta = next(delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id)
-        handle = self._handle(delta.sequence, create=False)
-        with self._reading() as transaction:
+        handle = self._database.delta(delta.sequence, create=False)
+        with self._database.reading() as transaction:
             for key, stored in transaction.cursor(db=handle):
-                yield bytes(key), None if stored == _DELETED else self._checked(bytes(key), bytes(stored))
+                yield bytes(key), None if stored == _DELETED else self._database.checked(bytes(key), bytes(stored))
 
     def last_before(self, end: bytes, prefix: bytes) -> tuple[bytes, bytes] | None:
         """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
         self._spill_if_many()
         layers = self._layers()
-        with self._reading() as transaction:
+        with self._database.reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             while True:
                 keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
@@ -161,14 +139,14 @@ class StateStore:
 
     def _scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
         layers = self._layers()
-        with self._reading() as transaction:
+        with self._database.reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             cursors = [cursor for cursor in cursors if cursor.set_range(first)]
             while cursors:
                 key = min(bytes(cursor.key()) for cursor in cursors)
                 value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == key)
                 if value != _DELETED:
-                    yield key, self._checked(key, value)
+                    yield key, self._database.checked(key, value)
                 cursors = [cursor for cursor in cursors if bytes(cursor.key()) != key or cursor.next()]
 
     def neighbour(self, key: bytes, prefix: bytes, *, forward: bool) -> bytes | None:
@@ -177,7 +155,7 @@ class StateStore:
         `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
         """
         layers = self._layers()
-        with self._reading() as transaction:
+        with self._database.reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
             cursors = [cursor for cursor in cursors if step.start(cursor, key)]
@@ -195,7 +173,7 @@ class StateStore:
 
     def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Takes values (None deletes) into the open delta; durable with the next checkpoint."""
-        stored = {key: _DELETED if value is None else _CHECKSUM.pack(google_crc32c.value(value)) + value
+        stored = {key: _DELETED if value is None else with_checksum(value)
                   for key, value in items}
         size = sum(map(len, stored)) + sum(map(len, stored.values()))
         kept = self._cache.take(self._pending_bytes, size)
@@ -217,8 +195,8 @@ class StateStore:
         """Makes everything written so far durable as `checkpoint_id`, with `meta` (JSON) beside it."""
         if self._deltas and self._deltas[-1].checkpoint_id >= checkpoint_id:
             raise InternalError(f"checkpoint {checkpoint_id} follows {self._deltas[-1].checkpoint_id}")
-        handle = self._handle(self._open_sequence, create=True)
-        with self._writing() as transaction:
+        handle = self._database.delta(self._open_sequence, create=True)
+        with self._database.writing() as transaction:
             self._put_pending(transaction, handle)
             if self._spills > 1:  # keys may have been written more than once, in no order
                 self._digest = _digest_of(transaction, handle)
@@ -263,11 +241,11 @@ class StateStore:
         self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         kept = [delta for delta in self._deltas if delta.sequence <= found.sequence]
         later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
-        handles = [self._handle(sequence, create=False) for sequence in (*later, self._open_sequence)]
+        handles = [self._database.delta(sequence, create=False) for sequence in (*later, self._open_sequence)]
         if later or any(handle is not None for handle in handles):
-            with self._writing() as transaction:
+            with self._database.writing() as transaction:
                 for sequence in (*later, self._open_sequence):
-                    self._drop(transaction, sequence)
+                    self._database.drop(transaction, sequence)
                 self._put_directory(transaction, kept, self._base_sum)
             # LMDB trusts its pages: damage in one that nothing was read from may spread when it writes.
             self._verify(kept)
@@ -290,44 +268,36 @@ class StateStore:
         if self._base_sum is not None:
             return
         # Written before the base had a checksum of its own: there are those of its values only.
-        with self._reading() as transaction:
-            for key, stored in transaction.cursor(db=self._base):
+        with self._database.reading() as transaction:
+            for key, stored in transaction.cursor(db=self._database.base):
                 if bytes(stored) != _DELETED:
-                    self._checked(bytes(key), bytes(stored))
+                    self._database.checked(bytes(key), bytes(stored))
 
     def enter(self, attempt: int) -> None:
         """Notes durably which attempt of the stream works here. Raises StaleAttemptError if a later one has been here.
 
         A worker that was stopped for long before it opened its state must not undo what came after it.
         """
-        with self._reading() as transaction:
-            stored = transaction.get(_ATTEMPT, db=self._meta)
-        known = 0 if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_ATTEMPT, bytes(stored)))[0])
+        known = self._database.number(_ATTEMPT) or 0
         if known > attempt:
             raise StaleAttemptError(f"attempt {attempt} comes too late: attempt {known} has used the state in "
                                     f"{self._directory}")
         if known < attempt:
-            with self._writing() as transaction:
-                content = _RESERVED_NUMBER.pack(attempt)
-                transaction.put(_ATTEMPT, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+            self._database.put_number(_ATTEMPT, attempt)
 
     def reserve(self, number: int) -> int:
         """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
-        with self._writing() as transaction:
-            content = _RESERVED_NUMBER.pack(number)
-            transaction.put(_RESERVED, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+        self._database.put_number(_RESERVED, number)
         return number
 
     @property
     def reserved(self) -> int | None:
         """The number noted last, in any attempt and whatever was restored, or None."""
-        with self._reading() as transaction:
-            stored = transaction.get(_RESERVED, db=self._meta)
-        return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
+        return self._database.number(_RESERVED)
 
     def close(self) -> None:
         self._clear_pending()
-        self._env.close()
+        self._database.close()
 
     @property
     def used_bytes(self) -> int:
@@ -336,10 +306,10 @@ class StateStore:
         Pages that were freed don't count: LMDB uses them again before the file grows.
         """
         layers = self._layers()
-        with self._reading() as transaction:
-            stats = [transaction.stat(layer) for layer in (self._meta, *layers)]
+        with self._database.reading() as transaction:
+            stats = [transaction.stat(layer) for layer in (self._database.meta, *layers)]
         pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
-        return int(pages * self._env.stat()["psize"]) + self._pending_bytes
+        return int(pages * self._database.page_bytes) + self._pending_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -351,38 +321,22 @@ class StateStore:
     def _layers(self) -> list[Any]:
         """Newest first: the open delta, closed deltas, the base."""
         sequences = [self._open_sequence, *(delta.sequence for delta in reversed(self._deltas))]
-        handles = [self._handles.get(sequence) or self._handle(sequence, create=False) for sequence in sequences]
-        return [handle for handle in handles if handle is not None] + [self._base]
+        handles = [self._database.delta(sequence, create=False) for sequence in sequences]
+        return [handle for handle in handles if handle is not None] + [self._database.base]
 
     def _find(self, transaction: Any, layers: list[Any], key: bytes) -> bytes | None:
         pending = self._pending.get(key)
         if pending is not None:
-            return None if pending == _DELETED else self._checked(key, pending)
+            return None if pending == _DELETED else self._database.checked(key, pending)
         for layer in layers:
             value = transaction.get(key, db=layer)
             if value is not None:
-                return None if value == _DELETED else self._checked(key, bytes(value))
+                return None if value == _DELETED else self._database.checked(key, bytes(value))
         return None
 
-    def _checked(self, key: bytes, stored: bytes) -> bytes:
-        value = stored[_CHECKSUM.size:]
-        if len(stored) < _CHECKSUM.size or _CHECKSUM.unpack_from(stored)[0] != google_crc32c.value(value):
-            raise CorruptionError(f"the task state in {self._directory} is damaged at key {key.hex()}")
-        return value
-
-    def _handle(self, sequence: int, *, create: bool) -> Any:
-        if sequence not in self._handles:
-            try:
-                self._handles[sequence] = self._env.open_db(f"d{sequence:016x}".encode(), create=create)
-            except lmdb.NotFoundError:
-                return None
-            except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
-                raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: {error}") from error
-        return self._handles.get(sequence)
-
     def _spill(self) -> None:
-        handle = self._handle(self._open_sequence, create=True)
-        with self._writing() as transaction:
+        handle = self._database.delta(self._open_sequence, create=True)
+        with self._database.writing() as transaction:
             self._put_pending(transaction, handle)
 
     def _put_pending(self, transaction: Any, handle: Any) -> None:
@@ -410,9 +364,9 @@ class StateStore:
 
     def _verify(self, deltas: Iterable[_Delta]) -> None:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
-        known = [(delta, self._handle(delta.sequence, create=False)) for delta in deltas if delta.digest]
-        with self._reading() as transaction:
-            if self._base_sum not in (None, _sum_of(transaction, self._base)):
+        known = [(delta, self._database.delta(delta.sequence, create=False)) for delta in deltas if delta.digest]
+        with self._database.reading() as transaction:
+            if self._base_sum not in (None, _sum_of(transaction, self._database.base)):
                 raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: its base was changed")
             for delta, handle in known:
                 found = 0 if handle is None else _digest_of(transaction, handle)
@@ -420,39 +374,14 @@ class StateStore:
                     raise CheckpointDamagedError(
                         f"checkpoint {delta.checkpoint_id} in {self._directory} is damaged: its checksum differs")
 
-    @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        try:
-            with self._env.begin() as transaction:
-                yield transaction
-        except lmdb.Error as error:
-            raise CorruptionError(f"the task state in {self._directory} is damaged: {error}") from error
-
-    @contextmanager
-    def _writing(self) -> Iterator[Any]:
-        try:
-            with self._env.begin(write=True) as transaction:
-                yield transaction
-        except lmdb.MapFullError as error:
-            raise StorageError(f"the task state in {self._directory} is full",
-                               hint="raise stateMapSize in the configuration") from error
-        except lmdb.Error as error:
-            raise StorageError(f"cannot write the task state in {self._directory}: {error}{shortage(self._directory)}",
-                               hint="check free space and the disk") from error
-
-    def _drop(self, transaction: Any, sequence: int) -> None:
-        handle = self._handles.pop(sequence, None)
-        if handle is not None:
-            transaction.drop(handle, delete=True)
-
     def _drop_all(self) -> None:
         sequences = [*(delta.sequence for delta in self._deltas), self._open_sequence]
         for sequence in sequences:
-            self._handle(sequence, create=False)
-        with self._writing() as transaction:
+            self._database.delta(sequence, create=False)
+        with self._database.writing() as transaction:
             for sequence in sequences:
-                self._drop(transaction, sequence)
-            transaction.drop(self._base, delete=False)
+                self._database.drop(transaction, sequence)
+            transaction.drop(self._database.base, delete=False)
             self._put_directory(transaction, [], 0)
         self._deltas, self._base_sum = [], 0
         # As after opening: what is spilled from now on must be found, and dropped, by whoever opens this next.
@@ -461,12 +390,12 @@ class StateStore:
 
     def _fold(self, delta: _Delta, into: _Delta | None) -> _Delta:
         """Puts a delta on top of the one before it, or of the base; returns what now stands for both."""
-        handle = self._handle(delta.sequence, create=False)
-        below = self._base if into is None else self._handle(into.sequence, create=True)
+        handle = self._database.delta(delta.sequence, create=False)
+        below = self._database.base if into is None else self._database.delta(into.sequence, create=True)
         both = replace(delta, sequence=delta.sequence if into is None else into.sequence, digest="")
         remaining = [both if other is into else other for other in self._deltas if other is not delta]
         base_sum = self._base_sum
-        with self._writing() as transaction:
+        with self._database.writing() as transaction:
             if handle is not None:
                 for key, value in transaction.cursor(db=handle):
                     if into is None and base_sum is not None:
@@ -475,7 +404,7 @@ class StateStore:
                         transaction.delete(key, db=below)
                     else:
                         transaction.put(key, value, db=below)
-            self._drop(transaction, delta.sequence)
+            self._database.drop(transaction, delta.sequence)
             self._put_directory(transaction, remaining, base_sum)
         self._deltas, self._base_sum = remaining, base_sum
         return both
@@ -484,13 +413,13 @@ class StateStore:
         return max((delta.sequence for delta in self._deltas), default=0) + 1
 
     def _load_directory(self) -> None:
-        with self._reading() as transaction:
-            stored = transaction.get(b"checkpoints", db=self._meta)
+        with self._database.reading() as transaction:
+            stored = transaction.get(b"checkpoints", db=self._database.meta)
         if stored is None:
-            with self._writing() as transaction:
+            with self._database.writing() as transaction:
                 self._put_directory(transaction, [], 0)
             return
-        content = json.loads(self._checked(b"checkpoints", bytes(stored)))
+        content = json.loads(self._database.checked(b"checkpoints", bytes(stored)))
         if content["format"] > FORMAT_VERSION:
             raise StorageError(f"the task state in {self._directory} was written by a newer Penstock",
                                hint="use that version")
@@ -503,7 +432,7 @@ class StateStore:
             "base_sum": base_sum,
             "deltas": [asdict(delta) for delta in deltas],
         }).encode()
-        transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+        transaction.put(b"checkpoints", with_checksum(content), db=self._database.meta)
 
 
 def _digest_of(transaction: Any, handle: Any) -> int:

@@ -46,7 +46,7 @@ class Filler:
 
     def __init__(
         self, plan: FillPlan, grid: Grid, keys: Sequence[Field], schema: pa.Schema, index: ResultIndex,
-        computer: Computer, results: Results, chunk_rows: int = CHUNK_ROWS, withdrawn: ResultIndex | None = None,
+        computer: Computer, results: Results, withdrawn: ResultIndex | None = None,
     ) -> None:
         """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
 
@@ -60,7 +60,6 @@ class Filler:
         self._index = index
         self._computer = computer
         self._results = results
-        self._chunk_rows = chunk_rows
         self._gap_schema = gap_schema(plan, keys, schema)
 
     def save(self) -> None:
@@ -162,12 +161,12 @@ class Filler:
         for gap in gaps:
             windows = starts_between(gap.first, gap.last, self._grid)
             while True:
-                starts = list(islice(windows, self._chunk_rows - len(batch.starts)))
+                starts = list(islice(windows, CHUNK_ROWS - len(batch.starts)))
                 if not starts:
                     break
                 batch.add(gap, starts, members[gap.gid],
                           rows.get((gap.gid, gap.first), -1), rows.get((gap.gid, gap.last), -1))
-                if len(batch.starts) >= self._chunk_rows:
+                if len(batch.starts) >= CHUNK_ROWS:
                     yield self._filled(batch, pool)
                     batch = _Chunk()
         if batch.starts:

@@ -217,8 +217,8 @@ def test_a_damaged_newest_checkpoint_costs_nothing_but_time(tmp_path: Path, dama
         (stream / "checkpoints" / "5.json").write_bytes(b"damaged")
     else:
         store = StateStore(next(stream.glob("state/*-agg-0")), 1 << 28)
-        handle = store._handle(store._deltas[-1].sequence, create=False)
-        with store._env.begin(write=True) as transaction:
+        handle = store._database.delta(store._deltas[-1].sequence, create=False)
+        with store._database.writing() as transaction:
             key, value = next(iter(transaction.cursor(db=handle)))
             transaction.put(key, bytes(value)[:-1] + b"!", db=handle)
         store.close()

@@ -200,8 +200,8 @@ def test_a_changed_key_of_the_base_is_noticed(tmp_path: Path) -> None:
         store.checkpoint(checkpoint, {})
         store.committed(checkpoint)
     store.verify(3)
-    with store._env.begin(write=True) as transaction:
-        transaction.delete(b"key 1", db=store._base)
+    with store._database.writing() as transaction:
+        transaction.delete(b"key 1", db=store._database.base)
     with pytest.raises(CheckpointDamagedError, match="base"):
         store.verify(3)
     store.close()
