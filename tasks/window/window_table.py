@@ -20,15 +20,15 @@ import pyarrow as pa
 from penstock.common.errors import InternalError
 from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
 from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsPlan
-from penstock.tasks.compute.accumulators import Slots, Values, columns_for, combine, merges_of
+from penstock.tasks.compute.accumulators import Slots, Values, columns_for
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.protocol.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
-from penstock.tasks.state.old_pickles import is_pickle
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
+from penstock.tasks.state.stored_values import damaged
+from penstock.tasks.window.slot_codec import SlotCodec
 from penstock.tasks.window.slot_index import SlotIndex
-from penstock.tasks.window.slot_table import stored_schema
+from penstock.tasks.window.slot_table import SlotTable
 from penstock.tasks.window.window_state import WindowState
 from penstock.vnode.store.sorted_keys import run_starts
 
@@ -37,11 +37,11 @@ _CHUNK_KEY = struct.Struct(">QHI")
 _CHUNK_KEYS = np.dtype([("prefix", "S1"), ("start", ">u8"), ("input", ">u2"), ("chunk", ">u4")])
 _SIGN = 1 << 63
 _BEHIND_ALL = b"\xff" * 7  # behind the input and the chunk of any key
-_FIRST_CAPACITY = 1024
+_SLOT_BYTES = 48
+_NUMBERED_MIN = 1024
 _CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
 _WRITTEN_CELLS = 1 << 20
-_GROUP_NUMBER = pa.field("group", pa.int64())
 _WHAT = "windows of a task"
 
 Times = npt.NDArray[np.int64]
@@ -82,17 +82,11 @@ class WindowTable:
         assert isinstance(plan.windows, TimeWindows)
         self.grid: Grid = plan.windows.grid
         self._regular = self.grid.zone is None and not self.grid.step_months and not self.grid.width_months
-        self._accumulators = plan.accumulators
-        self._merges = merges_of(plan.accumulators, functions)
-        self._fields = plan.fields
+        self._table = SlotTable(plan, functions, _SLOT_BYTES)
+        self._codec = SlotCodec(self._table, _WHAT, grouped=True)
         self._store = store
         self._inputs = inputs
         self.groups = GroupIndex(keys)
-        self._capacity = _FIRST_CAPACITY
-        self._rows: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
-        self._columns = columns_for(self._fields, self._capacity)
-        self._free: npt.NDArray[np.int64] = np.arange(self._capacity)[::-1].copy()
-        self._free_count = self._capacity
         self._index = [SlotIndex() for _ in range(inputs)]
         self._line_of: dict[int, int] = {}
         self._free_lines: list[int] = []
@@ -101,8 +95,6 @@ class WindowTable:
         self._dirty: set[tuple[int, int, int]] = set()
         self._emptied: set[int] = set()
         self._newest_stored: int | None = None
-        self._codec = _codec_of(self._columns)
-        self._row_bytes = 48 + sum(column.dtype.itemsize + 1 for column in self._columns)
 
     # -- combining -------------------------------------------------------------------------------------------
 
@@ -119,18 +111,18 @@ class WindowTable:
         slots = index.find(lines, groups)
         missing = slots < 0
         if missing.any():
-            slots[missing] = self._take(int(missing.sum()))
+            slots[missing] = self._table.take(int(missing.sum()))
             index.put(lines[missing], groups[missing], slots[missing])
         rows = partials.column(ROWS.name).to_numpy()
         first_field = 3 + len(self.groups.key_fields)
         source = [Values.of(column) for column in partials.columns[first_field:]]
         if operation == REPLACE:
-            self._clear(slots)
+            self._table.clear(slots)
             missing[:] = True
         if not rows.all():
             self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
-        self._rows[slots] += rows
-        self._combine(slots, source, missing)
+        self._table.rows[slots] += rows
+        self._table.put(slots, source, missing)
         self._note_dirty(starts, which, groups, input)
         return Touched(starts, which, groups)
 
@@ -146,20 +138,16 @@ class WindowTable:
             if not len(present):
                 continue
             slots = found[present]
-            combined_rows[present] += self._rows[slots]
+            combined_rows[present] += self._table.rows[slots]
             if combined is None and len(present) == len(groups):
-                combined = [column.take(slots) for column in self._columns]
+                combined = [column.take(slots) for column in self._table.columns]
                 continue
             if combined is None:
-                combined = columns_for(self._fields, len(groups))
-            position = 0
-            for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
-                end = position + len(accumulator.fields)
-                combine(accumulator, combined[position:end], present, self._columns[position:end], slots, unite)
-                position = end
+                combined = columns_for(self._table.fields, len(groups))
+            self._table.combine(combined, present, self._table.columns, slots)
         if combined is None:
-            combined = columns_for(self._fields, len(groups))
-        return WindowState(self.groups, groups, starts, combined_rows, self._fields, combined)
+            combined = columns_for(self._table.fields, len(groups))
+        return WindowState(self.groups, groups, starts, combined_rows, self._table.fields, combined)
 
     def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
         """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
@@ -200,14 +188,14 @@ class WindowTable:
                     yield input, self._partials(start, groups[gone], slots[gone])
                     self._note_chunks(start, input, groups[gone])
                     index.remove(line, groups[gone])
-                    self._release(slots[gone])
+                    self._table.release(slots[gone])
             self._drop_line_if_empty(start)
 
     def _partials(self, start: int, groups: Slots, slots: Slots) -> pa.RecordBatch:
         arrays = [pa.array(self.groups.ids(groups)), *self.groups.key_columns(groups),
-                  pa.array(np.full(len(groups), start)), pa.array(self._rows[slots]),
-                  *(column.take(slots).arrow() for column in self._columns)]
-        schema = pa.schema([GROUP, *self.groups.key_fields, WINDOW_START, ROWS, *fields_schema(self._fields)])
+                  pa.array(np.full(len(groups), start)), pa.array(self._table.rows[slots]),
+                  *(column.take(slots).arrow() for column in self._table.columns)]
+        schema = pa.schema([GROUP, *self.groups.key_fields, WINDOW_START, ROWS, *fields_schema(self._table.fields)])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def drop_empty(self, starts: Times) -> None:
@@ -221,11 +209,11 @@ class WindowTable:
                 continue
             for input, index in enumerate(self._index):
                 _, groups, slots = index.members(np.array([line]))
-                gone = self._rows[slots] == 0
+                gone = self._table.rows[slots] == 0
                 if gone.any():
                     self._note_chunks(start, input, groups[gone])
                     index.remove(line, groups[gone])
-                    self._release(slots[gone])
+                    self._table.release(slots[gone])
             self._drop_line_if_empty(start)
 
     def clear(self, first: int, last: int, input: int) -> dict[int, Slots]:
@@ -237,7 +225,7 @@ class WindowTable:
             _, groups, slots = self._index[input].members(np.array([self._line_of[start]]))
             if not len(slots):
                 continue
-            self._clear(slots)
+            self._table.clear(slots)
             self._note_chunks(start, input, groups)
             self._emptied.add(start)
             touched[start] = groups
@@ -288,11 +276,11 @@ class WindowTable:
 
     @property
     def slots_used(self) -> int:
-        return self._capacity - self._free_count
+        return self._table.used
 
     @property
     def memory_bytes(self) -> int:
-        return self.slots_used * self._row_bytes + sum(column.held for column in self._columns)
+        return self._table.memory_bytes
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
         """Moves the oldest windows out of memory until what stays is at most `bytes_max`.
@@ -348,7 +336,7 @@ class WindowTable:
         if low == high:
             return starts[:1], np.zeros(len(starts), np.int64)
         step = self.grid.step
-        if self._regular and (high - low) // step < _FIRST_CAPACITY + _NUMBERED_SPAN * len(starts):
+        if self._regular and (high - low) // step < _NUMBERED_MIN + _NUMBERED_SPAN * len(starts):
             numbers = (starts - low) // step
             present = np.flatnonzero(np.bincount(numbers))
             places = np.zeros(int(present[-1]) + 1, np.int64)
@@ -386,56 +374,12 @@ class WindowTable:
         stop = _PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
         return self._store.between(_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
 
-    def _combine(self, slots: Slots, source: Sequence[Values], fresh: npt.NDArray[np.bool_]) -> None:
-        """Combines one row of `source` into each slot; `fresh` slots hold nothing yet."""
-        if fresh.all():
-            for column, values in zip(self._columns, source, strict=True):
-                column.set(slots, values, slice(None))
-            return
-        rows: Slots | slice = slice(None)
-        if fresh.any():
-            new, rows = np.flatnonzero(fresh), np.flatnonzero(~fresh)
-            for column, values in zip(self._columns, source, strict=True):
-                column.set(slots[new], values, new)
-            slots = slots[rows]
-        position = 0
-        for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
-            end = position + len(accumulator.fields)
-            combine(accumulator, self._columns[position:end], slots, source[position:end], rows, unite)
-            position = end
-
-    def _take(self, count: int) -> Slots:
-        while self._free_count < count:
-            self._grow()
-        self._free_count -= count
-        return self._free[self._free_count : self._free_count + count].copy()
-
-    def _clear(self, slots: Slots) -> None:
-        self._rows[slots] = 0
-        for column in self._columns:
-            column.clear(slots)
-
-    def _release(self, slots: Slots) -> None:
-        self._clear(slots)
-        self._free[self._free_count : self._free_count + len(slots)] = slots
-        self._free_count += len(slots)
-
-    def _grow(self) -> None:
-        old, new = self._capacity, self._capacity * 2
-        self._rows = np.concatenate([self._rows, np.zeros(old, np.int64)])
-        for column in self._columns:
-            column.grow(new)
-        self._free = np.concatenate([self._free[: self._free_count], np.arange(old, new)[::-1],
-                                     np.zeros(old - self._free_count, np.int64)])
-        self._free_count += old
-        self._capacity = new
-
     def _drop_line(self, start: int) -> None:
         line = self._line_of[start]
         for index in self._index:
             _, groups, slots = index.members(np.array([line]))
             index.remove(line, groups)
-            self._release(slots)
+            self._table.release(slots)
         self._drop_line_if_empty(start)
 
     def _drop_line_if_empty(self, start: int) -> None:
@@ -484,75 +428,22 @@ class WindowTable:
         numbers = present[places] * per_window + groups // _CHUNK_GROUPS
         wanted = np.repeat(np.arange(len(windows)), np.diff(windows, append=len(starts))) * per_window + chunks
         firsts, ends = np.searchsorted(numbers, wanted), np.searchsorted(numbers, wanted, "right")
-        values = self._encoded(groups, slots, firsts.tolist(), ends.tolist())
+        values = self._codec.encoded(slots, firsts.tolist(), ends.tolist(), groups)
         self._store.put_many(zip(_keys_of(starts, input, chunks), values, strict=True))
         held = np.flatnonzero(ends > firsts)
         if len(held):
             newest = int(starts[held[-1]])
             self._newest_stored = newest if self._newest_stored is None else max(newest, self._newest_stored)
 
-    def _encoded(
-        self, groups: Slots, slots: Slots, firsts: Sequence[int], ends: Sequence[int]
-    ) -> Iterator[bytes | None]:
-        """Yields the (groups, slots) from each first to each end as bytes, None for nothing."""
-        if self._codec is None:
-            arrays = [pa.array(groups), pa.array(self._rows[slots]),
-                      *(column.take(slots).arrow() for column in self._columns)]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema([_GROUP_NUMBER, ROWS], self._columns))
-            for first, end in zip(firsts, ends, strict=True):
-                yield pack_batch(batch.slice(first, end - first)) if end > first else None
-            return
-        records = np.empty(len(slots), self._codec)
-        records["group"] = groups
-        records["rows"] = self._rows[slots]
-        for n, column in enumerate(self._columns):
-            records[f"v{n}"] = column.data[slots]
-            records[f"n{n}"] = column.valid[slots]
-        content, size = records.tobytes(), self._codec.itemsize
-        for first, end in zip(firsts, ends, strict=True):
-            yield content[first * size : end * size] if end > first else None
-
     def _load(self, line: int, input: int, value: bytes) -> None:
-        if self._codec is None:
-            groups, rows, columns = self._objects_of(value)
-        elif len(value) % self._codec.itemsize:
-            raise damaged(_WHAT, f"{len(value)} bytes are no multiple of {self._codec.itemsize}")
-        else:
-            records = np.frombuffer(value, self._codec)
-            groups, rows = records["group"].astype(np.int64), records["rows"]
-            columns = [(records[f"v{n}"], records[f"n{n}"]) for n in range(len(self._columns))]
+        stored = self._codec.decoded(value)
+        groups = stored.groups
         # They are written ascending, each once.
         if len(groups) and not (groups[0] >= 0 and (np.diff(groups) > 0).all() and groups[-1] < len(self.groups)):
             raise damaged(_WHAT, "it has groups that the task doesn't know")
-        slots = self._take(len(groups))
+        slots = self._table.take(len(groups))
         self._index[input].put(np.full(len(groups), line), groups, slots)
-        self._rows[slots] = rows
-        for column, (data, valid) in zip(self._columns, columns, strict=True):
-            column.fill(slots, data, valid)
-
-    def _objects_of(self, value: bytes) -> tuple[Slots, npt.NDArray[np.int64], list[tuple[Any, Any]]]:
-        """Returns the groups, the rows, and per column values and which are valid, of a stored batch."""
-        if is_pickle(value):
-            groups, rows, columns = unpack(value, _WHAT)
-            arrays = [pa.array(groups, pa.int64()), pa.array(rows, pa.int64()),
-                      *(pa.array(data, column.type, mask=~valid)
-                        for column, (data, valid) in zip(self._columns, columns, strict=True))]
-        else:
-            arrays = unpack_batch(value, stored_schema([_GROUP_NUMBER, ROWS], self._columns), _WHAT).columns
-        found = [Values.of(array) for array in arrays]
-        return found[0].data, found[1].data, [(values.data, values.valid) for values in found[2:]]
-
-
-def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
-    """Returns the dtype of a stored (group, window) if all its values have a fixed width, else None (then chunks are
-    batches)."""
-    if any(column.dtype == np.dtype(object) for column in columns):
-        return None
-    fields: list[tuple[str, Any]] = [("group", np.int64), ("rows", np.int64)]
-    for n, column in enumerate(columns):
-        fields += [(f"v{n}", column.dtype), (f"n{n}", np.bool_)]
-    return np.dtype(fields)
-
+        self._codec.load(slots, stored)
 
 def _keys_of(starts: Times, input: int, chunks: Slots) -> list[bytes]:
     """Returns the store's keys of chunks of one input."""

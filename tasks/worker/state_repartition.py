@@ -34,7 +34,7 @@ from penstock.tasks.protocol.task_graph import TaskEdges
 from penstock.tasks.source.source_task import SourceTask, inherited, is_reading_back
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.window.result_index import results_in
-from penstock.tasks.window.segment_table import segments_in
+from penstock.tasks.window.segment_index import segments_in
 from penstock.tasks.window.window_table import WindowTable
 from penstock.tasks.worker.local_environment import LocalEnvironment
 

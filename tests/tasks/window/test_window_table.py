@@ -93,7 +93,7 @@ def play(directory: Path, kept: str, steps: list[tuple[str, object]]) -> None:
                     table, known = WindowTable(plan, KEYS, 1, store), dict(saved)
                     table.restore(meta, None)
             assert contents(table) == known
-            for column in table._columns:
+            for column in table._table.columns:
                 again = Values.empty(column.type, len(column.data))
                 again.fill(np.arange(len(column.data)), column.data, column.valid)
                 assert column.held == again.held
