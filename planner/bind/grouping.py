@@ -10,13 +10,14 @@ from sqlglot import exp
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
 from penstock.planner.bind.binder import Builder, Relation, RelColumn
 from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.query_parts import column_reference
 from penstock.planner.bind.scopes import (
     NO_TIME_LINE,
     NOT_ALLOWED_FUNCTION,
     NOT_SINGLE_GROUP,
     TIME_NAMES,
     WINDOW_NAMES,
-    Key,
+    GroupKey,
     RowScope,
     fingerprint,
     key_of,
@@ -32,7 +33,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import pseudo_column
 from penstock.planner.functions.table import FunctionSpec, check_call, require
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.group_values import Covered, GroupValue, PickedColumn, RowKey, SharedValue
+from penstock.planner.logical.group_values import AggregateCall, Covered, GroupValue, PickedColumn, RowKey, SharedValue
 from penstock.planner.logical.window_kinds import END, START
 from penstock.sql.tree.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE
@@ -103,18 +104,28 @@ class Aggregation:
         if spec.one_table and (self.rows.table is None or self.rows.table.kind == "super"):
             raise self.builder.error(f"{name}() is for child and normal tables", node, code=NOT_ALLOWED_FUNCTION,
                                      hint="use apercentile()")
-        mark = fingerprint(node, self.scope)
+        return self.add(fingerprint(node, self.scope), lambda column: self.value(column, spec, compiled, node))
+
+    def value(
+        self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], node: exp.Expression
+    ) -> GroupValue:
+        """Returns the column of groups that a call is."""
+        time = self.rows.time
         if spec.by_stretches is not None and time is not None:
-            check_call(spec, [value.type for value in compiled], [value.constant for value in compiled],
+            check_call(spec, [value.type for value in arguments], [value.constant for value in arguments],
                        precision=self.scope.precision, position=self.builder.position(node))
-            ts = time.use()
-            return self.add(mark, lambda column: self._covered(column, spec, compiled, ts, node))
-        return self.add(mark, lambda column: aggregate_call(
-            column, name, compiled, self._row_key, node, precision=self.scope.precision,
-            position=self.builder.position(node)))
+            return self._covered(name, spec, arguments, time.use(), node)
+        return self.aggregate_call(name, spec, arguments, node)
+
+    def aggregate_call(
+        self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], node: exp.Expression
+    ) -> AggregateCall:
+        """Returns a checked call of a function that needs nothing but the rows of a group."""
+        return aggregate_call(name, spec.name, arguments, self.row_key, node, precision=self.scope.precision,
+                              position=self.builder.position(node))
 
     @property
-    def _row_key(self) -> RowKey:
+    def row_key(self) -> RowKey:
         """What orders the rows of a group."""
         time, keys = self.rows.time, [column.use() for column in self.rows.row_key]
         ts = time.use() if time is not None else SqlExpr(number(0), BIGINT)
@@ -140,8 +151,11 @@ class Aggregation:
         return Covered(name, spec.name, arguments[0], ts, before, after, unit)
 
     def companion(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression,
-                  mark: Hashable, column: SqlExpr) -> SqlExpr:
-        """Returns a column, which the mark tells from others, of the row that the call `name` picks."""
+                  mark: Hashable, column: SqlExpr, written: exp.Expression) -> SqlExpr:
+        """Returns a column, which the mark tells from others, of the row that the call `name` picks.
+
+        `written` is the column as the statement has it.
+        """
         found_arguments = self.arguments(name, arguments, node)
         spec = require(name)
         check_call(spec, [value.type for value in found_arguments], position=self.builder.position(node))
@@ -149,12 +163,16 @@ class Aggregation:
         if self.rows.time is None and spec.needs_time:
             raise self.builder.error(f"{name}() needs a time line", node, code=NO_TIME_LINE)
         call = (fingerprint(node, self.scope), mark)
+
+        def picked(added: str) -> PickedColumn:
+            return PickedColumn(added, name, selected, column, self.row_key, written)
+
         if spec.selects_equal:
             value = self.call(name, arguments, node)
-            rows = self.add(call, lambda added: PickedColumn(added, name, selected, column, self._row_key))
+            rows = self.add(call, picked)
             return SqlExpr(fragment("list_filter(:rows, lambda item: item.v = :value)[1].c", rows=rows.node,
                                     value=value.node), column.type)
-        return self.add(call, lambda added: PickedColumn(added, name, selected, column, self._row_key))
+        return self.add(call, picked)
 
     def constant_of_group(self, column: RelColumn) -> SqlExpr:
         """Returns a column that has one value per group."""
@@ -165,7 +183,7 @@ class Aggregation:
 class GroupScope(RowScope):
     """Names where each row is a group: keys, window bounds, aggregates, and columns of a selected row."""
 
-    def __init__(self, rows: RowScope, aggregation: Aggregation, keys: Sequence[Key],
+    def __init__(self, rows: RowScope, aggregation: Aggregation, keys: Sequence[GroupKey],
                  selecting: exp.Anonymous | None, constants: Sequence[RelColumn], *, windowed: bool) -> None:
         super().__init__(rows.relation, rows.builder, "the SELECT list", rows.bounds)
         self.aggregation = aggregation
@@ -189,7 +207,7 @@ class GroupScope(RowScope):
         if self.selecting is not None:
             call = self.selecting
             return self.aggregation.companion(
-                str(call.this), call.expressions, call, mark_of(found), found.use())
+                str(call.this), call.expressions, call, mark_of(found), found.use(), node)
         raise self.builder.error(
             f"column {found.name} has many values per group", node, code=NOT_SINGLE_GROUP,
             hint="put it into GROUP BY or PARTITION BY, or into an aggregate function")
@@ -218,12 +236,25 @@ class GroupScope(RowScope):
         value = compile_expression(arguments[1], self.aggregation.scope)
         assert isinstance(call, exp.Anonymous)
         mark = fingerprint(arguments[1], self.aggregation.scope)
-        return self.aggregation.companion(name, call.expressions, call, mark, value)
+        return self.aggregation.companion(name, call.expressions, call, mark, value, arguments[1])
 
 
 def window_column(name: str, scope: RowScope) -> SqlExpr:
     """Returns `_wstart`, `_wend` or `_wduration`."""
     return pseudo_column(name, scope.precision, column_tree(START), column_tree(END))
+
+
+def constant_columns(relation: Relation, keys: Sequence[GroupKey], scope: RowScope) -> list[RelColumn]:
+    """Returns the columns that have one value per group: the tags where a group is of one table, and driving rows."""
+    table = relation.table
+    if relation.driver is not None:
+        return list(relation.driver)
+    if table is None or table.kind == "system":
+        return []
+    name = fingerprint(column_reference("tbname"), scope)
+    if table.kind in ("child", "normal") or any(key.mark == name for key in keys):
+        return [column for column in relation.columns if column.role in ("tag", "tbname")]
+    return []
 
 
 def distinct_calls(calls: Sequence[exp.Anonymous], scope: RowScope) -> list[exp.Anonymous]:

@@ -13,7 +13,7 @@ from penstock.planner.bind.scopes import (
     NOT_SINGLE_GROUP,
     TIME_NAMES,
     WINDOW_NAMES,
-    Key,
+    GroupKey,
     Mark,
     RowScope,
     fingerprint,
@@ -28,7 +28,7 @@ from penstock.planner.logical.operators import AT, FILLED, ORIGIN
 class RowResultScope(RowScope):
     """Names in the result of a query over rows: columns, and the aliases of PARTITION BY."""
 
-    def __init__(self, rows: RowScope, keys: Sequence[Key]) -> None:
+    def __init__(self, rows: RowScope, keys: Sequence[GroupKey]) -> None:
         super().__init__(rows.relation, rows.builder, rows.clause, rows.bounds)
         self.keys = list(keys)
 
@@ -40,7 +40,7 @@ class RowResultScope(RowScope):
 class CalledScope(RowResultScope):
     """As before, with the values of the functions that gave the rows, and the bounds of their windows."""
 
-    def __init__(self, rows: RowScope, keys: Sequence[Key], known: dict[Mark, SqlExpr], *, windowed: bool) -> None:
+    def __init__(self, rows: RowScope, keys: Sequence[GroupKey], known: dict[Mark, SqlExpr], *, windowed: bool) -> None:
         super().__init__(rows, keys)
         self.known = known
         self.windowed = windowed
@@ -58,7 +58,7 @@ class CalledScope(RowResultScope):
 class InterpScope(CalledScope):
     """Names in the result of INTERP: keys, values at instants, and what is known of the instants."""
 
-    def __init__(self, rows: RowScope, keys: Sequence[Key], known: dict[Mark, SqlExpr]) -> None:
+    def __init__(self, rows: RowScope, keys: Sequence[GroupKey], known: dict[Mark, SqlExpr]) -> None:
         super().__init__(rows, keys, known, windowed=False)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:

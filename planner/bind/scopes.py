@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -171,10 +171,18 @@ class RowScope:
         if self.relation is None or not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
             return None
         if is_pseudo(node, *TIME_NAMES):
-            return self.relation.time
+            return self.time_of(node)
         if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
             return None
         return find_column(self.relation, node.this.this, qualifier_of(node), node, self.builder)
+
+    def time_of(self, node: exp.Expression) -> RelColumn | None:
+        """Returns the time line that `_rowts` means: the one of the table that it is said to be of."""
+        if self.relation is None:
+            return None
+        qualifier = qualifier_of(node)
+        lines = (self.relation.time, *(time for time, _ in self.relation.times))
+        return next((time for time in lines if time is not None and qualifier in (None, time.qualifier)), None)
 
     def has_column(self, name: str) -> bool:
         """Whether rows have a column of this name: results of streams, for example, have one called `_wstart`."""
@@ -191,9 +199,10 @@ class RowScope:
                 raise self.builder.error("tbname needs FROM", node, code=0x2602)
             return find_column(self.relation, name, qualifier_of(node), node, self.builder).use()
         if name in TIME_NAMES:
-            if self.relation is None or self.relation.time is None:
+            time = self.time_of(node)
+            if time is None:
                 raise self.builder.error(f"{name} needs a time line", node, code=NO_TIME_LINE)
-            return self.relation.time.use()
+            return time.use()
         if self.has_column(name):
             return self.column(name, qualifier_of(node), node)
         if name in QUERY_NAMES:
@@ -269,7 +278,7 @@ def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class GroupKey:
     """One value that all rows of a group share: its column in the rows, and how expressions may name it.
 
     `partitions`: it tells groups apart; the state of a state window does not.
@@ -292,7 +301,7 @@ class Key:
 KEY = "key"
 
 
-def with_placeholders(node: exp.Expression, keys: list[Key], scope: RowScope) -> exp.Expression:
+def with_placeholders(node: exp.Expression, keys: Sequence[GroupKey], scope: RowScope) -> exp.Expression:
     """Returns the expression with a reference in place of each part that is a partition or group key; see `key_of`."""
     if not keys:
         return node
@@ -315,7 +324,7 @@ def with_placeholders(node: exp.Expression, keys: list[Key], scope: RowScope) ->
     return replaced(node, replacement)
 
 
-def key_of(node: exp.Expression, keys: list[Key]) -> Key | None:
+def key_of(node: exp.Expression, keys: Sequence[GroupKey]) -> GroupKey | None:
     """Returns the key that a reference stands for, or an alias names."""
     if KEY in node.meta:
         number: int = node.meta[KEY]

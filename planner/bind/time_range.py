@@ -8,7 +8,9 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from penstock.common.errors import PenstockError
-from penstock.planner.bind.scopes import Bounds, unwrapped
+from penstock.planner.bind.binder import RelColumn
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.scopes import Bounds, RowScope, unwrapped
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Session
@@ -43,6 +45,19 @@ def _instant(value: SqlExpr, precision: Precision, session: Session) -> float | 
     if value.type.kind is Kind.TIMESTAMP and value.type.precision != precision:
         return constant * UNITS_PER_SECOND[precision] // UNITS_PER_SECOND[value.type.precision]
     return constant
+
+
+def bounds_of(where: exp.Expression | None, scope: RowScope, time: RelColumn | None) -> Bounds:
+    """Returns the bounds of a time line that WHERE leaves, as `time_bounds`."""
+    if time is None:
+        return EVERYTHING
+
+    def constant(node: exp.Expression) -> float | int | None:
+        if next(node.find_all(exp.Column), None) is not None:
+            return None
+        return time_constant(compile_expression(node, scope), scope.precision, scope.session)
+
+    return time_bounds(where, lambda node: scope.find(node) is time, constant)
 
 
 def time_bounds(

@@ -8,13 +8,14 @@ from sqlglot import exp
 
 from penstock.planner.bind.binder import Builder, Plan, Relation, RelColumn, is_pseudo, qualifier_of
 from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.grouping import constant_columns
 from penstock.planner.bind.limits import Ending, OrderTerm, Output
-from penstock.planner.bind.query_parts import Item, Planned, column_reference, ordinal
+from penstock.planner.bind.query_parts import Item, Planned, ordinal
 from penstock.planner.bind.scopes import (
     NOT_ALLOWED_FUNCTION,
     TIME_NAMES,
     Bounds,
-    Key,
+    GroupKey,
     RowScope,
     condition_of,
     fingerprint,
@@ -27,7 +28,7 @@ from penstock.planner.bind.scopes import (
     with_placeholders,
 )
 from penstock.planner.bind.tag_filter import selected_children
-from penstock.planner.bind.time_range import time_bounds, time_constant
+from penstock.planner.bind.time_range import bounds_of
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
 from penstock.planner.logical.expr import Computed
@@ -49,7 +50,7 @@ class QueryContext:
         self.relation = relation
         self.items = list(items)
         self.having = None if select.having is None else self._with_items(select.having)
-        self.keys: list[Key] = []
+        self.keys: list[GroupKey] = []
         self.constants: list[RelColumn] = []
         self.bounds: Bounds = (None, None)
         self.scope = RowScope(relation, builder, "the SELECT list")
@@ -81,12 +82,12 @@ class QueryContext:
         """Filters the rows and adds the partition and group keys as columns."""
         select, builder, relation = self.select, self.builder, self.relation
         scope = RowScope(relation, builder, "WHERE")
-        self.bounds = self._time_bounds(scope, relation.time)
+        self.bounds = bounds_of(select.where, scope, relation.time)
         self.scope = RowScope(relation, builder, "WHERE", self.bounds)
         condition = None if select.where is None else condition_of(select.where, self.scope)
         for time, slot in relation.times:
             if slot is not None:
-                slot.first_ts, slot.last_ts = self.bounds if time is relation.time else self._time_bounds(scope, time)
+                slot.first_ts, slot.last_ts = bounds_of(select.where, scope, time)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
         keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
@@ -95,18 +96,7 @@ class QueryContext:
             relation = relation.over(lambda below: Filter(below, condition, where))
         self.relation = relation.extended(keys)
         self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
-        self.constants = self._constant_columns()
-
-    def _time_bounds(self, scope: RowScope, time: RelColumn | None) -> Bounds:
-        if time is None:
-            return None, None
-
-        def constant(node: exp.Expression) -> float | int | None:
-            if next(node.find_all(exp.Column), None) is not None:
-                return None
-            return time_constant(compile_expression(node, scope), scope.precision, scope.session)
-
-        return time_bounds(self.select.where, lambda node: scope.find(node) is time, constant)
+        self.constants = constant_columns(self.relation, self.keys, self.scope)
 
     def _key(self, item: PartitionItem) -> Computed:
         node = item.expression
@@ -120,20 +110,8 @@ class QueryContext:
         value = compile_expression(node, scope)
         column = f"#g{len(self.keys)}"
         is_time = self.relation.time is not None and scope.find(unwrapped(node)) is self.relation.time
-        self.keys.append(Key(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
+        self.keys.append(GroupKey(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
         return Computed(column, value)
-
-    def _constant_columns(self) -> list[RelColumn]:
-        """The columns that have one value per group: the tags where a group is of one table, and driving rows."""
-        relation, table = self.relation, self.relation.table
-        if relation.driver is not None:
-            return list(relation.driver)
-        if table is None or table.kind == "system":
-            return []
-        name = fingerprint(column_reference("tbname"), self.scope)
-        if table.kind in ("child", "normal") or any(key.mark == name for key in self.keys):
-            return [column for column in relation.columns if column.role in ("tag", "tbname")]
-        return []
 
     @property
     def key_columns(self) -> list[str]:

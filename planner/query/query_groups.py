@@ -8,18 +8,14 @@ from dataclasses import replace
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.bind.binder import STAR, Plan, is_pseudo, used
-from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.binder import STAR, Plan, used
+from penstock.planner.bind.filling import fill_columns, is_filled
 from penstock.planner.bind.grouping import Aggregation, GroupScope, distinct_calls
 from penstock.planner.bind.query_parts import Planned, is_star
+from penstock.planner.bind.row_windows import least_length
 from penstock.planner.bind.scopes import (
-    WINDOW_NAMES,
-    RowScope,
-    columns_of,
-    key_of,
     require_vector,
     vector_calls,
-    with_placeholders,
 )
 from penstock.planner.duckdb_sql.duckdb_tree import call
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
@@ -27,14 +23,11 @@ from penstock.planner.duckdb_sql.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.duckdb_sql.interval_windows import count_between, window_bounds
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import ROW, Aggregate, Fill, FillColumn, FillSpan, Operator, Project
+from penstock.planner.logical.operators import ROW, Aggregate, Fill, FillSpan, Operator, Project
 from penstock.planner.logical.window_kinds import START
 from penstock.planner.query.query_context import QueryContext
-from penstock.planner.query.window_steps import assign_windows, interval_of, true_for
-from penstock.planner.scalar.scalar_cast import cast, null_of
-from penstock.sql.tree import statements
+from penstock.planner.query.window_steps import assign_windows, interval_of
 from penstock.sql.tree.statements import IntervalWindow
-from penstock.sql.types import DataType, Kind
 
 
 def plan_groups(query: QueryContext) -> Planned:
@@ -99,7 +92,8 @@ def _grouped(query: QueryContext, aggregation: Aggregation, groups: Sequence[str
              ) -> Plan:
     """What the rows are grouped by, once it is known what is computed over them."""
     select, rows = query.select, query.relation
-    present, interval, time, least = _present(query, calls, aggregation), None, None, true_for(query)
+    present, interval, time = _present(query, calls, aggregation), None, None
+    least = least_length(select.window, query.scope.precision)
     if isinstance(select.window, IntervalWindow):
         interval = interval_of(query, select.window)
     elif select.window is not None and rows.time is not None:
@@ -147,8 +141,6 @@ def _filled(
     fill, keys = query.select.fill, query.key_columns
     assert fill is not None
     assert isinstance(query.select.window, IntervalWindow)
-    if fill.mode == "near":
-        raise InvalidStatementError("FILL(NEAR) is for INTERP only")
     interval = interval_of(query, query.select.window)
     window, precision, zone = interval.window, interval.precision, interval.zone
     first, last = query.bounds
@@ -159,10 +151,9 @@ def _filled(
     if count > MAX_FILLED:
         raise InvalidStatementError(f"FILL would make more than {MAX_FILLED:,} windows", code=FILL_RANGE,
                                     hint="shorten the time range or take longer windows")
-    filling = [index for index, item in enumerate(query.items) if _is_filled(query, item.expression)]
-    constants = fill_values(fill, [compiled[index].type for index in filling], scope)
-    columns = tuple(FillColumn(f"#f{number}", compiled[index].type, constants[number] if constants else None)
-                    for number, index in enumerate(filling))
+    filling = [index for index, item in enumerate(query.items)
+               if is_filled(item.expression, query.keys, query.scope)]
+    columns = fill_columns(fill, [compiled[index].type for index in filling], scope)
     # With SLIDING, windows that start before the range hold its first instant.
     earliest = window_bounds(first, window, precision, zone)[0][0] if first <= last else None
     mode = fill.mode
@@ -180,33 +171,3 @@ def _filled(
     for each, index in zip(columns, filling, strict=True):
         changed[index] = SqlExpr(column_tree(each.name), each.type)
     return changed, filled
-
-
-def _is_filled(query: QueryContext, node: exp.Expression) -> bool:
-    """Whether a result column has its value from rows; keys, constants and bounds are known without."""
-    if next(vector_calls(node), None) is not None:
-        return True
-    for column in columns_of(with_placeholders(node, query.keys, query.scope)):
-        if key_of(column, query.keys) is None and not is_pseudo(column, *WINDOW_NAMES):
-            return True
-    return False
-
-
-def fill_values(fill: statements.Fill, types: Sequence[DataType], scope: RowScope) -> list[SqlExpr]:
-    """Returns the constants of FILL, cast to the types of the columns they are for; none if it has none.
-
-    Raises InvalidStatementError if there are more or fewer of them than columns.
-    """
-    if not fill.values:
-        return []
-    if len(fill.values) != len(types):
-        raise InvalidStatementError(
-            f"FILL({fill.mode.upper()}) needs {len(types)} value{'' if len(types) == 1 else 's'}, not "
-            f"{len(fill.values)}", hint="one for each column with a function")
-    constants = RowScope(None, scope.builder, "FILL")
-    values = []
-    for node, type_ in zip(fill.values, types, strict=True):
-        value = compile_expression(node, constants)
-        values.append(SqlExpr(null_of(type_), type_) if value.type.kind is Kind.NULL
-                      else cast(value, type_, scope.precision, scope.session.time_zone))
-    return values

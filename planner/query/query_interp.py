@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.filling import fill_values
 from penstock.planner.bind.grouping import distinct_calls
 from penstock.planner.bind.query_parts import Planned
 from penstock.planner.bind.result_scopes import InterpScope
@@ -18,7 +19,6 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Line
 from penstock.planner.logical.operators import AT, Grid, Interpolate, Interpolated, Parameter
 from penstock.planner.query.query_context import QueryContext
-from penstock.planner.query.query_groups import fill_values
 
 
 def plan_interp(query: QueryContext) -> Planned:

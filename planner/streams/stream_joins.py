@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.common.errors import InvalidStreamError
+from penstock.common.errors import InvalidStreamError, NotSupportedError
 from penstock.planner.bind.binder import Builder, Relation, bind_sides, outside_relation, resolve_table, scan_table
 from penstock.planner.bind.join_conditions import Equality
 from penstock.planner.bind.join_reading import JoinReading, read_join
 from penstock.planner.bind.query_parts import text_of
 from penstock.planner.bind.scopes import RowScope
+from penstock.planner.duckdb_sql.duckdb_tree import column
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Side
 from penstock.planner.streams.stream_lookup import tags_relation
 from penstock.sql.schema import CatalogView, Session, Table
@@ -73,6 +75,47 @@ class StreamJoin:
         """The join in words."""
         words = " ".join(word for word in (self.kind, self.variant) if word)
         return f"{words} join of {self.left.name} and {self.right.name}, by {self.meeting}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedTables:
+    """A stream's join, as read and as it runs, while it is planned."""
+
+    reading: JoinReading
+    described: StreamJoin
+
+    @property
+    def driver(self) -> Relation:
+        return self.reading.sides.relation(self.reading.driver)
+
+    @property
+    def both(self) -> bool:
+        return self.reading.source.kind == "full"
+
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        """The bounds of the other side's time minus the driver's."""
+        start, end = self.described.start, self.described.end
+        if self.reading.driver == "l":
+            return start, end
+        return None if end is None else -end, None if start is None else -start
+
+    def key(self, place: int, value: SqlExpr) -> SqlExpr:
+        """Returns the n-th key of PARTITION BY as a column of the query over both tables."""
+        return SqlExpr(column(f"o{place}"), value.type)
+
+
+def read_joined(statement: CreateStream, catalog: CatalogView, session: Session) -> JoinedTables:
+    """Returns the join that a stream reads; raises as `read_stream_join`, and for what none can do."""
+    source = statement.query.source
+    assert isinstance(source, JoinSource)
+    query = JoinedTables(*read_stream_join(statement, source, catalog, session))
+    if query.described.meeting != "lookup" and query.reach[1] is None:
+        on = query.reading.source.on
+        raise NotSupportedError("a stream cannot look for the next row of the other table: it would wait for ever",
+                                position=None if on is None else query.reading.builder.position(on),
+                                hint="compare with >= or >: the newest row before")
+    return query
 
 
 def plan_stream_join(statement: CreateStream, source: JoinSource, catalog: CatalogView, session: Session) -> StreamJoin:

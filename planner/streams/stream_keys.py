@@ -6,48 +6,54 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import column
+from penstock.planner.bind.scopes import GroupKey, Mark
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.stream import StreamKey
+from penstock.planner.logical.written import text_of
 from penstock.planner.lower.targets import key_field
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.sql.tree.statements import PartitionItem
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKey:
-    """One value that all rows of a group share, the n-th of them: `value` over a source row.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionKey(GroupKey):
+    """The n-th value that all rows of a group share: `value` over a source row.
 
-    `names`: how expressions may refer to it (alias, text). `partitions`: False for values that follow from the others,
-    such as the tags where the stream is partitioned by tbname. `item`: what stands in PARTITION BY.
+    `names`: how SUBTABLE and TAGS may refer to it (alias, text). `item`: what stands in PARTITION BY, None for values
+    that follow from the others, such as the tags where the stream is partitioned by tbname.
     """
 
     place: int
     value: SqlExpr
     names: tuple[str, ...]
-    partitions: bool
     item: PartitionItem | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called as a column of rows and groups."""
-        return f"#g{self.place}"
 
     @property
     def field(self) -> Field:
         """The column of blocks that holds it."""
-        return key_field(self.place, self.value.type)
+        return key_field(self.place, self.type)
 
     @property
-    def column(self) -> str | None:
+    def source(self) -> str | None:
         """The column or tag of the row that it is, `tbname`, or None if it is computed."""
         node = self.value.node
         return str(node.name) if isinstance(node, exp.Column) else None
 
     @property
-    def key(self) -> StreamKey:
-        return StreamKey(self.name, self.value.type, self.names[-1], self.partitions)
+    def stream_key(self) -> StreamKey:
+        return StreamKey(self.column, self.type, self.names[-1], self.partitions)
 
-    def use(self) -> SqlExpr:
-        """Returns the key as an expression over groups."""
-        return SqlExpr(column(self.name), self.value.type)
+
+def partition_key(place: int, item: PartitionItem, value: SqlExpr, mark: Mark) -> PartitionKey:
+    """Returns the key that an item of PARTITION BY is. `mark`: see `fingerprint`."""
+    node = item.expression
+    own = (item.alias,) if item.alias else (item.text, *((node.name,) if isinstance(node, exp.Column) else ()))
+    names = (*own, text_of(node))
+    return PartitionKey(f"#g{place}", value.type, mark, item.alias, names[0], place=place, value=value, names=names,
+                        item=item)
+
+
+def following_key(place: int, name: str, value: SqlExpr, mark: Mark) -> PartitionKey:
+    """Returns the key for a column whose value follows from the other keys."""
+    return PartitionKey(f"#g{place}", value.type, mark, None, name, partitions=False, place=place, value=value,
+                        names=(name,))

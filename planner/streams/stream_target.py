@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -16,6 +15,7 @@ from penstock.common.errors import (
 )
 from penstock.common.suggestions import did_you_mean
 from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.query_parts import Item
 from penstock.planner.bind.scopes import fingerprint
 from penstock.planner.duckdb_sql.duckdb_tree import column, is_column
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -23,17 +23,16 @@ from penstock.planner.logical.operators import TBNAME as TABLE_NAME
 from penstock.planner.logical.stream import GROUP, Target
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.lower.targets import converted, sink_plan
-from penstock.planner.streams.stream_keys import GroupKey
+from penstock.planner.streams.stream_context import StreamContext
+from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_outside import avro_schema, plan_outside
+from penstock.planner.streams.stream_projections import Projections
+from penstock.planner.streams.stream_scopes import SubtableScope
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import Column, Table
-from penstock.sql.tree.statements import OutsideTarget, SelectItem
+from penstock.sql.tree.statements import OutsideTarget
 from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
-if TYPE_CHECKING:
-    from penstock.planner.streams.stream_planner import _Planner
-
-Projections = Sequence[tuple[SelectItem, SqlExpr]]
 _NULL = SqlExpr(exp.null(), DataType(Kind.NULL))
 
 
@@ -50,21 +49,21 @@ class BoundTarget:
                 if target.type.kind is Kind.TIMESTAMP and is_column(value.node, name)]
 
 
-def bind_target(planner: _Planner, projections: Projections, *, prepended: bool) -> BoundTarget:
+def bind_target(stream: StreamContext, projections: Projections, *, prepended: bool) -> BoundTarget:
     """Returns where the projections go. `prepended`: the first one isn't of the query.
 
     Raises NotFoundError, AlreadyExistsError, InvalidStatementError or InvalidStreamError for targets that don't fit.
     """
-    outside = planner.statement.target.outside
-    return _table(planner, projections, prepended) if outside is None else _outside(planner, outside, projections)
+    outside = stream.statement.target.outside
+    return _table(stream, projections, prepended) if outside is None else _outside(stream, outside, projections)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
 
 
-def _table(planner: _Planner, projections: Projections, prepended: bool) -> BoundTarget:
-    target, catalog = planner.statement.target, planner.catalog
-    database = target.name.database or planner.session.database
+def _table(stream: StreamContext, projections: Projections, prepended: bool) -> BoundTarget:
+    target, catalog = stream.statement.target, stream.catalog
+    database = target.name.database or stream.session.database
     if database is None:
         raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
     if catalog.database(database) is None:
@@ -72,28 +71,28 @@ def _table(planner: _Planner, projections: Projections, prepended: bool) -> Boun
     existing = catalog.table(database, target.name.name)
     values = [value for _, value in projections]
     if existing is None:
-        columns, tags = _new_columns(planner, projections, prepended, database), _new_tags(planner)
+        columns, tags = _new_columns(stream, projections, prepended, database), _new_tags(stream)
     else:
-        columns, values = _existing_columns(planner, existing, values, prepended)
+        columns, values = _existing_columns(stream, existing, values, prepended)
         tags = existing.tags
-    _check_key(planner, columns)
-    child, tag_values = _children(planner, tags)
+    _check_key(stream, projections, columns)
+    child, tag_values = _children(stream, tags)
     uid = existing.uid if existing else 0
     return BoundTarget(Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None),
                        tuple(values))
 
 
 def _new_columns(
-    planner: _Planner, projections: Projections, prepended: bool, database: str
+    stream: StreamContext, projections: Projections, prepended: bool, database: str
 ) -> tuple[Column, ...]:
-    names, given = [_column_name(item) for item, _ in projections], planner.statement.target.columns
+    names, given = [_column_name(item) for item, _ in projections], stream.statement.target.columns
     if given is not None:
         expected = len(projections) - (1 if prepended else 0)
         if len(given) != expected:
             raise InvalidStatementError(f"{len(given)} columns are named, but the query has {expected}", code=0x263F)
         names = [*([names[0]] if prepended else []), *(name for name, _ in given)]
-    key = _key_place(planner, names)
-    types = _types(projections, _checked_precision(planner, database))
+    key = _key_place(stream, names)
+    types = _types(projections, _checked_precision(stream, database))
     types = [replace(kind, length=kind.length or _length(item)) if kind.is_string else kind
              for (item, _), kind in zip(projections, types, strict=True)]
     _check_names(names)
@@ -101,17 +100,17 @@ def _new_columns(
                  for place, (name, kind) in enumerate(zip(names, types, strict=True)))
 
 
-def _column_name(item: SelectItem) -> str:
+def _column_name(item: Item) -> str:
     """What the column of a new target is called: not tbname, which is every table's own name."""
     return f"{TBNAME}_" if _is_table_name(item) and item.name == TBNAME else item.name
 
 
-def _length(item: SelectItem) -> int:
+def _length(item: Item) -> int:
     """How long the texts of a new column may be, if its type doesn't say."""
     return TABLE_NAME.length or 0 if _is_table_name(item) else 64
 
 
-def _is_table_name(item: SelectItem) -> bool:
+def _is_table_name(item: Item) -> bool:
     return isinstance(item.expression, exp.Column) and item.expression.name == TBNAME
 
 
@@ -128,29 +127,28 @@ def _check_names(names: Sequence[str]) -> None:
                                     hint="give one of them an alias")
 
 
-def _key_place(planner: _Planner, names: list[str]) -> int | None:
+def _key_place(stream: StreamContext, names: list[str]) -> int | None:
     """Returns which column of a new target is the second part of its key, as the column list or the source says."""
-    flagged = [name for name, is_key in planner.statement.target.columns or () if is_key]
+    flagged = [name for name, is_key in stream.statement.target.columns or () if is_key]
     if len(flagged) > 1:
         raise InvalidStatementError("only one column besides the timestamp can be a part of the primary key",
                                     code=0x263F)
     if flagged:
         return names.index(flagged[0])
-    keyed = planner.query.window is None and planner.join is None and planner.table.key_column is not None
+    keyed = stream.query.window is None and stream.join is None and stream.table.key_column is not None
     return 1 if keyed else None
 
 
-def _check_key(planner: _Planner, columns: Sequence[Column]) -> None:
+def _check_key(stream: StreamContext, projections: Projections, columns: Sequence[Column]) -> None:
     """Checks what a composite key needs: that of the source is the second column of a stream without a window."""
     for place, target in enumerate(columns):
         if target.primary_key and (place != 1 or target.type.kind not in (*INTEGERS, Kind.VARCHAR)):
             raise InvalidStatementError(f"column {target.name} cannot be a part of the primary key", code=0x263F,
                                         hint="only the second column can, if it is an integer or VARCHAR")
-    table, key = planner.table, planner.table.key_column
-    if planner.query.window is not None or planner.join is not None or key is None:
+    table, key = stream.table, stream.table.key_column
+    if stream.query.window is not None or stream.join is not None or key is None:
         return
-    items = planner.expanded(planner.query.items)
-    second = items[1].expression if len(items) > 1 else None
+    second = projections[1][0].expression if len(projections) > 1 else None
     if not isinstance(second, exp.Column) or second.name != key.name:
         raise InvalidStreamError(
             f"{table.name} has a composite primary key: the second column of the query must be {key.name}")
@@ -160,21 +158,21 @@ def _check_key(planner: _Planner, columns: Sequence[Column]) -> None:
             hint="declare it with PRIMARY KEY")
 
 
-def _checked_precision(planner: _Planner, database: str) -> Precision:
-    found = planner.catalog.database(database)
+def _checked_precision(stream: StreamContext, database: str) -> Precision:
+    found = stream.catalog.database(database)
     assert found is not None
-    if found.precision != planner.precision:
+    if found.precision != stream.precision:
         raise InvalidStreamError(
-            f"the target's database has precision {found.precision}, the source's {planner.precision}",
+            f"the target's database has precision {found.precision}, the source's {stream.precision}",
             hint="write into a database of the same precision")
     return found.precision
 
 
 def _existing_columns(
-    planner: _Planner, table: Table, values: Sequence[SqlExpr], prepended: bool
+    stream: StreamContext, table: Table, values: Sequence[SqlExpr], prepended: bool
 ) -> tuple[tuple[Column, ...], list[SqlExpr]]:
-    target = planner.statement.target
-    _checked_precision(planner, table.database)
+    target = stream.statement.target
+    _checked_precision(stream, table.database)
     if table.kind != "super":
         raise InvalidStreamError(f"{table.name} is not a super table: a stream needs one to write to")
     if target.tag_definitions is not None:
@@ -223,8 +221,8 @@ def _castable(source: DataType, target: DataType) -> bool:
 # --- child tables and tags --------------------------------------------------------------------------------------
 
 
-def _new_tags(planner: _Planner) -> tuple[Column, ...]:
-    target = planner.statement.target
+def _new_tags(stream: StreamContext) -> tuple[Column, ...]:
+    target = stream.statement.target
     if target.tag_names is not None:
         raise NotFoundError(f"table {target.name} does not exist: its TAGS need types", code=0x2603)
     if target.tag_definitions is None:
@@ -232,36 +230,36 @@ def _new_tags(planner: _Planner) -> tuple[Column, ...]:
     return tuple(Column(tag.name, tag.type, tag.name) for tag in target.tag_definitions)
 
 
-def _children(planner: _Planner, tags: Sequence[Column]) -> tuple[SqlExpr | None, tuple[SqlExpr, ...]]:
+def _children(stream: StreamContext, tags: Sequence[Column]) -> tuple[SqlExpr | None, tuple[SqlExpr, ...]]:
     """Returns what SUBTABLE says, and the values of tags."""
-    target, child = planner.statement.target, None
+    target, child = stream.statement.target, None
     if target.subtable is not None:
-        child = compile_expression(target.subtable, planner.key_scope("SUBTABLE"))
+        child = compile_expression(target.subtable, SubtableScope(stream.keys, stream.rows))
         if not child.type.is_string:
             raise InvalidStreamError("SUBTABLE must be a VARCHAR expression",
-                                     position=planner.position(target.subtable), hint="cast it, or use concat")
+                                     position=stream.position(target.subtable), hint="cast it, or use concat")
     if target.tag_definitions is not None:
-        return child, _tag_values(planner, [tag.name for tag in target.tag_definitions], tags)
+        return child, _tag_values(stream, [tag.name for tag in target.tag_definitions], tags)
     if target.tag_names is not None:
-        return child, _tag_values(planner, target.tag_names, tags)
+        return child, _tag_values(stream, target.tag_names, tags)
     if len(tags) == 1 and tags[0].type.kind is Kind.UBIGINT:
         return child, (SqlExpr(column(GROUP), UBIGINT),)
-    if any(key.partitions for key in planner.keys):
+    if any(key.partitions for key in stream.keys):
         raise InvalidStatementError(
             f"{target.name} needs exactly one tag of type BIGINT UNSIGNED to hold the group", code=0x263F,
             hint="or say which tags to write with TAGS (names)")
     return child, tuple(_NULL for _ in tags)
 
 
-def _tag_values(planner: _Planner, given: Sequence[str], tags: Sequence[Column]) -> tuple[SqlExpr, ...]:
-    partitioned = any(key.partitions for key in planner.keys)
+def _tag_values(stream: StreamContext, given: Sequence[str], tags: Sequence[Column]) -> tuple[SqlExpr, ...]:
+    partitioned = any(key.partitions for key in stream.keys)
     known = {tag.name for tag in tags}
     for name in given:
         if name not in known:
-            raise InvalidStatementError(f"tag {name} does not exist in {planner.statement.target.name}", code=0x260E)
+            raise InvalidStatementError(f"tag {name} does not exist in {stream.statement.target.name}", code=0x260E)
     values = []
     for tag in tags:
-        key = next((key for key in planner.keys if tag.name in key.names), None)
+        key = next((key for key in stream.keys if tag.name in key.names), None)
         if tag.name in given and partitioned and key is None:
             raise InvalidStatementError(f"tag {tag.name} is not the name of a PARTITION BY item", code=0x2602,
                                         hint="give the item that alias")
@@ -273,50 +271,48 @@ def _tag_values(planner: _Planner, given: Sequence[str], tags: Sequence[Column])
 # --- what leaves Penstock ---------------------------------------------------------------------------------------
 
 
-def _outside(planner: _Planner, target: OutsideTarget, projections: Projections) -> BoundTarget:
+def _outside(stream: StreamContext, target: OutsideTarget, projections: Projections) -> BoundTarget:
     """Returns a target outside of Penstock. A key that is also selected is called as it is there."""
-    name = planner.statement.target.name
-    connection = planner.catalog.outside(name.name)
+    name = stream.statement.target.name
+    connection = stream.catalog.outside(name.name)
     if connection is None:
         raise NotFoundError(f"connection {name.name} does not exist",
-                            position=position(planner.statement.source_text, name.offset, len(name.name)),
-                            hint=did_you_mean(name.name, planner.catalog.outside_names()))
-    keys = [key for key in planner.keys if key.partitions]
+                            position=position(stream.statement.source_text, name.offset, len(name.name)),
+                            hint=did_you_mean(name.name, stream.catalog.outside_names()))
+    keys = [key for key in stream.keys if key.partitions]
     selected: dict[str, str] = {}
     for item, value in projections[1:]:
-        key = next((key for key in keys if _is_key(planner, item.expression, value, key)), None)
+        key = next((key for key in keys if _is_key(stream, item.expression, value, key)), None)
         if key is not None:
-            selected.setdefault(key.name, item.name)
+            selected.setdefault(key.column, item.name)
     others = [item.name for item, _ in projections if item.name not in selected.values()]
-    names = [selected.get(key.name, name) for key, name in zip(keys, _short_names(keys, others), strict=True)]
+    names = [selected.get(key.column, name) for key, name in zip(keys, _short_names(keys, others), strict=True)]
     tags = tuple(Column(tag, key.value.type, tag) for key, tag in zip(keys, names, strict=True))
     outside = replace(plan_outside(target, connection, names),
-                      on_failure=planner.statement.options.on_failure or "pause")
-    keyed = 1 if planner.query.window is None and planner.table.key_column is not None else None
+                      on_failure=stream.statement.options.on_failure or "pause")
+    keyed = 1 if stream.query.window is None and stream.table.key_column is not None else None
     columns = tuple(Column(item.name, kind, item.name, n == keyed) for n, ((item, _), kind) in enumerate(
-        zip(projections, _types(projections, planner.precision), strict=True)))
+        zip(projections, _types(projections, stream.precision), strict=True)))
     _check_names([*names, *(one.name for one in columns if one.name not in selected.values())])
-    _check_key(planner, columns)
+    _check_key(stream, projections, columns)
     bound = Target(outside.connection, outside.place or outside.kind, columns, tags, None,
                    tuple(key.use() for key in keys), 0, create=False, outside=outside)
     if outside.format == "avro":
-        avro_schema(sink_plan(bound, [key.key for key in planner.keys]))  # names that it can't have are told now
+        avro_schema(sink_plan(bound, [key.stream_key for key in stream.keys]))  # names that it can't have are told now
     return BoundTarget(bound, tuple(value for _, value in projections))
 
 
-def _is_key(planner: _Planner, node: exp.Expression, value: SqlExpr, key: GroupKey) -> bool:
+def _is_key(stream: StreamContext, node: exp.Expression, value: SqlExpr, key: PartitionKey) -> bool:
     """Whether what is selected is a key of PARTITION BY. Two tables of a join may have a column of that name."""
     if not isinstance(node, exp.Column):
         return False
-    if planner.lookup is not None:
-        return value == key.value or is_column(value.node, key.name)
-    if planner.join is None or key.item is None or (not node.table and node.name == key.item.alias):
-        return node.name in key.names
-    scope = planner.join.join.scope
-    return fingerprint(node, scope) == fingerprint(key.item.expression, scope)
+    if stream.join is None:
+        return value == key.value or is_column(value.node, key.column)
+    return key.item is not None and (
+        (not node.table and node.name == key.item.alias) or fingerprint(node, stream.rows) == key.mark)
 
 
-def _short_names(keys: Sequence[GroupKey], others: Sequence[str]) -> list[str]:
+def _short_names(keys: Sequence[PartitionKey], others: Sequence[str]) -> list[str]:
     """Returns what keys are called where nothing says it: for `a.v` that is `v`, unless something else is called that.
     """
     short = [key.item.expression.name if key.item is not None and key.item.alias is None and isinstance(

@@ -50,13 +50,13 @@ def state_of(bed: TestBed) -> tuple[str, str]:
 
 def order_otherwise(patch: pytest.MonkeyPatch) -> None:
     """Has the planner put aggregates in another order, as another version of it might."""
-    rows = stream_planner._Planner.rows
+    windowed = stream_planner.windowed
 
-    def with_calls_reversed(self: Any, *args: Any, **named: Any) -> Any:
-        self.calls.reverse()
-        return rows(self, *args, **named)
+    def with_calls_reversed(stream: Any, aggregation: Any, *args: Any) -> Any:
+        aggregation.columns = dict(reversed(aggregation.columns.items()))
+        return windowed(stream, aggregation, *args)
 
-    patch.setattr(stream_planner._Planner, "rows", with_calls_reversed)
+    patch.setattr(stream_planner, "windowed", with_calls_reversed)
 
 
 def other_version(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+"""What no stream can be, whatever its trigger and its table."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStreamError
+from penstock.planner.bind.query_parts import is_star
+from penstock.planner.bind.scopes import require_vector, vector_calls
+from penstock.planner.duckdb_sql.interval_windows import check_interval
+from penstock.planner.functions.table import lookup
+from penstock.planner.streams.stream_context import StreamContext
+from penstock.sql.tree.statements import IntervalWindow
+
+FUNCTION_NOT_ALLOWED = 0x265A
+
+
+def check_shape(stream: StreamContext) -> None:
+    """Raises InvalidStreamError for clauses and pseudo columns that streams don't have."""
+    query = stream.query
+    refused = (
+        (query.group_by, "GROUP BY is not allowed in a stream", "use PARTITION BY"),
+        (query.order_by, "ORDER BY is not allowed in a stream", None),
+        (query.having, "HAVING is not allowed in a stream", "filter the result table when you query it"),
+        (query.limit, "LIMIT is not allowed in a stream", None),
+        (query.slimit, "SLIMIT is not allowed in a stream", None),
+        (query.distinct, "DISTINCT is not allowed in a stream", None),
+        (query.tags_only, "SELECT TAGS is not allowed in a stream", None),
+        (query.into_file, "a stream writes into a table, not a file", None),
+    )
+    for clause, message, hint in refused:
+        if clause:
+            raise InvalidStreamError(message, hint=hint)
+    for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
+        for node in expression.find_all(exp.Column):
+            spec = lookup(node.name) if not stream.rows.has_column(node.name) else None
+            if spec is not None and not spec.in_stream:
+                raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
+                                         position=stream.position(node))
+    if query.window is None and stream.join is None:
+        _check_no_aggregates(stream)
+
+
+def _check_no_aggregates(stream: StreamContext) -> None:
+    """Refuses functions over several rows in a stream without a window, INTERP aside."""
+    for call in (call for item in stream.query.items for call in vector_calls(item.expression)):
+        spec = require_vector(call)
+        if spec.in_stream and not spec.instants:
+            raise InvalidStreamError(f"{call.this} needs a window in a stream", position=stream.position(call),
+                                     hint="add INTERVAL(10s), for example")
+
+
+def check_window(stream: StreamContext) -> None:
+    """Checks the numbers of INTERVAL; raises InvalidStreamError or InvalidStatementError."""
+    window = stream.query.window
+    if isinstance(window, IntervalWindow):
+        check_interval(window, stream.precision)
+        if window.offset == "auto":
+            raise InvalidStreamError("a stream cannot have INTERVAL(..., AUTO)", hint="write the offset")
+
+
+def check_aggregates(stream: StreamContext) -> None:
+    """Raises InvalidStreamError for what can't be computed of the windows of a stream by event time."""
+    interval = isinstance(stream.query.window, IntervalWindow)
+    for item in stream.query.items:
+        if is_star(item.expression):
+            raise InvalidStreamError("`*` is not allowed next to a window", hint="name the columns")
+        for call in vector_calls(item.expression):
+            spec, at = require_vector(call), stream.position(call)
+            if spec.only_force_window_close:
+                raise InvalidStreamError(f"{spec.name} needs TRIGGER FORCE_WINDOW_CLOSE in a stream",
+                                         code=FUNCTION_NOT_ALLOWED, position=at)
+            if not spec.in_stream:
+                raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
+                                         position=at)
+            if spec.not_in_interval and interval:
+                raise InvalidStreamError(f"{spec.name} cannot be combined with INTERVAL", code=FUNCTION_NOT_ALLOWED,
+                                         position=at, hint="use last")
