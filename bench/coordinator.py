@@ -320,7 +320,7 @@ class Mnode:
     def launch(self, name: str, run: Callable[[], None]) -> threading.Thread | None:
         return None
 
-    def door(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Entrance:
+    def listen(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Entrance:
         self.entrance = Entrance(on_hello, on_message, on_lost)
         return self.entrance
 

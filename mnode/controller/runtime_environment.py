@@ -1,4 +1,4 @@
-"""The runtime environment of the controller: helper threads, the door for workers, waiting. Decides nothing.
+"""The runtime environment of the controller: helper threads, the listener for workers, waiting. Decides nothing.
 
 `Threads` is the real thing. The simulation puts one thread in its place, in which all happens in a seeded order.
 """
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from penstock.mnode.controller.worker_connections import WorkerDoor
+from penstock.mnode.controller.worker_connections import WorkerListener
 from penstock.tasks.protocol.control import MnodeMessage, WorkerMessage
 
 T = TypeVar("T")
 
 
 class WorkerLine(Protocol):
-    """The mnode's end of the connection to a worker that has said Hello; see `workers.WorkerConnection`."""
+    """The mnode's end of the connection to a worker that has said Hello; see `worker_connections.WorkerConnection`."""
 
     group: str
     index: int
@@ -34,7 +34,7 @@ class WorkerLine(Protocol):
         ...
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """Where workers come in."""
 
     address: tuple[str, int]
@@ -60,7 +60,11 @@ class RuntimeEnvironment(Protocol):
         """Runs an endless loop on a thread of its own; None: the caller of `turn` does what the loop would do."""
         ...
 
-    def door(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Door: ...
+    def listen(
+        self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str
+    ) -> Listener:
+        """Lets workers in from now on, who prove that they know the `secret`."""
+        ...
 
     def result(self, future: Future[T], timeout_s: float) -> T:
         """Waits for an answer. Raises what the answer raises, or `concurrent.futures.TimeoutError`."""
@@ -80,8 +84,8 @@ class Threads:
         thread.start()
         return thread
 
-    def door(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Door:
-        return WorkerDoor(secret, on_hello, on_message, on_lost, host)
+    def listen(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> Listener:
+        return WorkerListener(secret, on_hello, on_message, on_lost, host)
 
     def result(self, future: Future[T], timeout_s: float) -> T:
         return future.result(timeout_s)

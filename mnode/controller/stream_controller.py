@@ -74,12 +74,12 @@ class StreamController:
         workers = WorkerRoster(clock, self._mailbox, settings.heartbeat_timeout_s)
         self._state = ControllerState(
             clock, GroupMachine(settings.groups), CheckpointMachine(settings.checkpoints), monitor, workers)
-        self._door = environment.door(launch.secret, self._hello, self._message, self._lost, settings.host)
+        self._listener = environment.listen(launch.secret, self._hello, self._message, self._lost, settings.host)
         queues = QueueBounds(self._state, settings.queue_budget_bytes)
         self._pauses = StreamPauses(clock, self._mailbox, self._state, hooks.on_pause)
         self._checkpoints = CheckpointDriver(clock, self._mailbox, self._state, records, hooks)
         attempts = StreamAttempts(self._mailbox, self._state, records, queues, self._checkpoints)
-        self._jobs = GroupJobs(self._mailbox, workers, runtime, launch, settings, self._door.address)
+        self._jobs = GroupJobs(self._mailbox, workers, runtime, launch, settings, self._listener.address)
         self._groups = GroupDriver(clock, self._state, self._jobs, attempts)
         self._executors = ExecutorScaling(
             clock, self._mailbox, self._state.groups, self._jobs, runtime, settings,
@@ -189,7 +189,7 @@ class StreamController:
             _log.warning("some workers have not left within %g s; they are cut off", timeout_s)
         self._mailbox.ask(self._jobs.cancel_all)
         self._mailbox.close()
-        self._door.close()
+        self._listener.close()
         self._mailbox.end_helpers()
 
     # --- what is shown -----------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class WorkerConnection:
                 return
 
 
-class WorkerDoor:
+class WorkerListener:
     """Listens for workers. The callbacks are called by the workers' own receiving threads."""
 
     def __init__(
@@ -94,7 +94,7 @@ class WorkerDoor:
         self._closing = threading.Event()
         self.admission: Admission[ControlConnection] = Admission(WORKER_PORTS)
         self.address = self._listener.address
-        threading.Thread(target=self._accept, name="worker door", daemon=True).start()
+        threading.Thread(target=self._accept, name="worker listener", daemon=True).start()
 
     def close(self) -> None:
         """Lets nobody else in."""

@@ -26,13 +26,13 @@ class GroupSettings:
 class Cause:
     """What made an attempt fail; attempts that fail for equal causes fail alike.
 
-    `kind`: the class of the error, or what happened to the workers. `code`: TDengine's code of the error. `level`: of
-    the task that failed; "" if it was none. The task itself, its worker and process differ from attempt to attempt.
+    `kind`: the class of the error, or what happened to the workers. `code`: TDengine's code of the error. `operator`:
+    of the task that failed; "" if it was none. The task itself, its worker and process differ between attempts.
     """
 
     kind: str
     code: int | None = None
-    level: str = ""
+    operator: str = ""
 
     @classmethod
     def of(cls, error: Exception) -> Cause:

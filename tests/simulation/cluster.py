@@ -141,7 +141,7 @@ class Line:
 
 
 @dataclass
-class SimDoor:
+class SimListener:
     """Where the workers of one engine come in."""
 
     on_hello: OnHello
@@ -204,7 +204,7 @@ class EngineProcess:
         self.process = f"engine-{next(cluster.engine_numbers)}"
         self.fs = cluster.world.disk.view(self.process)
         self.controller: StreamController | None = None
-        self.entrance: SimDoor
+        self.entrance: SimListener
         with cluster.world.inside(self.process):
             self.engine = Engine(root, config, clock=cluster.world.clock, fs=self.fs, controller=self._control,
                                  environment=self)
@@ -224,8 +224,10 @@ class EngineProcess:
     def launch(self, name: str, run: Callable[[], None]) -> None:
         """`turn` is called after every event instead."""
 
-    def door(self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str) -> SimDoor:
-        self.entrance = SimDoor(on_hello, on_message, on_lost)
+    def listen(
+        self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str
+    ) -> SimListener:
+        self.entrance = SimListener(on_hello, on_message, on_lost)
         return self.entrance
 
     def result(self, future: Future[T], timeout_s: float) -> T:

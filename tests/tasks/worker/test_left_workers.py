@@ -14,7 +14,7 @@ import pytest
 from kits.basics.waiting import wait_until
 
 from penstock.common.processes import kill_holder
-from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerDoor
+from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerListener
 
 SECRET = b"k" * 32
 _COMES_IN = """
@@ -42,8 +42,8 @@ def worker(pid: int = 0, place: str = "here") -> Iterator[tuple[subprocess.Popen
     `pid`: the id that it claims to have; 0: its own.
     """
     came: list[WorkerConnection] = []
-    door = WorkerDoor(SECRET, came.append, lambda worker, message: None, lambda worker, reason: None)
-    process = subprocess.Popen([sys.executable, "-c", _COMES_IN, str(door.address[1]), str(pid), place])
+    listener = WorkerListener(SECRET, came.append, lambda worker, message: None, lambda worker, reason: None)
+    process = subprocess.Popen([sys.executable, "-c", _COMES_IN, str(listener.address[1]), str(pid), place])
     try:
         wait_until(lambda: came)
         wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
@@ -51,7 +51,7 @@ def worker(pid: int = 0, place: str = "here") -> Iterator[tuple[subprocess.Popen
     finally:
         process.kill()
         process.wait()
-        door.close()
+        listener.close()
 
 
 @pytest.mark.parametrize("closed", [False, True])

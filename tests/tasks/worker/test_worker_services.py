@@ -22,8 +22,8 @@ from penstock.common.clock import ManualClock, SystemClock
 from penstock.common.errors import InternalError, NotFoundError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
-from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerDoor
-from penstock.mnode.coordinator import worker_connections
+from penstock.mnode.controller import worker_connections
+from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerListener
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
@@ -115,17 +115,17 @@ def test_who_says_half_of_it_is_sent_away(said: bytes, monkeypatch: pytest.Monke
     """A caller that doesn't go on, or says too much, is closed in time, and workers get in meanwhile."""
     monkeypatch.setattr(worker_connections, "WORKER_PORTS", ConnectionBounds(strangers=5, login_timeout_s=0.5))
     hellos: list[WorkerConnection] = []
-    door = WorkerDoor(SECRET, hellos.append, lambda worker, message: None, lambda worker, reason: None)
+    listener = WorkerListener(SECRET, hellos.append, lambda worker, message: None, lambda worker, reason: None)
     with ExitStack() as stack:
-        stack.callback(door.close)
-        callers = [stack.enter_context(socket.create_connection(door.address, timeout=30)) for _ in range(10)]
+        stack.callback(listener.close)
+        callers = [stack.enter_context(socket.create_connection(listener.address, timeout=30)) for _ in range(10)]
         for caller in callers:
             with contextlib.suppress(ConnectionError):  # it was sent away
                 caller.sendall(said)
-        worker = control.connect(door.address, SECRET, 5)
+        worker = control.connect(listener.address, SECRET, 5)
         worker.send(Hello("g", 1, 99, "127.0.0.1:1"))
         wait_until(lambda: len(hellos) == 1)
-        wait_until(lambda: door.admission.counts().connections == 1)
+        wait_until(lambda: listener.admission.counts().connections == 1)
         for caller in callers:
             with contextlib.suppress(ConnectionError):
                 while caller.recv(100):
