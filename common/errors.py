@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-Actor = Literal["user", "operator", "developer"]
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +19,9 @@ class PenstockError(Exception):
     """Base of all errors of Penstock.
 
     `code` is TDengine's error code (the low 16 bits) where one exists, else None.
-    `actor` is who must act; `retry` tells whether the same call may succeed later without a change.
+    `retry` tells whether the same call may succeed later without a change.
     """
 
-    actor: ClassVar[Actor] = "user"
     retry: ClassVar[bool] = False
     default_code: ClassVar[int | None] = None
 
@@ -132,13 +129,10 @@ class BusyError(PenstockError):
 class ConfigError(PenstockError):
     """One or more configuration keys are unknown or have bad values; all of them are listed."""
 
-    actor = "operator"
-
 
 class DataDirectoryInUseError(PenstockError):
     """Another engine has the data directory open."""
 
-    actor = "operator"
     retry = True
 
 
@@ -151,14 +145,11 @@ class UserFunctionError(PenstockError):
 class StorageError(PenstockError):
     """The file system refused: disk full, I/O error, no permission. Nothing acknowledged is lost."""
 
-    actor = "operator"
     retry = True
 
 
 class CorruptionError(PenstockError):
     """Stored bytes fail their checksum or make no sense; the message names file and offset."""
-
-    actor = "operator"
 
 
 class CheckpointDamagedError(CorruptionError):
@@ -168,26 +159,20 @@ class CheckpointDamagedError(CorruptionError):
 class StateLayoutError(PenstockError):
     """The saved state of a stream is laid out otherwise than its plan of today has it: it isn't read, and is kept."""
 
-    actor = "operator"
-
 
 class StaleAttemptError(PenstockError):
     """An older attempt of a stream tried to act; it was fenced off and must stop."""
-
-    actor = "developer"
 
 
 class UnavailableError(PenstockError):
     """A part that the call needs (Spark, a worker, the dnode) is not there now."""
 
-    actor = "operator"
     retry = True
 
 
 class OutOfMemoryError(PenstockError):
     """The memory that the process may use, by its container or by the machine, was not enough."""
 
-    actor = "operator"
     retry = True
 
     @classmethod
@@ -200,8 +185,6 @@ class OutOfMemoryError(PenstockError):
 
 class OutsideError(PenstockError):
     """A server or a place outside of Penstock that a connection leads to doesn't do what it should."""
-
-    actor: ClassVar[Actor] = "operator"
 
 
 class ConnectionFailedError(OutsideError):
@@ -221,8 +204,6 @@ class TargetMissingError(OutsideError):
 class ContentRefusedError(OutsideError):
     """It was reached and let us in, but refuses what it is sent; the same again won't help."""
 
-    actor = "user"
-
 
 class RowRefusedError(ContentRefusedError):
     """It refuses one row, the one at place `row` of those that it was sent; it would take the others."""
@@ -235,19 +216,13 @@ class RowRefusedError(ContentRefusedError):
 class SecretMissingError(PenstockError):
     """An environment variable or a file that a connection takes a secret from isn't there, or is empty."""
 
-    actor = "operator"
-
 
 class LibraryMissingError(PenstockError):
     """A Python package that isn't always installed is needed; the hint says how to install it."""
 
-    actor = "operator"
-
 
 class InternalError(PenstockError):
     """A broken invariant: a defect of Penstock."""
-
-    actor = "developer"
 
     @classmethod
     def of(cls, cause: Exception) -> InternalError:

@@ -24,7 +24,7 @@ from penstock.mnode.coordinator.task_settings import result_limits
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.ddl.user_statements import without_password
 from penstock.mnode.engine_parts import EngineParts
-from penstock.mnode.http.http_ports import open_doors
+from penstock.mnode.http.http_ports import open_listeners
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.query.activity import OnCancel, Running
 from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
@@ -99,9 +99,9 @@ class Engine:
 
     def _open_ports(self, undo: ExitStack) -> None:
         rest = Rest(self, self.logins, self.config.timezone, self.config.request_size_max)
-        for door in open_doors(self.config, self.overview, rest, self.logins, self.catalog.users):
-            undo.callback(door.close)
-            self.activity.port_opened(door.port, "HTTP", door.counts)
+        for listener in open_listeners(self.config, self.overview, rest, self.logins, self.catalog.users):
+            undo.callback(listener.close)
+            self.activity.port_opened(listener.port, "HTTP", listener.counts)
 
     # --- what users do -----------------------------------------------------------------------------------------
 

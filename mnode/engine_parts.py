@@ -34,9 +34,13 @@ from penstock.mnode.dnode.view_keeper import ViewKeeper
 from penstock.mnode.query.external_tables import OutsideTables
 from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import Scans
+from penstock.mnode.show.engine_rows import EngineRows
 from penstock.mnode.show.explain_statements import Explainer
 from penstock.mnode.show.show_statements import Shower
+from penstock.mnode.show.stream_rows import StreamRows
 from penstock.mnode.show.system_tables import SystemTables
+from penstock.mnode.show.table_rows import TableRows
+from penstock.mnode.show.user_rows import UserRows
 from penstock.mnode.streams.dead_letter_replay import Replays
 from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_lifecycle import Lifecycle
@@ -101,9 +105,12 @@ class EngineParts:
         of = self.directory
         self.outside_tables = OutsideTables(self.connections)
         of.catalog.describe_outside = self.outside_tables.table
-        self.system_tables = SystemTables(
-            of.catalog, of.storage, self.streams.reports, self.lifecycle, self.connections, self.ingests, of.activity,
-            of.audit, of.config, of.clock, __version__, of.clock.now_ms())
+        started_ms = of.clock.now_ms()
+        self.system_tables = SystemTables(of.catalog, (
+            TableRows(of.catalog),
+            EngineRows(of.catalog, of.storage, of.activity, of.config, of.clock, __version__, started_ms),
+            UserRows(of.catalog, of.audit, self.connections, started_ms),
+            StreamRows(of.catalog, self.streams.reports, self.lifecycle, self.ingests, of.config)))
         scans = Scans(of.catalog, of.storage, self.system_tables, self.outside_tables)
         self.queries = Queries(
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,

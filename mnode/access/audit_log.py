@@ -59,7 +59,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """One line. `user` is "" where a login named none that there is; `what` is LOGIN or the kind of a statement."""
 
     time_ms: int
@@ -110,9 +110,9 @@ class Audit:
         if self._level != "off":
             self._write(user, origin, what, on, "refused")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[AuditEntry]:
         """Returns the newest entries, the oldest first; lines that are damaged are left out."""
-        lines: deque[Entry] = deque(maxlen=_SHOWN)
+        lines: deque[AuditEntry] = deque(maxlen=_SHOWN)
         for number in range(self._handler.backupCount, -1, -1):
             path = self._path.with_name(f"{_FILE}.{number}") if number else self._path
             lines.extend(_read(path))
@@ -135,7 +135,8 @@ class Audit:
             return False
 
     def _write(self, user: str, origin: Origin, what: str, on: str, outcome: Outcome) -> None:
-        entry = Entry(self._clock.now_ms(), user, origin.door, origin.address, what, on[:_OBJECT_CHARACTERS], outcome)
+        entry = AuditEntry(
+            self._clock.now_ms(), user, origin.door, origin.address, what, on[:_OBJECT_CHARACTERS], outcome)
         line = json.dumps(asdict(entry), ensure_ascii=True)
         self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
 
@@ -164,7 +165,7 @@ def object_of(statement: Statement) -> str:
     return str(getattr(statement, "name", ""))
 
 
-def _read(path: Path) -> Iterator[Entry]:
+def _read(path: Path) -> Iterator[AuditEntry]:
     try:
         text = path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
@@ -175,7 +176,7 @@ def _read(path: Path) -> Iterator[Entry]:
     for line in text.splitlines():
         try:
             values: Any = json.loads(line)
-            yield Entry(int(values["time_ms"]), *(
+            yield AuditEntry(int(values["time_ms"]), *(
                 str(values[name]) for name in ("user", "door", "address", "what", "on", "outcome")))
         except (ValueError, KeyError, TypeError):
             continue

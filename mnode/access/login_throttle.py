@@ -29,7 +29,7 @@ class _Wrong:
     until: float
 
 
-class LoginGate:
+class LoginThrottle:
     """Keeps count for `_KEPT` pairs of user and address, those that tried last. For one thread at a time."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from penstock.common.logging import logger
 from penstock.common.passwords import SALT_BYTES, PasswordHash
 from penstock.common.tls import Tls, tls_of
 from penstock.mnode.access.audit_log import Origin
-from penstock.mnode.access.login_throttle import LoginGate
+from penstock.mnode.access.login_throttle import LoginThrottle
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.catalog.catalog_records import UserRecord
 
@@ -99,7 +99,7 @@ class Logins:
         #: keyed digests of passwords that were right, so that only the first request of a client pays for scrypt
         self._recent: dict[str, tuple[PasswordHash, bytes]] = {}
         self._key = random_bytes(32)
-        self._gate = LoginGate()
+        self._throttle = LoginThrottle()
         #: whether a password fits a user's hash, for those that are being tried
         self._under_way: dict[tuple[str, bytes, PasswordHash], Future[bool]] = {}
         self._turns, self._turns_of_known = (threading.BoundedSemaphore(_HASHES_AT_ONCE) for _ in range(2))
@@ -213,12 +213,12 @@ class Logins:
         with self._lock:
             same = self._under_way.get(trial)
             if same is None:
-                wait_s = self._gate.enter(who, self._clock.monotonic())
+                wait_s = self._throttle.enter(who, self._clock.monotonic())
                 if wait_s:
                     raise LoginDelayedError("too many logins of this user or from there were wrong, or are under way",
                                             retry_after_s=wait_s, hint=f"try again in {math.ceil(wait_s)} s")
                 mine = self._under_way[trial] = Future()
-                turns = self._turns_of_known if self._gate.has_been_here(who) else self._turns
+                turns = self._turns_of_known if self._throttle.has_been_here(who) else self._turns
         if same is not None:
             return same.result()
         fits = False
@@ -227,7 +227,7 @@ class Logins:
                 fits = kept.fits(password)
         finally:
             with self._lock:
-                self._gate.leave(who, fits, self._clock.monotonic())
+                self._throttle.leave(who, fits, self._clock.monotonic())
                 del self._under_way[trial]
             mine.set_result(fits)
         return fits

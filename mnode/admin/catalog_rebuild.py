@@ -17,7 +17,7 @@ from penstock.common.paths import DataPaths, numbered
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copies import copies, read_copy
 from penstock.mnode.catalog.catalog_records import Rebuilt
-from penstock.mnode.catalog.catalog_store import FIRST_UID, Entry, write_entries
+from penstock.mnode.catalog.catalog_store import FIRST_UID, CatalogEntry, write_entries
 from penstock.mnode.catalog.schema_repository import stable_vgroup
 from penstock.mnode.catalog.vnode_descriptions import Description, read_description
 from penstock.mnode.dnode.view_keeper import stored_tag
@@ -77,9 +77,9 @@ def rebuild_catalog(paths: DataPaths, fs: Fs, set_aside: Callable[[Path], Path])
                                            "over the network before CREATE USER")
 
 
-def _best(paths: DataPaths, fs: Fs) -> tuple[list[Entry] | None, str]:
+def _best(paths: DataPaths, fs: Fs) -> tuple[list[CatalogEntry] | None, str]:
     """Returns the entries of the newest state of the catalog that can be read, and where they are from."""
-    found: list[tuple[int, list[Entry], str]] = []
+    found: list[tuple[int, list[CatalogEntry], str]] = []
     if (paths.catalog / "data.mdb").is_file():
         try:
             catalog = Catalog(paths.catalog)

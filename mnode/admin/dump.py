@@ -47,7 +47,7 @@ from penstock.mnode.admin.dump_manifest import (
 from penstock.mnode.catalog.catalog_codec import function_to_json
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord, UserRecord
-from penstock.mnode.query.detached_table import TBNAME, Bounds, OutsideTable
+from penstock.mnode.query.detached_table import TBNAME, OutsideTable, RowBounds
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.show.show_statements import create_database_statement
 from penstock.mnode.streams.stream_planning import NO_TARGET
@@ -214,17 +214,17 @@ class Dump:
         return DumpTable(table.name, "normal" if listed is None else "super", print_sql(table_statement(table)), listed,
                          tuple(files))
 
-    def _bounds(self, database: Database) -> Bounds:
+    def _bounds(self, database: Database) -> RowBounds:
         def units(text: str | None) -> int | None:
             return None if text is None else parse_timestamp(text, database.precision, self._options.time_zone)
 
         first, behind = units(self._options.since), units(self._options.until)
         if first is not None and behind is not None and first >= behind:
             raise InvalidStatementError("--since must be before --until")
-        return Bounds(first, None if behind is None else behind - 1)
+        return RowBounds(first, None if behind is None else behind - 1)
 
     def _rows(
-        self, folder: str, outside: OutsideTable, vgroup_id: int, version: int, bounds: Bounds
+        self, folder: str, outside: OutsideTable, vgroup_id: int, version: int, bounds: RowBounds
     ) -> Iterator[DumpFile]:
         """Writes the rows of a table that one vnode has, as of a version, and yields the files."""
         table = outside.table

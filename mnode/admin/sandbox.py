@@ -23,8 +23,6 @@ from penstock.sql.schema import Session
 from penstock.sql.tree.statements import DryRunStream
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
 
-_STATE_MAP = "256MB"
-
 
 class VirtualClock(ManualClock):
     """Moves only by `advance`; who waits on it is woken by its event alone."""

@@ -16,7 +16,7 @@ from penstock.common.connection import Connection
 from penstock.common.errors import NotSupportedError
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
-from penstock.mnode.catalog.catalog_store import FIRST_UID, MAP_BYTES, META, CatalogStore, Counters, Entry
+from penstock.mnode.catalog.catalog_store import FIRST_UID, MAP_BYTES, META, CatalogEntry, CatalogStore, Counters
 from penstock.mnode.catalog.function_repository import FunctionRepository
 from penstock.mnode.catalog.schema_repository import SchemaRepository
 from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepository, StreamRepository
@@ -106,7 +106,7 @@ class Catalog(TableIndex):
         return self.generation == 0 and self.next_id == FIRST_UID and not (
             self.databases() or self.users.all() or self.connections.all())
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CatalogEntry]:
         """Returns all that is stored, as of one moment."""
         return self._store.entries.all()
 

@@ -19,7 +19,7 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.background_keeper import Keeper
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.catalog.catalog_store import Entry
+from penstock.mnode.catalog.catalog_store import CatalogEntry
 from penstock.mnode.catalog.vnode_descriptions import Description, describe, read_description, write_description
 from penstock.vnode.store.parts import parquet_bytes
 
@@ -51,7 +51,7 @@ def copies(fs: Fs, paths: DataPaths) -> list[CopyName]:
     return sorted(found, reverse=True)
 
 
-def read_copy(fs: Fs, paths: DataPaths, name: CopyName) -> list[Entry]:
+def read_copy(fs: Fs, paths: DataPaths, name: CopyName) -> list[CatalogEntry]:
     """Returns the entries of a copy. Raises CorruptionError."""
     path = paths.catalog_copies / str(name)
     data = fs.read(path)
@@ -59,7 +59,7 @@ def read_copy(fs: Fs, paths: DataPaths, name: CopyName) -> list[Entry]:
     if google_crc32c.value(body) != int.from_bytes(data[:4], "big"):
         raise CorruptionError(f"{path} fails its checksum")
     columns = pq.read_table(pa.BufferReader(body)).select(_SCHEMA.names)
-    return [Entry(**row) for row in columns.to_pylist()]
+    return [CatalogEntry(**row) for row in columns.to_pylist()]
 
 
 class CopyKeeper:

@@ -34,7 +34,7 @@ _STORES = (META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS,
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """An entry as it is stored, with its checksum."""
 
     store: bytes
@@ -87,13 +87,13 @@ class StoredEntries:
             else:
                 yield key, opened
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[CatalogEntry]:
         """Returns all that is stored, as of one moment."""
         with self._reading() as transaction:
             found = []
             for name, store in self._stores.items():
                 with transaction.cursor(db=store) as cursor:
-                    found += [Entry(name, bytes(key), bytes(value)) for key, value in cursor]
+                    found += [CatalogEntry(name, bytes(key), bytes(value)) for key, value in cursor]
             return found
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ def _present(env: lmdb.Environment) -> Iterator[tuple[bytes, Any]]:
             continue  # no engine that knows of it has opened the directory yet
 
 
-def write_entries(path: Path, entries: Iterable[Entry]) -> None:
+def write_entries(path: Path, entries: Iterable[CatalogEntry]) -> None:
     """Makes a new catalog of entries as they are stored."""
     make_private(path)
     with lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=len(_STORES), subdir=True, mode=FILE_MODE) as env:

@@ -42,7 +42,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionInfo:
+class ExternalConnectionInfo:
     """A connection as SHOW CONNECTIONS has it. `used_by`: such as `stream s`."""
 
     connection: Connection
@@ -179,7 +179,7 @@ class Connections:
             kept = {each: health for each, health in users.items() if each or not user}
             self._health[name] = version, {**kept, user: Health(state, problem, since)}
 
-    def infos(self) -> list[ConnectionInfo]:
+    def infos(self) -> list[ExternalConnectionInfo]:
         """Returns all connections, in order of creation."""
         with self._lock:
             health = dict(self._health)
@@ -190,7 +190,7 @@ class Connections:
             version, fares = health.get(connection.name, (0, {}))
             known = [last for user, last in fares.items()
                      if version == connection.version and (not user or user in users)]
-            infos.append(ConnectionInfo(connection, record.created_ms, users, _worst(known)))
+            infos.append(ExternalConnectionInfo(connection, record.created_ms, users, _worst(known)))
         return infos
 
     # --- inside ------------------------------------------------------------------------------------------------

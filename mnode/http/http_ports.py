@@ -17,7 +17,8 @@ from penstock.common.errors import LoginDelayedError, UnauthenticatedError
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.access.roles import Identity
-from penstock.mnode.http.http_server import Answer, HttpBounds, HttpDoor, Page, Place, Request
+from penstock.mnode.http.http_messages import HttpBounds, HttpRequest, Page, Response, Route
+from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.rest import CHALLENGE, Rest
 from penstock.mnode.show.overview import Overview
 
@@ -28,33 +29,33 @@ PageFor = Callable[[Identity], Page]
 """A page as somebody sees it."""
 
 
-def open_doors(
+def open_listeners(
     config: Config, look: Callable[[Identity], Overview], rest: Rest, logins: Logins, users: UsersView
-) -> list[HttpDoor]:
+) -> list[HttpListener]:
     """Opens the ports that are configured. Raises UnavailableError and ConfigError; then none stays open."""
     pages: dict[int, dict[str, PageFor]] = {}
     if config.metrics_port:
         pages.setdefault(config.metrics_port, {}).update(_metrics(look))
     if config.ui_port:
         pages.setdefault(config.ui_port, {}).update(ui_pages(look))
-    wanted: list[tuple[int, dict[str, Place]]] = [
+    wanted: list[tuple[int, dict[str, Route]]] = [
         (port, {path: _ForUsers(page, logins) for path, page in of_port.items()}) for port, of_port in pages.items()]
     if config.http_port:
-        wanted.append((config.http_port, rest.places()))
+        wanted.append((config.http_port, rest.routes()))
     if not wanted:
         return []
     tls = tls_for_clients(config, users)
     bounds = HttpBounds(ConnectionBounds.of_clients(config), config.body_rate_min)
-    doors: list[HttpDoor] = []
+    listeners: list[HttpListener] = []
     try:
-        for port, places in wanted:
-            doors.append(HttpDoor(config.host, port, places, bounds=bounds, tls=tls,
+        for port, routes in wanted:
+            listeners.append(HttpListener(config.host, port, routes, bounds=bounds, tls=tls,
                                   any_name=lambda: bool(users.all())))
     except BaseException:
-        for door in doors:
-            door.close()
+        for listener in listeners:
+            listener.close()
         raise
-    return doors
+    return listeners
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,16 @@ class _ForUsers:
     logins: Logins
     methods: tuple[str, ...] = ("GET",)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> Response:
         try:
             header = request.headers.get("authorization")
             with self.logins.noting(Origin("http", request.address), header or "") as note:
                 identity = self.logins.authorize(header, request.address)
                 note(identity.name)
         except LoginDelayedError as error:
-            return Answer(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode())
+            return Response(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode())
         except UnauthenticatedError as error:
-            return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
+            return Response(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
         request.logged_in()
         return self.page(identity).answer(request)
 

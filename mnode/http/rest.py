@@ -28,7 +28,7 @@ from penstock.mnode.access.logins import Logins, read_basic
 from penstock.mnode.access.session import Result, SessionState, rows_result
 from penstock.mnode.catalog.name_lookup import DATABASE_MISSING
 from penstock.mnode.http.http_body import RequestError
-from penstock.mnode.http.http_server import Answer, CutShort, Place, Request
+from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response, Route
 from penstock.mnode.http.json_rows import column_meta, json_rows
 from penstock.mnode.http.partial_writes import write_what_can_be
 from penstock.mnode.query.activity import OnCancel
@@ -92,9 +92,9 @@ class _Call:
     """A place whose errors are JSON."""
 
     methods: tuple[str, ...]
-    make: Callable[[Request], Answer]
+    make: Callable[[HttpRequest], Response]
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: HttpRequest) -> Response:
         try:
             return self.make(request)
         except PenstockError as error:
@@ -108,7 +108,7 @@ class _Call:
 
 
 class Rest:
-    """The places of SQL, of line protocol as InfluxDB's clients send it, and of logins."""
+    """The routes of SQL, of line protocol as InfluxDB's clients send it, and of logins."""
 
     def __init__(self, engine: Statements, logins: Logins, time_zone: str, size_max: int) -> None:
         """`time_zone` is that of the sessions, `size_max` the bound of a request's body in bytes."""
@@ -117,7 +117,7 @@ class Rest:
         self._time_zone = time_zone
         self._size_max = size_max
 
-    def places(self) -> dict[str, Place]:
+    def routes(self) -> dict[str, Route]:
         sql, write, query = (_Call(("POST",), answer) for answer in (self._sql, self._write, self._query))
         return {
             SQL: sql, f"{SQL}/": sql, LOGIN: _Call(("POST",), self._login),
@@ -125,7 +125,7 @@ class Rest:
             **dict.fromkeys(PING, _Call(("GET", "HEAD"), _pong)),
         }
 
-    def _sql(self, request: Request) -> Answer:
+    def _sql(self, request: HttpRequest) -> Response:
         """Executes the statement in the body; what follows /sql/ is the database."""
         state = self._session(request, request.path.removeprefix(SQL).strip("/") or None)
         text = _text(request.read_body(self._size_max))
@@ -133,14 +133,14 @@ class Rest:
         if isinstance(statement, Select | SetOperation) and statement.into_file is None:
             rows = _Streamed(self._engine.open_query(statement, text, state, request.on_gone))
             dissolve(statement)
-            return Answer(HTTPStatus.OK, rows, _JSON)
+            return Response(HTTPStatus.OK, rows, _JSON)
         result = self._engine.execute_parsed(statement, text, state, request.on_gone)
         if result.table is None:
             result = rows_result((("affected_rows", INT),), [(result.affected,)])
         assert result.table is not None
-        return Answer(HTTPStatus.OK, _document(result.columns, result.table.to_batches()), _JSON)
+        return Response(HTTPStatus.OK, _document(result.columns, result.table.to_batches()), _JSON)
 
-    def _write(self, request: Request) -> Answer:
+    def _write(self, request: HttpRequest) -> Response:
         """Writes the lines in the body, and says which are wrong, if some are."""
         database = request.query.get("db")
         state = self._session(request, database)
@@ -160,9 +160,9 @@ class Rest:
         if dropped is not None:
             raise InvalidValueError(f"partial write: {dropped.error.message} dropped={dropped.lines}",
                                     code=dropped.error.code, hint=dropped.error.hint)
-        return Answer(HTTPStatus.NO_CONTENT)
+        return Response(HTTPStatus.NO_CONTENT)
 
-    def _query(self, request: Request) -> Answer:
+    def _query(self, request: HttpRequest) -> Response:
         """Creates a database, the one statement of InfluxDB's that those send who write."""
         state = self._session(request, None)
         form = dict(parse_qsl(_text(request.read_body(self._size_max)), keep_blank_values=True))
@@ -177,7 +177,7 @@ class Rest:
         self._engine.execute(print_sql(create), state)
         return _document_answer(HTTPStatus.OK, {"results": [{"statement_id": 0}]})
 
-    def _login(self, request: Request) -> Answer:
+    def _login(self, request: HttpRequest) -> Response:
         """Gives a token for the user and the password of a Basic Authorization."""
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
@@ -188,7 +188,7 @@ class Rest:
         request.logged_in()
         return _document_answer(HTTPStatus.OK, {"code": 0, "token": token.text, "lifetime_s": token.lifetime_s})
 
-    def _session(self, request: Request, database: str | None) -> SessionState:
+    def _session(self, request: HttpRequest, database: str | None) -> SessionState:
         header, origin = request.headers.get("authorization"), Origin("http", request.address)
         with self._logins.noting(origin, header or "") as note:
             identity = self._logins.authorize(header, origin.address)
@@ -257,12 +257,12 @@ def _text(body: bytes) -> str:
         raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 text: {error.reason}") from error
 
 
-def _pong(request: Request) -> Answer:
+def _pong(request: HttpRequest) -> Response:
     """Says what InfluxDB's clients want to hear before they write."""
-    return Answer(HTTPStatus.NO_CONTENT, headers={"X-Influxdb-Version": "1.8"})
+    return Response(HTTPStatus.NO_CONTENT, headers={"X-Influxdb-Version": "1.8"})
 
 
-def _failure(status: HTTPStatus, code: int, text: str, headers: dict[str, str]) -> Answer:
+def _failure(status: HTTPStatus, code: int, text: str, headers: dict[str, str]) -> Response:
     return _document_answer(status, _told(code, text), headers)
 
 
@@ -273,5 +273,5 @@ def _told(code: int, text: str) -> dict[str, object]:
 
 def _document_answer(
     status: HTTPStatus, document: dict[str, object], headers: dict[str, str] | None = None
-) -> Answer:
-    return Answer(status, f"{json.dumps(document, ensure_ascii=False)}\n".encode(), _JSON, headers or {})
+) -> Response:
+    return Response(status, f"{json.dumps(document, ensure_ascii=False)}\n".encode(), _JSON, headers or {})

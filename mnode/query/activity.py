@@ -33,7 +33,7 @@ OnCancel = Callable[[Callable[[], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionInfo:
+class ClientInfo:
     """One connection; times are milliseconds since the epoch."""
 
     id: int
@@ -139,7 +139,7 @@ class Activity:
         self._ports: dict[int, tuple[str, Callable[[], PortCounts]]] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._connections: dict[int, ConnectionInfo] = {}
+        self._connections: dict[int, ClientInfo] = {}
         self._running: dict[int, Running] = {}
         self._of_thread = threading.local()
         self._wake = threading.Event()
@@ -150,9 +150,6 @@ class Activity:
         """Takes note of a port that is open from now on."""
         self._ports[port] = purpose, counts
 
-    def port_closed(self, port: int) -> None:
-        self._ports.pop(port, None)
-
     def ports(self) -> list[PortInfo]:
         """Returns the ports that are open."""
         return [PortInfo(port, purpose, counts()) for port, (purpose, counts) in sorted(self._ports.items())]
@@ -162,7 +159,7 @@ class Activity:
         now = self._clock.now_ms()
         with self._lock:
             number = next(self._numbers)
-            self._connections[number] = ConnectionInfo(number, user, now, now)
+            self._connections[number] = ClientInfo(number, user, now, now)
             return number
 
     def logout(self, connection_id: int) -> None:
@@ -202,7 +199,7 @@ class Activity:
         """Says how far the statement is that the calling thread executes."""
         self.current().progress = text
 
-    def connections(self) -> list[ConnectionInfo]:
+    def connections(self) -> list[ClientInfo]:
         with self._lock:
             return list(self._connections.values())
 

@@ -31,7 +31,7 @@ TBNAME = "tbname"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RowBounds:
     """Which rows are wanted: first_ts <= ts <= last_ts in units of the table's precision, of child tables `tuids`.
 
     None is no bound.
@@ -85,10 +85,10 @@ class OutsideTable:
         return tuple((vgroup_id, self._vnode(vgroup_id).acknowledged_version()) for vgroup_id in database.vgroup_ids)
 
     def rows(
-        self, vgroup_id: int, names: Sequence[str], as_of: int | None = None, bounds: Bounds | None = None
+        self, vgroup_id: int, names: Sequence[str], as_of: int | None = None, bounds: RowBounds | None = None
     ) -> Iterator[pa.Table]:
         """Yields the columns `names` of a vnode's rows, as of a version (None: of now); see DetachedVnode."""
-        wanted = bounds or Bounds()
+        wanted = bounds or RowBounds()
         tuids = (self.table.uid,) if self.table.kind == "child" else wanted.tuids
         batches = self._vnode(vgroup_id).rows(
             self.table.storage_uid, [column.physical for column in self._stored(names)], as_of=as_of,

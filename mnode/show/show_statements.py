@@ -21,7 +21,8 @@ from penstock.mnode.catalog.system_schema import DATABASES, INFORMATION_SCHEMA, 
 from penstock.mnode.ddl.database_options import effective_options
 from penstock.mnode.ddl.table_statements import require_super
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.show.system_tables import SystemTables, tag_rows
+from penstock.mnode.show.system_tables import SystemTables
+from penstock.mnode.show.table_rows import tag_rows
 from penstock.planner.streams.stream_time import TimeDefaults, kept_defaults
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.cuts import cut_text
@@ -225,7 +226,8 @@ class Shower:
         if parent is None or child is None:
             raise table_missing(name, session, self._catalog)
         columns = SCHEMAS[INFORMATION_SCHEMA]["ins_tags"]
-        return rows_result(columns, list(tag_rows(database, parent, child)))
+        rows = [tuple(row[column] for column, _ in columns) for row in tag_rows(database, parent, child)]
+        return rows_result(columns, rows)
 
     def _table_tags(self, show: Show, session: Session) -> Result:
         name, table = self._named(show, session)

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from penstock.common.errors import InvalidStatementError, UnavailableError
 from penstock.mnode.dnode.stream_cuts import check_cuts
-from penstock.mnode.query.detached_table import TBNAME, Bounds, OutsideTable
+from penstock.mnode.query.detached_table import TBNAME, OutsideTable, RowBounds
 from penstock.sql.cuts import Cut, cut_text, parse_cut
 from penstock.sql.schema import ChildTable, Table
 from penstock.sql.types import INTEGERS, STRINGS, DataType, Kind
@@ -96,7 +96,7 @@ def spark_type(kind: DataType) -> str:
 class _Share(InputPartition):
     """The rows of one vnode, as of a version (None: of when they are read)."""
 
-    def __init__(self, vgroup_id: int, as_of: int | None, bounds: Bounds) -> None:
+    def __init__(self, vgroup_id: int, as_of: int | None, bounds: RowBounds) -> None:
         self.vgroup_id = vgroup_id
         self.as_of = as_of
         self.bounds = bounds
@@ -109,7 +109,7 @@ class _BatchReader(DataSourceReader):
         self._table = table
         self._schema = schema
         self._cut = cut
-        self._wanted = Wanted()
+        self._wanted = RowFilter()
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Reads less for the conditions that it understands. Spark looks at all of them again, so that none is lost."""
@@ -127,7 +127,7 @@ class _BatchReader(DataSourceReader):
             homes = {child.vgroup_id for child in children}
             versions = {vgroup_id: version for vgroup_id, version in versions.items() if vgroup_id in homes}
             tuids = tuple(child.uid for child in children)
-        bounds = Bounds(self._wanted.first_ts, self._wanted.last_ts, tuids)
+        bounds = RowBounds(self._wanted.first_ts, self._wanted.last_ts, tuids)
         return [_Share(*share, bounds) for share in versions.items()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -139,7 +139,7 @@ class _BatchReader(DataSourceReader):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """What conditions leave: a range of time in units of the table, and the values that `tbname` and tags may have."""
 
     first_ts: int | None = None
@@ -152,7 +152,7 @@ class Wanted:
         return all(known[name] in values for name, values in self.labels)
 
 
-def wanted_by(filters: Sequence[Filter], table: Table) -> Wanted:
+def wanted_by(filters: Sequence[Filter], table: Table) -> RowFilter:
     """Returns what these conditions leave of a table, or more; those that aren't understood leave all of it."""
     time = table.time_column
     labels = {tag.name for tag in table.tags if tag.type.kind in (*INTEGERS, *STRINGS, Kind.BOOL)} | (
@@ -177,7 +177,7 @@ def wanted_by(filters: Sequence[Filter], table: Table) -> Wanted:
                 values.append((name, frozenset(several)))
     if table.kind != "super":
         values = []  # there is one child table at most, and it is known
-    return Wanted(max(first, default=None), min(last, default=None), tuple(values))
+    return RowFilter(max(first, default=None), min(last, default=None), tuple(values))
 
 
 def _units(instant: datetime, kind: DataType) -> tuple[int, int]:
@@ -191,7 +191,7 @@ def _units(instant: datetime, kind: DataType) -> tuple[int, int]:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-class _Stretch(InputPartition):
+class _LogSpan(InputPartition):
     """What one vnode wrote behind version `first` and up to `last`."""
 
     def __init__(self, vgroup_id: int, first: int, last: int) -> None:
@@ -249,11 +249,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         first = dict(_cut(start))
-        return [_Stretch(vgroup_id, first[vgroup_id], version) for vgroup_id, version in _cut(end)
+        return [_LogSpan(vgroup_id, first[vgroup_id], version) for vgroup_id, version in _cut(end)
                 if vgroup_id in self._table.vgroup_ids and version > first[vgroup_id]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Stretch), "what `partitions` returns"
+        assert isinstance(partition, _LogSpan), "what `partitions` returns"
         rows = self._table.written(partition.vgroup_id, self._schema.fieldNames(), partition.first, partition.last)
         return _fitted(rows, self._schema)
 

@@ -37,7 +37,7 @@ def run_generate(arguments: argparse.Namespace, connection: Connection) -> int:
     plan = plan_of(arguments)
     ask: Ask = (lambda question: True) if arguments.answer_yes else _ask
     with counting_bar(arguments.progress, plan.total, "rows") as advanced:
-        report = Generator(connection, plan, arguments.seed, SystemClock(), advanced, ask).run()
+        report = RowGenerator(connection, plan, arguments.seed, SystemClock(), advanced, ask).run()
     sys.stdout.writelines(f"{line}\n" for line in report.lines(plan))
     return 0
 
@@ -62,7 +62,7 @@ class GenerateReport:
                    f"p99: {p99:.2f}ms, max: {ms.max():.2f}ms")
 
 
-class Generator:
+class RowGenerator:
     """Carries out one plan."""
 
     def __init__(

@@ -22,7 +22,7 @@ _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WriteRequest:
     """Which rows one call writes: for each the child table and the row's number in it. A round ends with the last."""
 
     children: Numbers
@@ -30,7 +30,7 @@ class Request:
     ends_round: bool
 
 
-def requests(first: int, last: int, rows: int, interlace: int, size: int) -> Iterator[Request]:
+def requests(first: int, last: int, rows: int, interlace: int, size: int) -> Iterator[WriteRequest]:
     """Yields the rows of the child tables first <= n < last, `size` at a time at most, in the order of writing.
 
     `interlace` rows of each child table make a round; 0: there is one round of all.
@@ -41,7 +41,7 @@ def requests(first: int, last: int, rows: int, interlace: int, size: int) -> Ite
         total = (last - first) * deep
         for begin in range(0, total, size):
             place = np.arange(begin, min(begin + size, total), dtype=np.int64)
-            yield Request(first + place // deep, start + place % deep, begin + size >= total)
+            yield WriteRequest(first + place // deep, start + place % deep, begin + size >= total)
 
 
 def values(plan: ValuePlan, count: int, seed: int, place: int) -> pa.Array:
@@ -83,7 +83,7 @@ class GeneratedRows:
         late = random.random(_DELAYS) < plan.disorder / 100
         self._delays = np.where(late, random.integers(1, max(plan.disorder_range, 1) + 1, _DELAYS), 0)
 
-    def table(self, request: Request) -> pa.Table:
+    def table(self, request: WriteRequest) -> pa.Table:
         """Returns rows as a super table takes them: `tbname`, `ts`, and the columns."""
         children, rows = request.children, request.rows
         low = int(children.min())

@@ -43,7 +43,7 @@ class ImportOptions:
 
 
 @dataclass(slots=True)
-class Progress:
+class ImportProgress:
     """How far an import has come; `advanced` is called with (bytes read of all files so far, rows written)."""
 
     advanced: Callable[[int, int], None]
@@ -79,7 +79,7 @@ def run_import(arguments: argparse.Namespace, config: Config) -> int:
 
 
 def import_file(
-    connection: Connection, path: Path, kind: str, options: ImportOptions, progress: Progress
+    connection: Connection, path: Path, kind: str, options: ImportOptions, progress: ImportProgress
 ) -> None:
     """Imports one file of the format `kind`. What was written before an error stays; doing it again is harmless."""
     before = progress.rows
@@ -130,7 +130,7 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _import_csv(
-    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: Progress
+    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: ImportProgress
 ) -> None:
     names, line = options.columns, 1
     for block in _blocks(path, file):
@@ -156,7 +156,7 @@ def _header(line: bytes, path: Path, quote: str) -> tuple[str, ...]:
 
 
 def _import_lines(
-    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: Progress
+    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: ImportProgress
 ) -> None:
     line = 1
     for block in _blocks(path, file):
@@ -170,7 +170,7 @@ def _import_lines(
 
 
 def _import_parquet(
-    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: Progress
+    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: ImportProgress
 ) -> None:
     try:
         with pq.ParquetFile(file) as source:
@@ -182,7 +182,7 @@ def _import_parquet(
 
 
 def _import_arrow(
-    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: Progress
+    connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: ImportProgress
 ) -> None:
     try:
         is_file = file.read(len(_ARROW_FILE_MAGIC)) == _ARROW_FILE_MAGIC
@@ -201,7 +201,7 @@ def _insert(
     connection: Connection,
     batches: Iterator[pa.RecordBatch],
     options: ImportOptions,
-    progress: Progress,
+    progress: ImportProgress,
     position: Callable[[int], int],
 ) -> None:
     engine = connection.lease.engine
@@ -213,7 +213,7 @@ def _insert(
         progress.add(batch.num_rows, position(done))
 
 
-_IMPORTS: dict[str, Callable[[Connection, Path, BinaryIO, ImportOptions, Progress], None]] = {
+_IMPORTS: dict[str, Callable[[Connection, Path, BinaryIO, ImportOptions, ImportProgress], None]] = {
     "csv": _import_csv, "parquet": _import_parquet, "line": _import_lines, "arrow": _import_arrow}
 
 
@@ -221,10 +221,10 @@ _IMPORTS: dict[str, Callable[[Connection, Path, BinaryIO, ImportOptions, Progres
 
 
 @contextmanager
-def _progress(paths: list[Path], shown: bool) -> Iterator[Progress]:
+def _progress(paths: list[Path], shown: bool) -> Iterator[ImportProgress]:
     """Gives the progress of the import, and a bar on the error output if it is to be shown."""
     if not shown:
-        yield Progress(lambda bytes_read, rows: None)
+        yield ImportProgress(lambda bytes_read, rows: None)
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
@@ -234,4 +234,4 @@ def _progress(paths: list[Path], shown: bool) -> Iterator[Progress]:
     columns = (BarColumn(), DownloadColumn(), TextColumn("{task.fields[rows]:,} rows"), TimeRemainingColumn())
     with Bar(*columns, console=Console(file=sys.stderr)) as bar:
         task = bar.add_task("import", total=total, rows=0)
-        yield Progress(lambda bytes_read, rows: bar.update(task, completed=bytes_read, rows=rows))
+        yield ImportProgress(lambda bytes_read, rows: bar.update(task, completed=bytes_read, rows=rows))

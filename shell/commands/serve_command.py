@@ -22,7 +22,7 @@ from penstock.mnode.admin.engine_registry import EngineLease, open_engine
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.commands.sd_notify import READY, STOPPING, notify
 from penstock.shell.server.client_sessions import Sessions
-from penstock.shell.server.flight_server import Bounds, FlightSqlServer
+from penstock.shell.server.flight_server import FlightAddress, FlightBounds, FlightSqlServer
 from penstock.shell.server.flight_service import FlightSql
 
 _log = logger(__name__)
@@ -70,11 +70,11 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
         return Connection(open_engine(data, config), config.timezone, identity)
 
     sessions = Sessions(connect, engine.clock, config.token_lifetime)
-    server = FlightSqlServer(
-        FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
-        Bounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config)),
-        engine.clock, tls.pem() if tls is not None else None,
-        _socket_of(data, config, needed=not config.trust_loopback and not engine.catalog.users.all()))
+    needs_socket = not config.trust_loopback and not engine.catalog.users.all()
+    at = FlightAddress(config.host, config.flight_port, tls.pem() if tls is not None else None,
+                       _socket_of(data, config, needed=needs_socket))
+    bounds = FlightBounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config))
+    server = FlightSqlServer(FlightSql(engine), engine.logins, sessions, at, bounds, engine.clock)
     engine.activity.port_opened(server.port, "Flight SQL", server.guard.admission.counts)
     return server
 

@@ -20,11 +20,6 @@ def schema_bytes(schema: pa.Schema) -> bytes:
     return bytes(schema.serialize().to_pybytes())
 
 
-def schema_of(data: bytes) -> pa.Schema:
-    """Returns the schema that `schema_bytes` was given."""
-    return pa.ipc.read_schema(pa.py_buffer(data))
-
-
 def frames(schema: pa.Schema, batches: Iterable[pa.RecordBatch], bytes_max: int, descriptor: Any = None
            ) -> Iterator[bytes]:
     """Yields FlightData messages: the schema, with the descriptor, then the batches, cut to `bytes_max` or one row."""

@@ -40,7 +40,7 @@ _BURST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class FlightBounds:
     """What clients may do at most: bytes of one message to the server, calls at once, connections."""
 
     message_bytes: int
@@ -48,20 +48,29 @@ class Bounds:
     connections: ConnectionBounds
 
 
+@dataclass(frozen=True, slots=True)
+class FlightAddress:
+    """Where clients find the server. A `port` of 0 is any free one.
+
+    `certificate`: PEM chain and key; without it there is no TLS. `socket`: where the owner comes in without a login.
+    """
+
+    host: str
+    port: int
+    certificate: tuple[bytes, bytes] | None = None
+    socket: Path | None = None
+
+
 class FlightSqlServer:
     """Serves until `close`."""
 
     def __init__(
-        self, flight_sql: FlightSql, logins: Logins, sessions: Sessions, host: str, port: int, bounds: Bounds,
-        clock: Clock, certificate: tuple[bytes, bytes] | None = None, socket: Path | None = None,
+        self, flight_sql: FlightSql, logins: Logins, sessions: Sessions, at: FlightAddress, bounds: FlightBounds,
+        clock: Clock,
     ) -> None:
-        """A `port` of 0 is any free one. `certificate`: PEM chain and key; without it there is no TLS. `socket`:
-        where the owner comes in without a login.
-
-        Raises UnavailableError if the port or the socket can't be had.
-        """
+        """Raises UnavailableError if the port or the socket can't be had."""
         self._sessions = sessions
-        self.socket = socket
+        self.socket = at.socket
         self._server = grpc.server(
             ThreadPoolExecutor(bounds.calls, thread_name_prefix="flight-sql"), maximum_concurrent_rpcs=bounds.calls,
             options=[("grpc.max_receive_message_length", bounds.message_bytes), ("grpc.max_send_message_length", -1),
@@ -75,17 +84,17 @@ class FlightSqlServer:
         calls = _Calls(flight_sql, logins, sessions)
         self._server.add_generic_rpc_handlers((calls.handlers(),))
         try:
-            if certificate is None:
-                self.port = self._server.add_insecure_port(address(host, port))
+            if at.certificate is None:
+                self.port = self._server.add_insecure_port(address(at.host, at.port))
             else:
-                chain, key = certificate
+                chain, key = at.certificate
                 self.port = self._server.add_secure_port(
-                    address(host, port), grpc.ssl_server_credentials([(key, chain)]))
+                    address(at.host, at.port), grpc.ssl_server_credentials([(key, chain)]))
         except RuntimeError as error:
-            raise UnavailableError(f"port {port} of {host} can't be opened",
+            raise UnavailableError(f"port {at.port} of {at.host} can't be opened",
                                    hint="another engine or program has it; choose another flightPort") from error
-        if socket is not None:
-            _add_socket(self._server, socket)
+        if at.socket is not None:
+            _add_socket(self._server, at.socket)
         self.guard = calls.guard = PortGuard("Flight SQL", self.port, bounds.connections, clock)
         self._server.start()
 

@@ -15,7 +15,7 @@ import pytest
 from kits.basics.places import ROOT
 from kits.engines.sandboxes import T0, TestBed
 
-from penstock.mnode.http.http_server import HttpDoor
+from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.rest import Rest
 from penstock.shell.terminal.script import SqlText, split_all
 
@@ -69,9 +69,9 @@ def bed() -> Iterator[TestBed]:
 @pytest.fixture
 def port(bed: TestBed) -> Iterator[int]:
     engine = bed.engine
-    door = HttpDoor("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", 1_000_000).places())
-    yield door.port
-    door.close()
+    listener = HttpListener("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", 1_000_000).routes())
+    yield listener.port
+    listener.close()
 
 
 def metrics(second: int, busy: float, used: float) -> str:

@@ -21,7 +21,7 @@ import penstock
 from penstock.common.clock import ManualClock
 from penstock.common.errors import CancelledError, InvalidStatementError
 from penstock.shell.commands import generate_command
-from penstock.shell.commands.generate_command import Generator
+from penstock.shell.commands.generate_command import RowGenerator
 from penstock.shell.commands.generate_plan import (
     LOCATIONS,
     DatabasePlan,
@@ -208,7 +208,8 @@ def test_what_is_there_is_not_dropped_unasked(data_dir: Path, monkeypatch: pytes
     plan = GeneratePlan((DatabasePlan("test", (small(tables=1, rows=3),)),))
     with penstock.connect(str(data_dir), {"timezone": "UTC"}) as connection:
         def run(plan: GeneratePlan, *, answer: bool) -> None:
-            Generator(connection, plan, 0, ManualClock(START), lambda what, more: None, lambda question: answer).run()
+            RowGenerator(
+                connection, plan, 0, ManualClock(START), lambda what, more: None, lambda question: answer).run()
 
         count = "SELECT count(*) FROM test.meters"
         with pytest.raises(CancelledError):
@@ -233,4 +234,4 @@ def test_a_thread_that_fails_ends_the_others(data_dir: Path, monkeypatch: pytest
     plan = GeneratePlan((DatabasePlan("test", (small(tables=4, rows=20, interlace=1, interval_ms=3_600_000),)),), 4)
     with (penstock.connect(str(data_dir), {"timezone": "UTC"}) as connection,
           pytest.raises(InvalidStatementError, match="no such row")):
-        Generator(connection, plan, 0, ManualClock(START), lambda what, more: None, lambda question: True).run()
+        RowGenerator(connection, plan, 0, ManualClock(START), lambda what, more: None, lambda question: True).run()

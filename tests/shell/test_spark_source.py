@@ -17,7 +17,7 @@ from kits.engines.engine_process import ROOT, EngineProcess
 from kits.engines.statement_engine import StatementEngine
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual, Not, StringStartsWith
 
-from penstock.shell.api.spark_source import Wanted, spark_type, wanted_by
+from penstock.shell.api.spark_source import RowFilter, spark_type, wanted_by
 from penstock.sql.schema import ChildTable, Column, Table
 from penstock.sql.types import DataType, Kind, Precision, timestamp
 
@@ -40,17 +40,17 @@ def table_of(precision: Precision = "ms") -> Table:
 
 
 @pytest.mark.parametrize(("filters", "wanted"), [
-    ([], Wanted()),
-    ([GreaterThan(("ts",), INSTANT)], Wanted(first_ts=T0 + 1)),
+    ([], RowFilter()),
+    ([GreaterThan(("ts",), INSTANT)], RowFilter(first_ts=T0 + 1)),
     ([LessThanOrEqual(("ts",), INSTANT), LessThanOrEqual(("ts",), INSTANT.replace(year=2024))],
-     Wanted(last_ts=T0 + 1)),
-    ([EqualTo(("ts",), INSTANT)], Wanted(T0 + 1, T0 + 1)),
+     RowFilter(last_ts=T0 + 1)),
+    ([EqualTo(("ts",), INSTANT)], RowFilter(T0 + 1, T0 + 1)),
     ([EqualTo(("tbname",), "a"), In(("g",), (1, 2))],
-     Wanted(labels=(("tbname", frozenset("a")), ("g", frozenset([1, 2]))))),
+     RowFilter(labels=(("tbname", frozenset("a")), ("g", frozenset([1, 2]))))),
     ([Not(EqualTo(("g",), 1)), StringStartsWith(("place",), "a"), EqualTo(("level",), 0.1), EqualTo(("v",), 1)],
-     Wanted()),
+     RowFilter()),
 ])
-def test_conditions_that_are_understood_narrow_what_is_read(filters: list[Filter], wanted: Wanted) -> None:
+def test_conditions_that_are_understood_narrow_what_is_read(filters: list[Filter], wanted: RowFilter) -> None:
     """Times become bounds, names and tags sets of values; the others leave all."""
     assert wanted_by(filters, table_of()) == wanted
 
@@ -69,7 +69,7 @@ def test_children_are_chosen_by_name_and_tags() -> None:
     child = ChildTable(1, "a", 2, (1, "x", 0.5))
     for labels, has in (((("tbname", frozenset("ab")), ("g", frozenset([1]))), True),
                         ((("tbname", frozenset("a")), ("g", frozenset([2]))), False), ((), True)):
-        assert Wanted(labels=labels).has(child, table_of()) is has
+        assert RowFilter(labels=labels).has(child, table_of()) is has
 
 
 def test_every_type_has_one_in_spark() -> None:

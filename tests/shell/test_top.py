@@ -22,7 +22,7 @@ from penstock.mnode.access.roles import OWNER
 from penstock.mnode.admin.engine_registry import open_engine
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_ports import ui_pages
-from penstock.mnode.http.http_server import HttpDoor
+from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.show.overview import Overview
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.main import main
@@ -195,10 +195,10 @@ def test_the_loop_survives_a_look_that_fails(told: Overview) -> None:
 
 def test_another_engine_is_reached_by_its_page(told: Overview) -> None:
     """What its page reads is what is shown; without an answer the address and what is needed are told."""
-    door = HttpDoor("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
-    engine = OtherEngine(f"http://127.0.0.1:{door.port}/")
+    listener = HttpListener("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
+    engine = OtherEngine(f"http://127.0.0.1:{listener.port}/")
     assert engine.look() == told
-    door.close()
+    listener.close()
     with pytest.raises(UnavailableError, match="uiPort"):
         engine.look()
     with pytest.raises(UnavailableError):

@@ -30,7 +30,7 @@ from penstock.common.errors import (
 )
 from penstock.common.passwords import PasswordHash, hash_password
 from penstock.mnode.access import logins as logins_module
-from penstock.mnode.access.login_throttle import LoginGate
+from penstock.mnode.access.login_throttle import LoginThrottle
 from penstock.mnode.access.logins import Logins, check_host, is_loopback
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.access.session import Result
@@ -336,7 +336,7 @@ TRIES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from
 @given(TRIES)
 def test_tries_are_bounded_and_wrong_ones_have_to_wait(tries: list[tuple[int, int, str]]) -> None:
     """Few are under way at once; who was wrong three times in a row waits, and longer each time, up to a minute."""
-    gate, now = LoginGate(), 0.0
+    throttle, now = LoginThrottle(), 0.0
     under_way: list[tuple[tuple[bytes, str], bool]] = []
     wrong: dict[tuple[bytes, str], int] = {}
     for user, place, act in tries:
@@ -347,15 +347,15 @@ def test_tries_are_bounded_and_wrong_ones_have_to_wait(tries: list[tuple[int, in
             if under_way:
                 ended, fits = under_way.pop(0)
                 wrong[ended] = 0 if fits else wrong.get(ended, 0) + 1
-                gate.leave(ended, fits, now)
+                throttle.leave(ended, fits, now)
                 if wrong[ended] >= 3:
-                    assert 0 < gate.enter(ended, now) <= 60
-        elif not gate.enter(who, now):
+                    assert 0 < throttle.enter(ended, now) <= 60
+        elif not throttle.enter(who, now):
             under_way.append((who, act == "right"))
         assert all(sum(one == key for key, _ in under_way) <= 2 for one, _ in under_way)
     while under_way:
-        gate.leave(*under_way.pop(), now)
-    assert gate.enter((b"new", "elsewhere"), now) == 0
+        throttle.leave(*under_way.pop(), now)
+    assert throttle.enter((b"new", "elsewhere"), now) == 0
 
 
 def test_many_wrong_logins_keep_no_right_one_waiting(

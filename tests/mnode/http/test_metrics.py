@@ -1,4 +1,4 @@
-"""What Prometheus reads, what the dashboard asks for, and the door that both come through."""
+"""What Prometheus reads, what the dashboard asks for, and the listener that both come through."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kits.engines.overviews import T0, staged
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.common.errors import StorageError, UnavailableError
-from penstock.mnode.http.http_server import HttpDoor, Page
+from penstock.mnode.http.http_messages import Page
+from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.metrics import exposition, families
 
 DASHBOARD = ROOT / "conf" / "grafana" / "penstock.json"
@@ -101,12 +102,12 @@ def test_the_dashboard_asks_for_what_there_is(samples: dict[str, list[tuple[dict
     assert len(set(places)) == len(places)
 
 
-# --- the door --------------------------------------------------------------------------------------------------------
+# --- the listener ----------------------------------------------------------------------------------------------------
 
 
-def get(door: HttpDoor, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+def get(listener: HttpListener, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
     """Returns status and text of an answer."""
-    request = urllib.request.Request(f"http://127.0.0.1:{door.port}{path}", headers=headers, method=method)
+    request = urllib.request.Request(f"http://127.0.0.1:{listener.port}{path}", headers=headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, answer.read().decode()
@@ -123,18 +124,18 @@ def test_a_door_only_reads_and_only_for_us() -> None:
     def closed() -> Any:
         raise StorageError("the disk is gone")
 
-    door = HttpDoor("127.0.0.1", 0, {
+    listener = HttpListener("127.0.0.1", 0, {
         "/a": Page("text/plain", lambda: b"yes"), "/b": Page("text/plain", broken), "/c": Page("text/plain", closed)})
-    assert get(door, "/a") == get(door, "/a?x=1") == (200, "yes")
-    assert get(door, "/x") == (404, "there are\n/a\n/b\n/c\n")
-    assert get(door, "/b") == (500, "see the log\n")
-    assert get(door, "/c") == (503, "the disk is gone\n")
+    assert get(listener, "/a") == get(listener, "/a?x=1") == (200, "yes")
+    assert get(listener, "/x") == (404, "there are\n/a\n/b\n/c\n")
+    assert get(listener, "/b") == (500, "see the log\n")
+    assert get(listener, "/c") == (503, "the disk is gone\n")
     for method, status in (("POST", 405), ("HEAD", 405), ("PUT", 501), ("DELETE", 501)):
-        assert get(door, "/a", method)[0] == status
-    assert get(door, "/a", Host=f"localhost:{door.port}")[0] == get(door, "/a", Host="[::1]:80")[0] == 200
-    assert get(door, "/a", Host="elsewhere.example")[0] == 421
-    with pytest.raises(UnavailableError, match=f"port {door.port} of 127.0.0.1 can't be opened"):
-        HttpDoor("127.0.0.1", door.port, {})
-    port = door.port
-    door.close()
-    HttpDoor("127.0.0.1", port, {}).close()
+        assert get(listener, "/a", method)[0] == status
+    assert get(listener, "/a", Host=f"localhost:{listener.port}")[0] == get(listener, "/a", Host="[::1]:80")[0] == 200
+    assert get(listener, "/a", Host="elsewhere.example")[0] == 421
+    with pytest.raises(UnavailableError, match=f"port {listener.port} of 127.0.0.1 can't be opened"):
+        HttpListener("127.0.0.1", listener.port, {})
+    port = listener.port
+    listener.close()
+    HttpListener("127.0.0.1", port, {}).close()

@@ -31,7 +31,8 @@ from sqlglot import exp
 
 from penstock.common.admission import ConnectionBounds
 from penstock.common.errors import ConfigError
-from penstock.mnode.http.http_server import HttpBounds, HttpDoor
+from penstock.mnode.http.http_messages import HttpBounds
+from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.rest import Rest
 
 SIZE_MAX = 100_000
@@ -49,7 +50,7 @@ class Said:
 
 
 class Client:
-    """Asks one door, as one of its users."""
+    """Asks one listener, as one of its users."""
 
     def __init__(self, port: int, authorization: str | None = None) -> None:
         self.port = port
@@ -86,17 +87,17 @@ def db(tmp_path: Path) -> Iterator[Embedded]:
 
 
 @pytest.fixture
-def door(db: Embedded) -> Iterator[HttpDoor]:
+def listener(db: Embedded) -> Iterator[HttpListener]:
     engine = db.engine
-    opened = HttpDoor("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", SIZE_MAX).places(),
+    opened = HttpListener("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", SIZE_MAX).routes(),
                       any_name=lambda: bool(engine.catalog.users.all()))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def client(door: HttpDoor) -> Client:
-    return Client(door.port)
+def client(listener: HttpListener) -> Client:
+    return Client(listener.port)
 
 
 def raw(port: int, request: bytes) -> bytes:
@@ -322,8 +323,8 @@ def bounds(strangers: int = 10, login_timeout_s: float = 60.0, total: int = 100,
 
 def test_a_body_must_come_at_a_rate(db: Embedded) -> None:
     """A body that comes byte by byte gives 408, however short the pauses are."""
-    places = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places()
-    slow = HttpDoor("127.0.0.1", 0, places, bounds=bounds(login_timeout_s=0.5))
+    routes = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes()
+    slow = HttpListener("127.0.0.1", 0, routes, bounds=bounds(login_timeout_s=0.5))
     with socket.create_connection(("127.0.0.1", slow.port), timeout=30) as connection:
         connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
         assert dripped(connection, b"S").split()[1] == b"408"
@@ -332,15 +333,15 @@ def test_a_body_must_come_at_a_rate(db: Embedded) -> None:
 
 def test_a_header_must_come_in_time(db: Embedded) -> None:
     """Time runs for the whole header, before a login and after it."""
-    door = HttpDoor("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places(),
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes(),
                     bounds=bounds(login_timeout_s=0.5))
-    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as connection:
         assert dripped(connection, b"G") == b""
-    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as connection:
         log_in(connection)
         connection.sendall(b"GET /ping HTTP/1.1\r\n")
         assert dripped(connection, b"X") == b""
-    door.close()
+    listener.close()
 
 
 def log_in(connection: socket.socket) -> None:
@@ -368,31 +369,31 @@ def dripped(connection: socket.socket, byte: bytes) -> bytes:
 
 def test_half_sent_headers_refuse_nobody(db: Embedded) -> None:
     """Whoever holds connections open loses the oldest of them to those who log in at once."""
-    door = HttpDoor("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places())
-    half_sent = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(600)]
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes())
+    half_sent = [socket.create_connection(("127.0.0.1", listener.port), timeout=30) for _ in range(600)]
     for connection in half_sent:
         with contextlib.suppress(ConnectionError):  # it was sent away
             connection.sendall(b"GET /")
-    assert not closed_at_once(door.port)
-    wait_until(lambda: door.counts().connections <= 256)
-    assert door.counts().refused["strangers"] >= 600 - 256
+    assert not closed_at_once(listener.port)
+    wait_until(lambda: listener.counts().connections <= 256)
+    assert listener.counts().refused["strangers"] >= 600 - 256
     for connection in half_sent:
         connection.close()
-    door.close()
+    listener.close()
 
 
 def test_who_has_logged_in_stays_when_there_are_too_many(db: Embedded) -> None:
     """Beyond the bound new connections are closed, until another one ends."""
-    door = HttpDoor("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places(),
+    listener = HttpListener("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).routes(),
                     bounds=bounds(total=2, strangers=2))
-    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as first:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as first:
         log_in(first)
-        with socket.create_connection(("127.0.0.1", door.port), timeout=30) as second:
+        with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as second:
             log_in(second)
-            assert closed_at_once(door.port)
-        wait_until(lambda: not closed_at_once(door.port))
+            assert closed_at_once(listener.port)
+        wait_until(lambda: not closed_at_once(listener.port))
         log_in(first)
-    door.close()
+    listener.close()
 
 
 def closed_at_once(port: int) -> bool:
@@ -471,7 +472,7 @@ def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
     assert said == ["", f"{printed}\n"]
 
 
-# --- the engine's own door -------------------------------------------------------------------------------------------
+# --- the engine's own listener ---------------------------------------------------------------------------------------
 
 
 def test_an_engine_opens_its_port_and_lets_go_of_it(tmp_path: Path) -> None:
@@ -552,9 +553,9 @@ def asked(port: int, statement: str) -> socket.socket:
     return connection
 
 
-def test_rows_are_sent_as_they_are_made(many: Embedded, door: HttpDoor) -> None:
+def test_rows_are_sent_as_they_are_made(many: Embedded, listener: HttpListener) -> None:
     """A long result begins at once; when the client goes, the query ends and nothing of it is left."""
-    with asked(door.port, LONG) as connection:
+    with asked(listener.port, LONG) as connection:
         assert b"200 OK" in connection.recv(65536)
         [(running, _)] = many.engine.activity.running()
         assert running.text == LONG
@@ -562,9 +563,9 @@ def test_rows_are_sent_as_they_are_made(many: Embedded, door: HttpDoor) -> None:
     assert many.run("SELECT count(*) FROM d.m") == [(5000,)]
 
 
-def test_a_query_ends_with_the_client_that_waits_for_it(many: Embedded, door: HttpDoor) -> None:
+def test_a_query_ends_with_the_client_that_waits_for_it(many: Embedded, listener: HttpListener) -> None:
     """It is noticed while it computes, before there is anything to send."""
-    with asked(door.port, ENDLESS):
+    with asked(listener.port, ENDLESS):
         wait_until(lambda: any(running.computes for running, _ in many.engine.activity.running()), 30.0)
     wait_until(lambda: not many.engine.activity.running(), 30.0)
 
@@ -583,9 +584,9 @@ def test_a_long_query_leaves_nothing_to_the_garbage_collector(client: Client) ->
         gc.enable()
 
 
-def test_an_error_within_the_rows_breaks_the_answer_off(many: Embedded, door: HttpDoor) -> None:
+def test_an_error_within_the_rows_breaks_the_answer_off(many: Embedded, listener: HttpListener) -> None:
     """No client takes it for whole: the last piece is missing, and what is there is no JSON; its last line says why."""
-    with asked(door.port, LONG) as connection:
+    with asked(listener.port, LONG) as connection:
         said = connection.recv(65536)
         [(running, _)] = many.engine.activity.running()
         many.run(f"KILL QUERY '{running.id:x}'")

@@ -21,7 +21,7 @@ from penstock.common.errors import ConfigError, UnavailableError
 from penstock.mnode.access.roles import OWNER
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.http.http_ports import OVERVIEW_PATH, ui_pages
-from penstock.mnode.http.http_server import HttpDoor
+from penstock.mnode.http.http_server import HttpListener
 
 CHROMIUM = shutil.which("chromium")
 _ABSENT = "Debian's chromium isn't installed" if CHROMIUM is None else (
@@ -90,22 +90,22 @@ def test_the_page_is_self_contained() -> None:
 
 
 @pytest.fixture
-def door() -> Iterator[tuple[HttpDoor, dict[str, Any]]]:
-    """A door to an overview that a test may change."""
+def listener() -> Iterator[tuple[HttpListener, dict[str, Any]]]:
+    """A listener to an overview that a test may change."""
     told = staged(verdict="sink s1/v2 is the bottleneck: its rate limit of 2 MB/s")
-    opened = HttpDoor("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
+    opened = HttpListener("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
     yield opened, told
     opened.close()
 
 
 @in_browser
-def test_a_browser_shows_the_streams(door: tuple[HttpDoor, dict[str, Any]]) -> None:
+def test_a_browser_shows_the_streams(listener: tuple[HttpListener, dict[str, Any]]) -> None:
     """Verdict, tasks with fill and rate, edges that move while rows do, watermarks and checkpoints; no complaint."""
     from playwright.sync_api import expect, sync_playwright
 
     assert not _ABSENT
     expect.set_options(timeout=60_000)
-    opened, told = door
+    opened, told = listener
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

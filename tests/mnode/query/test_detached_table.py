@@ -11,7 +11,7 @@ import pytest
 from kits.engines.statement_engine import StatementEngine
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, UnavailableError
-from penstock.mnode.query.detached_table import Bounds, OutsideTable
+from penstock.mnode.query.detached_table import OutsideTable, RowBounds
 from penstock.wal.reader import WalGapError
 
 CONFIG = {"timezone": "UTC", "viewRefreshInterval": "1h", "walSegmentSize": "64KiB"}  # nothing is flushed by itself
@@ -85,9 +85,9 @@ def test_rows_are_those_that_sql_gives(tmp_path: Path, engine: StatementEngine) 
     normal = OutsideTable(data, "d", "n")
     assert len(normal.vgroup_ids) == 1
     assert everything(normal) == [(T0 + n, float(n)) for n in range(30)]
-    assert everything(table, bounds=Bounds(T0 + 20, T0 + 21)) == expected([20, 21])
+    assert everything(table, bounds=RowBounds(T0 + 20, T0 + 21)) == expected([20, 21])
     (third,) = (child.uid for child in table.children() if child.name == "c3")
-    assert everything(table, bounds=Bounds(tuids=(third,))) == expected([13, 18, 23, 28])
+    assert everything(table, bounds=RowBounds(tuids=(third,))) == expected([13, 18, 23, 28])
 
 
 def test_what_was_written_comes_once(

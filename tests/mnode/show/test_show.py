@@ -188,3 +188,12 @@ def test_a_stream_without_slots_is_shown_as_waiting(tmp_path: Path, monkeypatch:
             (None, None, "FREE", None, 1, "driver", "h", None)]
     finally:
         db.close()
+
+
+def test_rows_have_the_names_of_their_columns(db: Embedded) -> None:
+    """Every system table has rows by the names of its columns; a misspelt name would be NULL."""
+    tables = db.engine.system_tables
+    for name, columns in (pair for of_database in SCHEMAS.values() for pair in of_database.items()):
+        known = {column for column, _ in columns}
+        for row in tables._makers[name]():
+            assert set(row) <= known, name
