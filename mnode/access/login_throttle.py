@@ -14,7 +14,7 @@ _FREE_TRIES = 3
 _DELAY_MAX_S = 60.0
 _AT_ONCE_OF_USER, _AT_ONCE_OF_ADDRESS, _AT_ONCE = 2, 8, 32
 _BUSY_S = 1.0
-_KEPT = 10_000
+_PAIRS_MAX = 10_000
 
 T = TypeVar("T")
 Who = tuple[bytes, str]
@@ -30,7 +30,7 @@ class _Wrong:
 
 
 class LoginThrottle:
-    """Keeps count for `_KEPT` pairs of user and address, those that tried last. For one thread at a time."""
+    """Keeps count for `_PAIRS_MAX` pairs of user and address, those that tried last. For one thread at a time."""
 
     def __init__(self) -> None:
         self._wrong: OrderedDict[Who, _Wrong] = OrderedDict()
@@ -69,11 +69,11 @@ class LoginThrottle:
         return who in self._right
 
 
-def _keep(kept: OrderedDict[Who, T], who: Who, what: T) -> None:
-    kept[who] = what
-    kept.move_to_end(who)
-    if len(kept) > _KEPT:
-        kept.popitem(last=False)
+def _keep(pairs: OrderedDict[Who, T], who: Who, what: T) -> None:
+    pairs[who] = what
+    pairs.move_to_end(who)
+    if len(pairs) > _PAIRS_MAX:
+        pairs.popitem(last=False)
 
 
 def _less(counter: Counter[T], key: T) -> None:

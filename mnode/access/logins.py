@@ -76,7 +76,7 @@ class _Grant:
 class Logins:
     """Knows tokens and users; safe for many threads. Keeps no password and no token, only digests of them.
 
-    While there are no users nobody comes in by these doors, unless `trusting`: everybody is the owner then, and callers
+    While there are no users nobody comes in by listeners, unless `trusting`: everybody is the owner then, and callers
     listen on the loopback interface (`check_host`).
     """
 
@@ -85,7 +85,7 @@ class Logins:
         trusting: bool = False, audit: LoginNotes | None = None,
     ) -> None:
         """`random_bytes`: as `secrets.token_bytes`. Tokens are valid for `lifetime_s` seconds. `audit` takes
-        note of who comes, where the doors say that somebody does.
+        note of who comes, where the listeners say that somebody does.
         """
         self._audit = audit
         self._trusting = trusting
@@ -207,9 +207,9 @@ class Logins:
             "there are no users yet, so nobody can log in", hint="who runs the engine makes the first one, at its "
             "prompt or its socket: CREATE USER name PASS '...' ROLE admin")
 
-    def _try(self, user: str, password: str, digest: bytes, address: str, kept: PasswordHash) -> bool:
+    def _try(self, user: str, password: str, digest: bytes, address: str, stored: PasswordHash) -> bool:
         """Tells whether the password fits; who tries the same one meanwhile gets the same answer."""
-        who, trial = (hmac.digest(self._key, user.encode(), "sha256"), address), (user, digest, kept)
+        who, trial = (hmac.digest(self._key, user.encode(), "sha256"), address), (user, digest, stored)
         with self._lock:
             same = self._under_way.get(trial)
             if same is None:
@@ -224,7 +224,7 @@ class Logins:
         fits = False
         try:
             with turns:
-                fits = kept.fits(password)
+                fits = stored.fits(password)
         finally:
             with self._lock:
                 self._throttle.leave(who, fits, self._clock.monotonic())

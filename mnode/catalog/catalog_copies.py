@@ -23,7 +23,7 @@ from penstock.mnode.catalog.catalog_store import CatalogEntry
 from penstock.mnode.catalog.vnode_descriptions import Description, describe, read_description, write_description
 from penstock.vnode.store.parts import parquet_bytes
 
-_KEPT = 4
+_COPIES_MAX = 4
 _APART_MS = 10 * 60_000
 _IDLE_FACTOR = 20  # after a copy, so many times as long as it took passes before the next one
 _SUFFIX = ".copy"
@@ -132,5 +132,5 @@ class CopyKeeper:
         # The newest is replaced as long as it isn't far enough from the one before it.
         if len(before) > 1 and before[0].made_ms - before[1].made_ms < _APART_MS:
             self._fs.remove(self._paths.catalog_copies / str(before.pop(0)))
-        for old in before[_KEPT - 1:]:
+        for old in before[_COPIES_MAX - 1:]:
             self._fs.remove(self._paths.catalog_copies / str(old))

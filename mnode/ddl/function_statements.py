@@ -47,10 +47,10 @@ class Functions:
             name, statement.aggregate, statement.arguments, statement.result, statement.source,
             create_time_ms=self._clock.now_ms(), comment=statement.comment)
         loaded = load(function, self._directory)
-        least, greatest = arity(function, loaded)
+        minimum, maximum = arity(function, loaded)
         if statement.arguments is not None:
-            least = greatest = len(statement.arguments)
-        self._catalog.functions.create(replace(function, minimum=least, maximum=greatest), replacing=statement.replace)
+            minimum = maximum = len(statement.arguments)
+        self._catalog.functions.create(replace(function, minimum=minimum, maximum=maximum), replacing=statement.replace)
         return Result()
 
     def drop(self, statement: DropFunction) -> Result:

@@ -105,18 +105,18 @@ class Users:
         user = self._user(statement.user)
         on = _resolved(statement.on, session)
         taken = [Right(privilege, on) for privilege in statement.privileges]
-        kept = tuple(right for right in user.granted if right not in taken)
-        left = next((right for right in taken if Rights(user.role, kept).allow(right.privilege, on)), None)
+        remaining = tuple(right for right in user.granted if right not in taken)
+        left = next((right for right in taken if Rights(user.role, remaining).allow(right.privilege, on)), None)
         if left is not None:
-            wider = [str(right.on) for right in kept if right.privilege == left.privilege
+            wider = [str(right.on) for right in remaining if right.privilege == left.privilege
                      and Rights("none", (right,)).allow(left.privilege, on)]
             raise InvalidStatementError(
                 f"{user.name} has {left.privilege.upper()} on {on} by {wider[0] if wider else f'role {user.role}'}",
                 hint=f"REVOKE it ON {wider[0]}" if wider else
                      f"ALTER USER {user.name} ROLE none leaves what is granted, and nothing else")
-        if len(kept) == len(user.granted):
+        if len(remaining) == len(user.granted):
             raise NotFoundError(f"{user.name} has no grant on {on}", hint="SHOW GRANTS has all grants")
-        self._catalog.users.put(replace(user, granted=kept))
+        self._catalog.users.put(replace(user, granted=remaining))
         return Result()
 
     def _object(self, on: GrantObject, session: Session) -> GrantObject:
@@ -149,9 +149,9 @@ class Users:
             raise InvalidStatementError(f"{user.name} is the only admin", hint="make another one first")
 
     def _hashed(self, password: str) -> PasswordHash:
-        least, most = PASSWORD_LENGTH
-        if not least <= len(password) <= most:
-            raise InvalidStatementError(f"a password has {least} to {most} characters", code=_BAD_PASSWORD)
+        minimum, maximum = PASSWORD_LENGTH
+        if not minimum <= len(password) <= maximum:
+            raise InvalidStatementError(f"a password has {minimum} to {maximum} characters", code=_BAD_PASSWORD)
         return hash_password(password, self._random_bytes(SALT_BYTES))
 
 
