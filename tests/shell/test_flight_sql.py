@@ -30,7 +30,7 @@ from penstock.shell.api.parameter_binding import parameter_rows
 from penstock.shell.flight_sql import protobuf_messages
 from penstock.shell.flight_sql.endpoint import address
 from penstock.shell.flight_sql.endpoint import method as path_of
-from penstock.shell.flight_sql.frames import batches_of, frames, schema_of
+from penstock.shell.flight_sql.frames import batches_of, frames
 from penstock.shell.flight_sql.protobuf_messages import make, pack, read, unpack
 from penstock.shell.server.client_sessions import Sessions
 from penstock.shell.server.flight_server import whole
@@ -39,6 +39,11 @@ from penstock.shell.server.flight_service import ACTIONS
 CALLS_MAX = 4
 CONNECTED = "SELECT * FROM performance_schema.perf_connections"
 PASSWORD = "correct horse"
+
+
+def schema_of(data: bytes) -> pa.Schema:
+    """Returns the schema that a FlightInfo and its like carry."""
+    return pa.ipc.read_schema(pa.py_buffer(data))
 
 
 @pytest.fixture

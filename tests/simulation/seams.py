@@ -21,7 +21,7 @@ import pytest
 from penstock.mnode.catalog import catalog_store
 from penstock.mnode.query import query_statements
 from penstock.tasks.compute import duckdb_computer
-from penstock.tasks.state import state_store
+from penstock.tasks.state import state_database
 
 _ANSWERS_KEPT = 20_000
 _Values = tuple[tuple[str, int], ...]
@@ -121,7 +121,7 @@ class LmdbSeam:
         """Has catalog and task state use this instead of lmdb."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog_store, "lmdb", self)
-            patch.setattr(state_store, "lmdb", self)
+            patch.setattr(state_database, "lmdb", self)
             patch.setattr(duckdb_computer, "closed_duckdb", lambda *bounds: RememberingConnection())
             patch.setattr(query_statements, "closed_duckdb", lambda *bounds: shared_duckdb().cursor())
             yield
