@@ -257,11 +257,6 @@ def _step(name: str, query: Tree) -> exp.CTE:
 
 
 @cache
-def everything() -> exp.Star:
-    """Returns `*`."""
-    return made(exp.Star)
-
-
 def is_column(tree: Tree, name: str) -> bool:
     """Whether the tree is the column of this name, with or without the name of its relation."""
     return isinstance(tree, exp.Column) and tree.name == name

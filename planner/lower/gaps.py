@@ -10,7 +10,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
     column,
-    everything,
     fragment,
     named,
     render,
@@ -19,6 +18,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 )
 from penstock.planner.duckdb_sql.fill import can_interpolate, straight_line
 from penstock.planner.duckdb_sql.interval_windows import interval_end
+from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import FillColumn
 from penstock.planner.logical.window_kinds import Interval
@@ -64,7 +64,7 @@ def fill_plan(
     end = interval_end(column("_wstart"), interval.window, interval.precision, interval.zone)
     shown = [column("_op"), column("_gid"), *(column(key.name) for key in keys),
              *(named(value, f"r{place}") for place, value in enumerate(shown))]
-    sql = select(shown, select([everything(), named(end, "_wend")], "gaps"))
+    sql = select(shown, select([star(), named(end, "_wend")], "gaps"))
     return FillPlan(mode, tuple(before), tuple(after), render(sql))
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.common.errors import InternalError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, call, column, everything, fragment, named, select
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, call, column, fragment, named, select
+from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.functions.partials import Part, Partial, field_column
 from penstock.planner.logical.window_kinds import Count, Event, Session, Shape, State
 from penstock.planner.task_plans.stream_plan import END_ROWS, LAST_ROW, Accumulator, Field, RowWindow
@@ -59,7 +60,7 @@ def bookkeeping(window: RowWindow, ts: Tree) -> list[Partial]:
 
 def rows_query(steps: Sequence[tuple[str, Tree]], marks: RowMarks, group: Tree, ts: Tree) -> Tree:
     """Returns `SourcePlan.rows_sql`: `steps` end with `kept`, `group` is the group's id."""
-    marked = select([everything(), named(group, "#group"), named(ts, "#ts"),
+    marked = select([star(), named(group, "#group"), named(ts, "#ts"),
                      *(named(value, name) for value, name in marks.marks)], "kept")
-    return select([everything()], "marked", where=marks.condition, steps=[*steps, ("marked", marked)],
+    return select([star()], "marked", where=marks.condition, steps=[*steps, ("marked", marked)],
                   order_by=[column("#group"), column("#ts"), column("_tuid")])

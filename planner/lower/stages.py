@@ -20,7 +20,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     cast,
     column,
     columns_in,
-    everything,
     extended,
     fragment,
     made,
@@ -31,7 +30,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 )
 from penstock.planner.duckdb_sql.group_ids import group_id, group_value
 from penstock.planner.duckdb_sql.interval_windows import expanded_windows, interval_end, interval_start
-from penstock.planner.duckdb_sql.pieces import ordered, row_number
+from penstock.planner.duckdb_sql.pieces import ordered, row_number, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.partials import Partial, picked
 from penstock.planner.logical.explain import explained_stream
@@ -334,7 +333,7 @@ class SourceRows:
         if self.lookup is not None:
             assert isinstance(base, exp.Select)
             base = _looking_up(self.lookup, base)
-        return [("base", base), ("kept", select([everything()], "base", where=self.condition))]
+        return [("base", base), ("kept", select([star()], "base", where=self.condition))]
 
 
 def rows_of(operator: Operator, keys: Sequence[StreamKey], time_zone: str) -> SourceRows:
@@ -359,7 +358,7 @@ def _looking_up(lookup: Lookup, rows: exp.Select) -> exp.Select:
     """Returns the rows that source tasks read with what they look up in."""
     side = {"side": "LEFT"} if lookup.outer else {"kind": "INNER"}
     on = exp.true() if lookup.on is None else lookup.on.node
-    return extended(rows, [made(exp.Column, this=everything(), table=exp.to_identifier(LOOKUP))],
+    return extended(rows, [made(exp.Column, this=star(), table=exp.to_identifier(LOOKUP))],
                     [made(exp.Join, this=exp.to_table(LOOKUP), on=on, **side)])
 
 
@@ -409,14 +408,14 @@ def _interval_source(
     ts = column(ARRIVAL_COLUMN if isinstance(shape, Clock) else rows.table.time_column.name)
     start = interval_start(ts, *grid) if window.sliding is None else fragment(
         "unnest(:starts)", starts=expanded_windows(ts, *grid))
-    steps = [*rows.steps(), ("windowed", select([everything(), named(start, WINDOW_START)], "kept"))]
+    steps = [*rows.steps(), ("windowed", select([star(), named(start, WINDOW_START)], "kept"))]
     sql = _partials(rows, partials, "windowed", steps)
     if not ignore_expired:
         return _source(rows, sql, kernel=kernel)
     end = interval_end(column(WINDOW_START), *grid)
     last_end = interval_end(interval_start(column("_last"), *grid), *grid)
     expired = fragment("coalesce(:end < :last_end AND :end <= _limit, false)", end=end, last_end=last_end)
-    live = select([everything()], "windowed", where=fragment("NOT :expired", expired=expired))
+    live = select([star()], "windowed", where=fragment("NOT :expired", expired=expired))
     late = _partials(rows, partials, "live", [*steps, ("live", live)])
     gone = select([column("_row")], "windowed", group_by=[column("_row")],
                   having=fragment("bool_and(:expired)", expired=expired), steps=steps)
@@ -448,7 +447,7 @@ def _final(
         [fragment(":nothing::UTINYINT AS _op", nothing=nothing), column("_gid"),
          *(column(key.field.name) for key in rows.keys),
          *(named(result, f"r{n}") for n, result in enumerate(results))],
-        select([everything(), named(end, WINDOW_END)], "state"))
+        select([star(), named(end, WINDOW_END)], "state"))
     accumulators = tuple(accumulator for partial in partials for accumulator in partial.accumulators)
     types = {"_rows": Kind.BIGINT, "_gid": Kind.UBIGINT, WINDOW_START: Kind.BIGINT,
              **{key.field.name: key.field.type.kind for key in rows.keys},

@@ -16,7 +16,6 @@ from penstock.planner.bind.scopes import columns_of, key_of, require_vector, vec
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
-    everything,
     extended,
     fragment,
     made,
@@ -30,7 +29,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 from penstock.planner.duckdb_sql.duckdb_tree import column as duckdb_column
 from penstock.planner.duckdb_sql.group_ids import group_id
 from penstock.planner.duckdb_sql.interval_windows import grid_of
-from penstock.planner.duckdb_sql.pieces import joined, over
+from penstock.planner.duckdb_sql.pieces import joined, over, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Fill, FillColumn, Operator
 from penstock.planner.logical.window_kinds import END, START, Interval
@@ -253,8 +252,8 @@ def _base(stream: StreamContext, needs_children: bool) -> Tree:
     if needs_children:
         return fragment("SELECT r.*, c.* EXCLUDE (_tuid) FROM rows AS r JOIN children AS c USING (_tuid)")
     if stream.table.kind == "normal":
-        return select([everything(), named(text(stream.table.name), TBNAME)], "rows")
-    return select([everything()], "rows")
+        return select([star(), named(text(stream.table.name), TBNAME)], "rows")
+    return select([star()], "rows")
 
 
 def _gid(stream: StreamContext, rows: SourceRows) -> Tree:

@@ -24,7 +24,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
     closed,
-    everything,
     fragment,
     made,
     named,
@@ -34,7 +33,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 from penstock.planner.duckdb_sql.duckdb_tree import column as duckdb_column
 from penstock.planner.duckdb_sql.group_ids import group_id, group_value
 from penstock.planner.duckdb_sql.interval_windows import is_local, months_of
-from penstock.planner.duckdb_sql.pieces import ordered, row_number
+from penstock.planner.duckdb_sql.pieces import ordered, row_number, star
 from penstock.planner.logical.operators import Scan, Side
 from penstock.planner.lower.duckdb.query_sql import lower
 from penstock.planner.query.batch_plan import BatchPlan
@@ -254,7 +253,7 @@ def newest_sql(query: JoinedTables, side: JoinSide) -> str | None:
     place = row_number([group_value(key.node, key.type) for key in keys],
                        [ordered(duckdb_column(name), descending=True) for name in order])
     shown = [duckdb_column(name) for name in ("_gid", "_tuid", *(f"r{n}" for n in range(len(side.columns))))]
-    return render(select(shown, select([everything(), *called], "rows"),
+    return render(select(shown, select([star(), *called], "rows"),
                          qualify=fragment(":place <= :limit", place=place, limit=limit)))
 
 

@@ -15,7 +15,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     cast,
     column,
     columns_in,
-    everything,
     fragment,
     integer,
     is_column,
@@ -31,6 +30,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     text,
     try_cast,
 )
+from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.types import BIGINT
 
@@ -107,13 +107,13 @@ def test_a_tree_may_be_used_again() -> None:
 
 def test_a_select_has_its_clauses_in_their_places() -> None:
     """Steps go into WITH, a SELECT to read from into parentheses."""
-    doubled = select([everything(), named(fragment("v * 2"), "w")], "rows", where=fragment("v > :n", n=1))
+    doubled = select([star(), named(fragment("v * 2"), "w")], "rows", where=fragment("v > :n", n=1))
     tree = select([column("k"), named(fragment("sum(w)"), "s")], "doubled", group_by=[column("k")],
                   having=fragment("count(*) > 1"), order_by=[column("k")], steps=[("doubled", doubled)])
     assert render(tree) == (
         'WITH "doubled" AS (SELECT *, v * 2 AS "w" FROM "rows" WHERE v > 1) SELECT "k", sum(w) AS "s" FROM "doubled" '
         'GROUP BY "k" HAVING count(*) > 1 ORDER BY "k"')
-    outer = render(select([everything()], tree))
+    outer = render(select([star()], tree))
     rows = duckdb.execute(
         f"WITH rows AS (SELECT unnest([1, 2, 3, 4]) AS v, 1 AS k), r AS ({outer}) FROM r").fetchall()
     assert rows == [(1, 18)]

@@ -11,7 +11,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     call,
     column,
-    everything,
     fragment,
     made,
     named,
@@ -106,7 +105,7 @@ def _grid(fill: Fill, windows: str, groups: exp.Select) -> exp.Select:
 
 def _unless_too_many(starts: Tree, groups: exp.Select, most: int) -> Tree:
     """The starts, or what says that there are more groups than may be."""
-    few = fragment("CASE WHEN :count > :most THEN error(:refusal) ELSE true END", count=call("count", everything()),
+    few = fragment("CASE WHEN :count > :most THEN error(:refusal) ELSE true END", count=call("count", star()),
                    most=most, refusal=REFUSAL)
     bound = nested(select([named(few, "#few")], nested(groups)), "bound")
     return select([column("s")], bound, where=column("#few"), joins=[joined(nested(starts, "starts"))])
