@@ -9,8 +9,7 @@ from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.join_conditions import Equality, TimeComparison
 from penstock.planner.bind.join_reading import JoinReading, read_join
 from penstock.planner.bind.scopes import condition_of
-from penstock.planner.duckdb_sql.duckdb_tree import fragment
-from penstock.planner.duckdb_sql.pieces import all_true
+from penstock.planner.duckdb_sql.duckdb_tree import all_of, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Column
 from penstock.planner.logical.operators import (
@@ -49,7 +48,7 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     ordered = source.variant == "semi" or (source.variant in ("asof", "window") and limit is not None)
     orders = [relation.order if ordered and join.other == side else ()
               for side, relation in (("l", left), ("r", right))]
-    condition = SqlExpr(all_true([each.node for each in conditions]), BOOL)
+    condition = SqlExpr(all_of([each.node for each in conditions]), BOOL)
     keys, found = tuple(_key(key, join) for key in join.conditions.keys), _range(join)
 
     def plan() -> Operator:

@@ -131,13 +131,13 @@ def null(type_name: str) -> exp.Cast:
 
 
 def any_of(conditions: Sequence[Tree]) -> Tree:
-    """Returns the conditions joined by OR, of which there may be very many; at least one."""
-    return _joined(exp.Or, conditions)
+    """Returns the conditions joined by OR, of which there may be very many; false if there are none."""
+    return _joined(exp.Or, conditions) if conditions else exp.false()
 
 
 def all_of(conditions: Sequence[Tree]) -> Tree:
-    """Returns the conditions joined by AND, of which there may be very many; at least one."""
-    return _joined(exp.And, conditions)
+    """Returns the conditions joined by AND, of which there may be very many; true if there are none."""
+    return _joined(exp.And, conditions) if conditions else exp.true()
 
 
 def _joined(connector: type[exp.Connector], conditions: Sequence[Tree]) -> Tree:

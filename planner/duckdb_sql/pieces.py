@@ -85,24 +85,6 @@ def row_number(keys: Sequence[Tree] = (), order: Sequence[Tree] = ()) -> exp.Win
     return over(call("row_number"), keys, order)
 
 
-def all_true(conditions: Sequence[Tree]) -> Tree:
-    """Returns the conditions joined by AND."""
-    return _joined(exp.And, conditions, default=exp.true())
-
-
-def any_true(conditions: Sequence[Tree]) -> Tree:
-    """Returns the conditions joined by OR."""
-    return _joined(exp.Or, conditions, default=exp.false())
-
-
-def _joined(operator: type[exp.Connector], conditions: Sequence[Tree], default: Tree) -> Tree:
-    found: Tree | None = None
-    for condition in conditions:
-        part = made(exp.Paren, this=condition) if isinstance(condition, exp.Connector | exp.Not) else condition
-        found = part if found is None else made(operator, this=found, expression=part)
-    return default if found is None else found
-
-
 def as_type(tree: Tree, type_: DataType) -> exp.Cast:
     """Returns the value converted to the DuckDB type that holds values of the type."""
     return cast(tree, type_.duckdb())

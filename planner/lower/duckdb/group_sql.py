@@ -9,6 +9,8 @@ from sqlglot import exp
 from penstock.common.errors import InternalError
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
+    all_of,
+    any_of,
     call,
     column,
     fragment,
@@ -20,8 +22,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 from penstock.planner.duckdb_sql.fill import FORCED, MAX_FILLED, REFUSAL, can_interpolate, straight_line
 from penstock.planner.duckdb_sql.interval_windows import series, starts_from_to
 from penstock.planner.duckdb_sql.pieces import (
-    all_true,
-    any_true,
     columns,
     from_here,
     ignoring_nulls,
@@ -60,7 +60,7 @@ def aggregated(aggregate: Aggregate, steps: Steps) -> exp.Select:
 
 def _present(values: Sequence[SqlExpr]) -> Tree:
     """Whether a group has rows, or rows with one of the values."""
-    return any_true([fragment("count(:value) > 0", value=value.node) for value in values] or [
+    return any_of([fragment("count(:value) > 0", value=value.node) for value in values] or [
         fragment("count(*) > 0")])
 
 
@@ -100,7 +100,7 @@ def _grid(fill: Fill, windows: str, groups: exp.Select) -> exp.Select:
         [*(column(key, "g") for key in fill.keys), named(column("s", "s"), START), named(hit, _HIT),
          star(of="w", without=[*fill.keys, START])],
         nested(groups, "g"),
-        joins=[joined(nested(starts, "s")), joined(relation(windows, "w"), all_true(same), side="LEFT")])
+        joins=[joined(nested(starts, "s")), joined(relation(windows, "w"), all_of(same), side="LEFT")])
 
 
 def _unless_too_many(starts: Tree, groups: exp.Select, most: int) -> Tree:

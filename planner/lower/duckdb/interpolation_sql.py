@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, column, fragment, hole, made, named, number, select
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, column, fragment, hole, made, named, number, select
 from penstock.planner.duckdb_sql.fill import FORCED, can_interpolate, straight_line
 from penstock.planner.duckdb_sql.interval_windows import series
 from penstock.planner.duckdb_sql.pieces import (
-    any_true,
     as_type,
     columns,
     from_here,
@@ -63,7 +62,7 @@ def interpolated(interpolate: Interpolate, steps: Steps) -> exp.Select:
         value, has = _value(item, column(f"#b{index}"), column(f"#a{index}"), grid, mode)
         results.append(named(value, item.name))
         present.append(has)
-    wanted = fragment(":kind = 1 AND :present", kind=column(_KIND), present=any_true(present))
+    wanted = fragment(":kind = 1 AND :present", kind=column(_KIND), present=any_of(present))
     return select(
         [*columns(keys), column(AT), named(made(exp.Not, this=_exact(column("#b0"))), FILLED),
          named(_origin(grid, mode), ORIGIN), *results], nested(both), where=wanted)

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from penstock.common.errors import InternalError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, column, fragment, made, named, number, select
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, all_of, column, fragment, made, named, number, select
 from penstock.planner.duckdb_sql.pieces import (
-    all_true,
     as_type,
     joined,
     nested,
@@ -104,7 +103,7 @@ class _Lowering:
         pieces = fragment("unnest(list_distinct([:first, :last]))", first=first, last=last)
         same = fragment(":time::HUGEINT // :length = :piece", time=column(driving, driver), length=length,
                         piece=column(_PIECE, other))
-        return nested(select([star(), named(pieces, _PIECE)], self.names[other]), other), all_true([same, condition])
+        return nested(select([star(), named(pieces, _PIECE)], self.names[other]), other), all_of([same, condition])
 
     # -- kinds -----------------------------------------------------------------------------------------------
 
@@ -185,6 +184,6 @@ class _Lowering:
         same: Sequence[Tree] = [key.equal.node for key in join.keys]
         order: list[Tree] = [ordered(column(ROW, join.driver)), ordered(column(_POSITION, join.other), descending=back)]
         return select(self._shown(), relation(near, join.driver), order_by=order,
-                      joins=[joined(relation(others, join.other), all_true([*same, span]), side="LEFT")])
+                      joins=[joined(relation(others, join.other), all_of([*same, span]), side="LEFT")])
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, column, fragment, named, select
-from penstock.planner.duckdb_sql.pieces import all_true, any_true, columns, relation, row_number, so_far, star
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, all_of, any_of, column, fragment, named, select
+from penstock.planner.duckdb_sql.pieces import columns, relation, row_number, so_far, star
 from penstock.planner.functions.line_call import ROW_NUMBER, AlongRows, LineBuilder, LineCall, PicksRows
 from penstock.planner.functions.table import require
 from penstock.planner.logical.operators import Pick, RowCall, Series
@@ -20,14 +20,14 @@ def ran(series: Series, steps: Steps) -> exp.Select:
     rows = steps.rows(series.input)
     present = [fragment(":value IS NOT NULL", value=given.value) for along, given in calls if along.present]
     if present:
-        rows = steps.add("rows", select([star()], rows, where=all_true(present)))
+        rows = steps.add("rows", select([star()], rows, where=all_of(present)))
     runs = [_run(along.holds, given) for along, given in calls if along.holds is not None]
     if runs:
         rows = steps.add("runs", select([star(), *runs], rows))
     number = named(row_number(columns(series.line.keys), columns(series.line.order)), ROW_NUMBER)
     values = [named(along.value(given), given.call.name) for along, given in calls]
     found = steps.add("series", select([star(), number, *values], rows))
-    return select([star()], found, where=any_true([along.stays(given) for along, given in calls]))
+    return select([star()], found, where=any_of([along.stays(given) for along, given in calls]))
 
 
 def _along(call: RowCall) -> AlongRows:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from penstock.common.errors import InternalError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment, made, named, number, select
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, call, column, fragment, made, named, number, select
 from penstock.planner.duckdb_sql.interval_windows import (
     expanded_windows,
     interval_end,
@@ -16,7 +16,6 @@ from penstock.planner.duckdb_sql.interval_windows import (
     starts_in_range,
 )
 from penstock.planner.duckdb_sql.pieces import (
-    any_true,
     columns,
     joined,
     nested,
@@ -150,7 +149,7 @@ def _count(window: Count, rows: str, keys: Sequence[Tree], order: Sequence[Tree]
     present = [fragment(":value IS NOT NULL", value=value.node) for value in window.values]
     source: Tree = relation(rows)
     if present:
-        source = nested(select([star()], source, where=any_true(present)))
+        source = nested(select([star()], source, where=any_of(present)))
     position = fragment(":number - 1", number=row_number(keys, order))
     numbered = nested(select([star(), named(position, "#row")], source))
     last = fragment(":row // :sliding", row=column("#row"), sliding=window.sliding)
