@@ -136,7 +136,7 @@ RULES: Mapping[ConnectionKind, Mapping[str, OptionRule]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ExternalConnection:
     """A connection as the catalog keeps it. `options`: those that were given, by name; secrets are references.
 
     `version` counts from 1 and goes up with every ALTER CONNECTION.
@@ -218,7 +218,7 @@ def checked_options(kind: ConnectionKind, given: Sequence[tuple[str, str]]) -> O
 
 
 def opened(
-    connection: Connection, environ: Mapping[str, str], read_text: Callable[[str], str]
+    connection: ExternalConnection, environ: Mapping[str, str], read_text: Callable[[str], str]
 ) -> OpenedConnection:
     """Returns the connection with its secrets. `read_text` returns the text of a file, or raises OSError.
 

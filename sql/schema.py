@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
 from penstock.sql.types import DataType, Precision
@@ -171,7 +171,7 @@ class CatalogView(Protocol):
         """Returns the user's function of this name, or None."""
         ...
 
-    def outside(self, name: str) -> Connection | None:
+    def outside(self, name: str) -> ExternalConnection | None:
         """Returns the connection of this name, or None."""
         ...
 

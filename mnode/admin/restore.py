@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -183,7 +183,7 @@ class Restore:
         engine.catalog.functions.create(replace(function, uid=0), replacing=False)
 
     def _restore_connection(self, engine: Engine, dumped: DumpConnection) -> None:
-        connection = Connection(dumped.name, dumped.kind, dumped.options)
+        connection = ExternalConnection(dumped.name, dumped.kind, dumped.options)
         known = engine.catalog.connections.record(dumped.name)
         if known is None:
             engine.catalog.connections.put(ConnectionRecord(connection, dumped.created_ms))

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.errors import NotSupportedError
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
@@ -72,7 +72,7 @@ class Catalog(TableIndex):
     def function(self, name: str) -> UserFunction | None:
         return self.functions.named(name)
 
-    def outside(self, name: str) -> Connection | None:
+    def outside(self, name: str) -> ExternalConnection | None:
         return self.connections.named(name)
 
     def outside_table(self, connection: str, name: str) -> Table:

@@ -10,7 +10,7 @@ from typing import Any
 
 import google_crc32c
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.passwords import PasswordHash
 from penstock.common.placement import Share
 from penstock.mnode.catalog.catalog_records import (
@@ -150,7 +150,7 @@ def connection_from_json(value: dict[str, Any]) -> ConnectionRecord:
     """Returns a connection from its entry."""
     connection = value["connection"]
     connection["options"] = tuple((option, text) for option, text in connection["options"])
-    return ConnectionRecord(Connection(**connection), value["created_ms"])
+    return ConnectionRecord(ExternalConnection(**connection), value["created_ms"])
 
 
 def _column_to_json(column: Column) -> list[Any]:

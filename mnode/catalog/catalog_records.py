@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.passwords import PasswordHash
 from penstock.sql.rights import Right, Role
 from penstock.sql.schema import ChildTable, Database, Table
@@ -188,7 +188,7 @@ class UserRecord:
 class ConnectionRecord:
     """A connection to a server outside; its secrets are references."""
 
-    connection: Connection
+    connection: ExternalConnection
     created_ms: int
 
     @property

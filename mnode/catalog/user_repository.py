@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from operator import attrgetter
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_records import ConnectionRecord, UserRecord
 from penstock.mnode.catalog.catalog_store import CONNECTIONS, USERS, CatalogStore, Transaction
@@ -82,7 +82,7 @@ class ConnectionRepository:
     def record(self, name: str) -> ConnectionRecord | None:
         return self._connections.get(name)
 
-    def named(self, name: str) -> Connection | None:
+    def named(self, name: str) -> ExternalConnection | None:
         record = self._connections.get(name)
         return None if record is None else record.connection
 

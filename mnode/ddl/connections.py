@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.clock import Clock
-from penstock.common.connection import Connection, OpenedConnection, checked_kind, checked_options, opened
+from penstock.common.connection import ExternalConnection, OpenedConnection, checked_kind, checked_options, opened
 from penstock.common.errors import AlreadyExistsError, ConnectionFailedError, InUseError, NotFoundError, PenstockError
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
@@ -45,7 +45,7 @@ class Health:
 class ExternalConnectionInfo:
     """A connection as SHOW CONNECTIONS has it. `used_by`: such as `stream s`."""
 
-    connection: Connection
+    connection: ExternalConnection
     created_ms: int
     used_by: tuple[str, ...]
     health: Health
@@ -65,7 +65,7 @@ class Connections:
         self._lock = threading.Lock()
         #: by connection: the version, and by user ("" for TEST CONNECTION) how it fares
         self._health: dict[str, tuple[int, dict[str, Health]]] = {}
-        self._watchers: list[Callable[[Connection], None]] = []
+        self._watchers: list[Callable[[ExternalConnection], None]] = []
 
     # --- statements --------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Connections:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"connection {name} already exists", hint="use ALTER CONNECTION")
-        self._catalog.connections.put(ConnectionRecord(Connection(name, kind, options), self._clock.now_ms()))
+        self._catalog.connections.put(ConnectionRecord(ExternalConnection(name, kind, options), self._clock.now_ms()))
         return Result()
 
     def alter(self, statement: AlterConnection) -> Result:
@@ -126,7 +126,7 @@ class Connections:
 
     # --- who uses them -----------------------------------------------------------------------------------------
 
-    def find(self, name: str) -> Connection:
+    def find(self, name: str) -> ExternalConnection:
         """Returns a connection. Raises NotFoundError."""
         return self._record(name).connection
 
@@ -149,14 +149,16 @@ class Connections:
         ingests = (f"ingest {ingest.name}" for ingest in self._catalog.ingests.all() if ingest.connection == name)
         return (*streams, *ingests)
 
-    def watch(self, altered: Callable[[Connection], None]) -> None:
+    def watch(self, altered: Callable[[ExternalConnection], None]) -> None:
         """Has `altered` called behind each ALTER CONNECTION with what the connection is now.
 
         The statement's thread calls it, and no other statement changes anything meanwhile: it must not wait long.
         """
         self._watchers.append(altered)
 
-    def note(self, connection: Connection | OpenedConnection, problem: PenstockError | None, user: str = "") -> None:
+    def note(
+        self, connection: ExternalConnection | OpenedConnection, problem: PenstockError | None, user: str = ""
+    ) -> None:
         """Notes how a test or, with `user`, a use of a connection went, unless its options have changed since."""
         self._note(connection.name, connection.version, user, "" if problem is None else problem_text(problem))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.sql.schema import CatalogView, ChildTable, Database, Table, UserFunction
 
@@ -32,7 +32,7 @@ class WithoutTable:
     def function(self, name: str) -> UserFunction | None:
         return self._catalog.function(name)
 
-    def outside(self, name: str) -> Connection | None:
+    def outside(self, name: str) -> ExternalConnection | None:
         return self._catalog.outside(name)
 
     def outside_table(self, connection: str, name: str) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from penstock.common.connection import Connection, OpenedConnection
+from penstock.common.connection import ExternalConnection, OpenedConnection
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.common.suggestions import did_you_mean
@@ -283,7 +283,7 @@ class Ingests:
             ingest.wanted == "paused", PauseCause(ingest.wanted_reason) if ingest.wanted_reason else None,
             self._services.config.ingest_checkpoint_interval))
 
-    def _connection_altered(self, connection: Connection) -> None:
+    def _connection_altered(self, connection: ExternalConnection) -> None:
         """Has ingests from an altered connection read by what it is now."""
         for ingest in self._services.catalog.ingests.all():
             if ingest.connection != connection.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, UnavailableError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import PauseCause, StreamRecord
@@ -126,7 +126,7 @@ class StreamControl:
                                     "computed once")
         return plan
 
-    def _use_connection(self, connection: Connection) -> None:
+    def _use_connection(self, connection: ExternalConnection) -> None:
         """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
         for stream in self._services.catalog.streams.all():
             stored = self._known.plans.get(stream.id)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from penstock.common.connection import Connection, ConnectionKind
+from penstock.common.connection import ConnectionKind, ExternalConnection
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.task_plans.stream_plan import OutsidePlan, SinkPlan, StreamPlan
 from penstock.sql.schema import Column
@@ -43,7 +43,7 @@ _KINDS: Mapping[ConnectionKind, _Kind] = {
 }
 
 
-def plan_outside(target: OutsideTarget, connection: Connection, keys: Sequence[str]) -> OutsidePlan:
+def plan_outside(target: OutsideTarget, connection: ExternalConnection, keys: Sequence[str]) -> OutsidePlan:
     """Returns where results go. `keys`: names of what the stream is partitioned by, for `${...}` in topics.
 
     Raises InvalidStreamError for what the connection's type doesn't have.

@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from penstock.common.connection import Connection
+from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query.query_runner import OpenQuery
 from penstock.planner.logical.operators import Scan
@@ -63,7 +63,7 @@ class Harness:
     def function(self, name: str) -> UserFunction | None:
         return None
 
-    def outside(self, name: str) -> Connection | None:
+    def outside(self, name: str) -> ExternalConnection | None:
         return None
 
     def outside_names(self) -> Iterable[str]:

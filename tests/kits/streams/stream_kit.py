@@ -13,7 +13,7 @@ import pyarrow as pa
 from kits.basics.faulty_fs import FaultyFs
 
 from penstock.common.clock import ManualClock
-from penstock.common.connection import Connection, OpenedConnection
+from penstock.common.connection import ExternalConnection, OpenedConnection
 from penstock.common.placement import place
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.planner.streams.stream_planner import plan_stream
@@ -70,7 +70,7 @@ class Catalog:
                  tag_values: Sequence[tuple[TagValue, ...]] | None = None, precision: Precision = "ms") -> None:
         """`tag_values`: one tuple per child table, for other `tags` than the site."""
         self.functions = functions
-        self.connections: tuple[Connection, ...] = ()
+        self.connections: tuple[ExternalConnection, ...] = ()
         options = DatabaseOptions(vgroups=vnodes, precision=precision)
         self.db = Database("p", options, tuple(range(1, vnodes + 1)), 0)
         self.meters = Table(SUPER_UID, "p", "meters", "super", tuple(columns), tuple(tags))
@@ -100,7 +100,7 @@ class Catalog:
     def function(self, name: str) -> UserFunction | None:
         return next((function for function in self.functions if function.name == name), None)
 
-    def outside(self, name: str) -> Connection | None:
+    def outside(self, name: str) -> ExternalConnection | None:
         return next((one for one in self.connections if one.name == name), None)
 
     def outside_names(self) -> Iterable[str]:
@@ -288,7 +288,7 @@ class StreamKit:
         self.catalog = self.store.catalog
         self.vnodes = self.store.vnodes
         if connection is not None:
-            self.catalog.connections = (Connection(connection.name, connection.kind, ()),)
+            self.catalog.connections = (ExternalConnection(connection.name, connection.kind, ()),)
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
         self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms))

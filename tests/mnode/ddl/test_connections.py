@@ -19,7 +19,15 @@ from kits.basics.asking import least_role
 from kits.engines.embedded import Embedded
 
 from penstock.common.clock import ManualClock
-from penstock.common.connection import KINDS, RULES, Connection, OpenedConnection, checked_kind, checked_options, opened
+from penstock.common.connection import (
+    KINDS,
+    RULES,
+    ExternalConnection,
+    OpenedConnection,
+    checked_kind,
+    checked_options,
+    opened,
+)
 from penstock.common.errors import (
     ConnectionFailedError,
     InUseError,
@@ -157,7 +165,7 @@ def test_what_is_valid_is_taken_and_read_back_as_it_was(drawn: tuple[str, dict[s
     known = checked_kind(statement.kind)
     taken = checked_options(known, statement.options)
     assert dict(taken) == options
-    connection = opened(Connection("c", known, taken), {"A_1": "one"}, lambda path: f"{path} has it\n")
+    connection = opened(ExternalConnection("c", known, taken), {"A_1": "one"}, lambda path: f"{path} has it\n")
     for name, rule in RULES[connection.kind].items():
         given_value = options.get(name, rule.default)
         secrets = {"env:A_1": "one", "file:/run/a b": "/run/a b has it"}
@@ -204,7 +212,7 @@ def test_who_must_set_a_secret_is_said_with_its_name() -> None:
         ("file:/bytes", "the file /bytes cannot be read: it is no UTF-8 text"),
         ("file:/empty", "the file /empty is empty"),
     ):
-        connection = Connection("lake", "files", (("key", reference), ("secret", "env:NEITHER"), ("url", "s3://b")))
+        connection = ExternalConnection("lake", "files", (("key", reference), ("secret", "env:NEITHER"), ("url", "s3://b")))
         with pytest.raises(SecretMissingError, match="whoever runs the engine") as caught:
             opened(connection, {}, read_text)
         assert f"key: {expected}; secret: the environment variable NEITHER is not set" in str(caught.value)
@@ -249,7 +257,7 @@ def test_a_connection_in_use_cannot_be_dropped(registry: Registry) -> None:
 
 def test_users_hear_of_changes(registry: Registry) -> None:
     """ALTER counts the version up and tells who watches, who then gets the new options and the secret as it is now."""
-    heard: list[Connection] = []
+    heard: list[ExternalConnection] = []
     registry.connections.watch(heard.append)
     registry.run(HALL)
     before = registry.connections.open("hall")
