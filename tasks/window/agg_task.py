@@ -17,7 +17,7 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.window.final_stage import FinalStage
 
 
-class Table(Protocol):
+class WindowsOfTask(Protocol):
     """The windows of an agg task, as far as all kinds of them are alike."""
 
     groups: GroupIndex
@@ -36,7 +36,7 @@ class Table(Protocol):
 class AggTask(WindowedOperator):
     """One agg task of a windowed stream."""
 
-    _table: Table
+    _table: WindowsOfTask
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         assert isinstance(self._plan.computation, WindowsPlan)
