@@ -29,7 +29,7 @@ from penstock.mnode.http.rest import Rest
 from penstock.mnode.query.activity import OnCancel, Running
 from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
 from penstock.mnode.show.overview import Overview, overview
-from penstock.mnode.statement_dispatch import Call, Dispatch
+from penstock.mnode.statement_dispatch import Dispatch, StatementCall
 from penstock.mnode.worker_side import RuntimeFactory, WorkerSide, spark_runtime
 from penstock.mnode.write.csv_rows import CsvBlock
 from penstock.planner.task_plans.plan_tree import ResultColumn
@@ -128,7 +128,7 @@ class Engine:
         self._check_open()
         self._admit(statement, state)
         with self._listed(state, without_password(statement, text), on_cancel):
-            call = Call(text, state, state.freeze(self.clock.now_ms()), self._limits(state))
+            call = StatementCall(text, state, state.freeze(self.clock.now_ms()), self._limits(state))
             return self._dispatch.execute(statement, call, self._check_open)
 
     def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:

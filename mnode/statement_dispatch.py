@@ -22,7 +22,7 @@ DryRun = Callable[[sql.DryRunStream, Session], Result]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StatementCall:
     """What a statement is executed in: its text, the session as it goes on, and as it is for this statement."""
 
     text: str
@@ -31,7 +31,7 @@ class Call:
     limits: ResultLimits
 
 
-Handler = Callable[[Any, Call], Result]
+Handler = Callable[[Any, StatementCall], Result]
 """Executes a statement of the class that it is listed for."""
 
 
@@ -47,7 +47,7 @@ class Dispatch:
         self._beside_writers = _writers(parts, dry_run)
         self._one_at_a_time = {**_definitions(parts), **_stream_changes(parts, watches=not streams_rest)}
 
-    def execute(self, statement: Statement, call: Call, check_open: Callable[[], None]) -> Result:
+    def execute(self, statement: Statement, call: StatementCall, check_open: Callable[[], None]) -> Result:
         """Executes a statement. Raises PenstockErrors; `check_open` is called again where it had to wait."""
         kind = type(statement)
         if isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options):
@@ -163,7 +163,7 @@ def _alone(execute: Callable[[S], Result], afterwards: Callable[[], None] | None
 def _in_session(execute: Callable[[S, Session], Result], afterwards: Callable[[], None] | None = None) -> Handler:
     """For statements that mean something in a session; `afterwards` is called when they are done."""
 
-    def handle(statement: S, call: Call) -> Result:
+    def handle(statement: S, call: StatementCall) -> Result:
         result = execute(statement, call.session)
         if afterwards is not None:
             afterwards()
@@ -178,7 +178,7 @@ def _of_session(execute: Callable[[S, SessionState], Result]) -> Handler:
 
 
 def _refused(why: str) -> Handler:
-    def refuse(statement: Statement, call: Call) -> Result:
+    def refuse(statement: Statement, call: StatementCall) -> Result:
         raise NotSupportedError(why)
 
     return refuse

@@ -18,7 +18,7 @@ from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecord
 from penstock.mnode.coordinator.running_stream import RunningStream
 from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
-from penstock.mnode.ddl.connections import tell_contacts
+from penstock.mnode.ddl.connections import report_health
 from penstock.mnode.write.result_store import ResultStore
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.protocol.messages import (
@@ -150,7 +150,7 @@ class LocalController:
                 progressed |= self._step(entry)
         for entry in self._entries.values():
             if entry.stream.connected and entry.running is not None:
-                tell_contacts(entry.running.statuses(), entry.contacts, entry.stream.keeper.note_contact)
+                report_health(entry.running.statuses(), entry.contacts, entry.stream.keeper.note_health)
 
     def checkpoint(self) -> None:
         """Takes a checkpoint of every stream, in the middle of its work, and commits it."""

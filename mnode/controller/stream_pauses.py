@@ -11,7 +11,7 @@ from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.controller.controller_state import ControlledStream, ControllerState
 from penstock.mnode.controller.mailbox import Mailbox
 from penstock.mnode.coordinator.stream_bounds import over_state_limit, state_bytes
-from penstock.mnode.ddl.connections import tell_contacts
+from penstock.mnode.ddl.connections import report_health
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.tasks.protocol.messages import Pause, Resume
 
@@ -69,7 +69,7 @@ class StreamPauses:
         """Looks at what the tasks of a stream have told last: it is paused if that is more than it may have."""
         stream = self._state[stream_id]
         self._keep_state_limit(stream)
-        self._watch_contact(stream)
+        self._watch_health(stream)
 
     def _pause(self, stream: ControlledStream) -> None:
         if not stream.paused:
@@ -85,14 +85,14 @@ class StreamPauses:
             if reason is not None:
                 self.pause_for(stream, PauseCause(reason))
 
-    def _watch_contact(self, stream: ControlledStream) -> None:
+    def _watch_health(self, stream: ControlledStream) -> None:
         """Says how a stream or an ingest fares outside, and pauses a stream that has tried for long enough, unless it
         has a DLQ for that."""
         running = stream.stream
         if not running.connected:
             return
         statuses = self._state.monitor.statuses_of(stream.stream_id)
-        tell_contacts(statuses, stream.contacts, running.keeper.note_contact)
+        report_health(statuses, stream.contacts, running.keeper.note_health)
         outside = None if isinstance(running.plan, IngestPlan) else running.plan.sink.outside
         away = next((status for status in statuses if status.outage_since_ms is not None), None)
         if outside is None or away is None or away.outage_since_ms is None:

@@ -47,7 +47,7 @@ class StreamKeeper(Protocol):
         """Returns the ids of the checkpoints that are kept, whatever their age."""
         return frozenset()
 
-    def note_contact(self, contact: ConnectionHealth) -> None:
+    def note_health(self, contact: ConnectionHealth) -> None:
         """Hears how tasks fare with a connection, each time that this has changed."""
         return
 

@@ -162,7 +162,7 @@ class Connections:
         """Notes how a test or, with `user`, a use of a connection went, unless its options have changed since."""
         self._note(connection.name, connection.version, user, "" if problem is None else problem_text(problem))
 
-    def note_contact(self, user: str, contact: ConnectionHealth) -> None:
+    def note_health(self, user: str, contact: ConnectionHealth) -> None:
         """Notes how the tasks of a stream or an ingest fare, unless the connection's options have changed since."""
         self._note(contact.connection, contact.version, user, contact.problem)
 
@@ -227,7 +227,7 @@ def _worst(fares: Sequence[Health]) -> Health:
                default=Health())
 
 
-def tell_contacts(
+def report_health(
     statuses: Iterable[TaskStatus], told: dict[str, ConnectionHealth], tell: Callable[[ConnectionHealth], None]
 ) -> None:
     """Tells how a stream or an ingest fares with each of its connections, where that isn't what was `told` last.

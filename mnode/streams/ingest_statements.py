@@ -56,8 +56,8 @@ class IngestKeeper(StreamKeeper):
     def connection(self) -> OpenedConnection:
         return self._services.connections.open_for(self._user, self._ingest.connection)
 
-    def note_contact(self, contact: ConnectionHealth) -> None:
-        self._services.connections.note_contact(self._user, contact)
+    def note_health(self, contact: ConnectionHealth) -> None:
+        self._services.connections.note_health(self._user, contact)
 
 
 @dataclass(frozen=True, slots=True)

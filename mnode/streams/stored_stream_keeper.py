@@ -58,8 +58,8 @@ class StoredStreamKeeper(StreamKeeper):
             return frozenset()
         return self._services.stores.backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
 
-    def note_contact(self, contact: ConnectionHealth) -> None:
-        self._services.connections.note_contact(self._user, contact)
+    def note_health(self, contact: ConnectionHealth) -> None:
+        self._services.connections.note_health(self._user, contact)
 
 
 def children_of(

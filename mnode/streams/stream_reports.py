@@ -16,7 +16,7 @@ from penstock.mnode.streams.explain_analyze import analysis
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_settings import state_limit
-from penstock.mnode.streams.stream_verdict import TaskNames, judged
+from penstock.mnode.streams.stream_verdict import TaskNames, with_verdict
 from penstock.sql.tree.statements import AnalyzeStream
 from penstock.tasks.protocol.messages import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
@@ -37,7 +37,7 @@ class StreamReports:
         if controller is None:
             streams = self._services.catalog.streams.all()
             return StreamsSnapshot(
-                {stream.id: self._judged(stream, self._idle_info(stream)) for stream in streams},
+                {stream.id: self._with_verdict(stream, self._idle_info(stream)) for stream in streams},
                 checkpoints={stream.id: checkpoint_infos(records.all(stream.id), None, None)
                              for stream in streams})
         states = controller.stream_states()
@@ -49,13 +49,13 @@ class StreamReports:
         for stream in self._services.catalog.streams.all():
             status = states.get(stream.id)
             if status is None:
-                infos[stream.id] = self._judged(stream, self._idle_info(stream))
+                infos[stream.id] = self._with_verdict(stream, self._idle_info(stream))
                 checkpoints[stream.id] = checkpoint_infos(records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), status=status)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
-            infos[stream.id] = self._judged(stream, info, tasks[stream.id])
+            infos[stream.id] = self._with_verdict(stream, info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(records.all(stream.id), status, _rows_total(known))
         events = sorted([*controller.events(), *self._known.events()], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, controller.workers(), controller.memory())
@@ -72,8 +72,8 @@ class StreamReports:
         return analysis(stored.plan, stored.graph, self._names(stream), before.tasks.get(stream.id, ()),
                         after.tasks.get(stream.id, ()), after.infos.get(stream.id, info))
 
-    def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
-        return judged(info, reports, self._names(stream))
+    def _with_verdict(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
+        return with_verdict(info, reports, self._names(stream))
 
     def _names(self, stream: StreamRecord) -> TaskNames:
         stored = self._known.plans.get(stream.id)

@@ -65,7 +65,7 @@ class TaskNames:
         return name if worker == task.index or task.operator == "source" else f"{name} on {self.nodes.node_of(worker)}"
 
 
-def judged(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> StreamInfo:
+def with_verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> StreamInfo:
     """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED."""
     found = verdict(info, reports, names)
     if found.kind == "stalled":

@@ -17,7 +17,7 @@ from penstock.planner.functions import string
 from penstock.planner.functions.spec import FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
 from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer, to_text
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
@@ -441,12 +441,12 @@ class _Compiler:
         call = self._call(spec, arguments)
         return self._folded(spec.compile(call), call.arguments)
 
-    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> Call:
+    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> ScalarCall:
         typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
                  for index, argument in enumerate(arguments)]
         result = check_call(spec, [argument.type for argument in typed],
                             [argument.constant for argument in typed], precision=self._precision)
-        return Call(spec.name, tuple(typed), result, self._precision, self._session)
+        return ScalarCall(spec.name, tuple(typed), result, self._precision, self._session)
 
 
 def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:

@@ -11,13 +11,13 @@ from penstock.planner.bind.join_reading import JoinReading, read_join
 from penstock.planner.bind.scopes import condition_of
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.expr import Column
+from penstock.planner.logical.expr import ColumnExpr
 from penstock.planner.logical.operators import (
     Join,
     JoinColumn,
+    JoinedRows,
     JoinKey,
     JoinRange,
-    JoinSide,
     JoinTime,
     Operator,
 )
@@ -60,15 +60,15 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     return _joined(join, plan)
 
 
-def _side(relation: Relation, order: tuple[str, ...]) -> JoinSide:
+def _side(relation: Relation, order: tuple[str, ...]) -> JoinedRows:
     one = relation.table is not None and relation.table.kind != "super" and relation.table.key_column is None
-    return JoinSide(relation.plan(), order, one, relation.qualifiers)
+    return JoinedRows(relation.plan(), order, one, relation.qualifiers)
 
 
 def _columns(join: JoinReading) -> tuple[JoinColumn, ...]:
     """The columns of the result that are used."""
     sides = join.sides
-    return tuple(JoinColumn(outside.column, sides.of(inside), Column(inside.column, inside.type))
+    return tuple(JoinColumn(outside.column, sides.of(inside), ColumnExpr(inside.column, inside.type))
                  for inside, outside in zip(sides.inside.columns, sides.outside, strict=True) if outside.used)
 
 

@@ -12,7 +12,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import (
     Distinct,
-    Limit,
+    LimitRows,
     Operator,
     PartitionLimit,
     Project,
@@ -89,7 +89,7 @@ class Ending:
         if self.slimit is not None:
             plan = PartitionLimit(plan, _names(partition), self.slimit.count, self.slimit.offset)
         if rows_limit and self.limit is not None:
-            plan = Limit(plan, self.limit.count, self.limit.offset, _names(partition), _names(default))
+            plan = LimitRows(plan, self.limit.count, self.limit.offset, _names(partition), _names(default))
         plan = self._sorted(plan, order or [SortKey(each.name) for each in default])
         if not rows_limit:
             plan = self._cut(plan)
@@ -99,7 +99,7 @@ class Ending:
         return plan
 
     def _cut(self, plan: Operator) -> Operator:
-        return plan if self.limit is None else Limit(plan, self.limit.count, self.limit.offset)
+        return plan if self.limit is None else LimitRows(plan, self.limit.count, self.limit.offset)
 
     @staticmethod
     def _sorted(plan: Operator, keys: Sequence[SortKey]) -> Operator:

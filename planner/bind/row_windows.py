@@ -5,12 +5,12 @@ from __future__ import annotations
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.scopes import RowScope, condition_of, unwrapped
-from penstock.planner.logical.window_kinds import Count, Event, Session, State
+from penstock.planner.logical.window_kinds import ByCount, ByEvent, BySession, ByState
 from penstock.sql.tree.statements import CountWindow, EventWindow, SessionWindow, StateWindow
 from penstock.sql.types import INTEGERS, STRINGS, Kind, Precision
 
 AnyRowWindow = SessionWindow | StateWindow | EventWindow | CountWindow
-RowShape = Session | State | Event | Count
+RowShape = BySession | ByState | ByEvent | ByCount
 
 STATE_TYPE = 0x2628
 STATE_TAG = 0x2629
@@ -27,21 +27,21 @@ def bind_row_window(window: AnyRowWindow, scope: RowScope) -> RowShape:
             return _state(window, scope.within("STATE_WINDOW"))
         case EventWindow():
             within = scope.within("EVENT_WINDOW")
-            return Event(condition_of(window.start, within), condition_of(window.end, within))
+            return ByEvent(condition_of(window.start, within), condition_of(window.end, within))
         case CountWindow():
             return _count(window, scope.within("COUNT_WINDOW"))
 
 
-def _session(window: SessionWindow, scope: RowScope) -> Session:
+def _session(window: SessionWindow, scope: RowScope) -> BySession:
     relation = scope.relation
     if relation is None or scope.find(unwrapped(window.column)) is not relation.time:
         raise scope.builder.error("SESSION needs the primary timestamp", window.column, code=SESSION_COLUMN)
     if window.gap.is_calendar or window.gap.in_units(scope.precision) <= 0:
         raise InvalidStatementError(f"the gap {window.gap} of SESSION is not a positive fixed time", code=SESSION_GAP)
-    return Session(window.gap.in_units(scope.precision))
+    return BySession(window.gap.in_units(scope.precision))
 
 
-def _state(window: StateWindow, scope: RowScope) -> State:
+def _state(window: StateWindow, scope: RowScope) -> ByState:
     node = window.expression
     found = scope.find(unwrapped(node))
     if found is not None and found.role != "column":
@@ -51,16 +51,16 @@ def _state(window: StateWindow, scope: RowScope) -> State:
     if value.type.kind not in (*INTEGERS, Kind.BOOL, *STRINGS):
         raise scope.builder.error(f"STATE_WINDOW cannot be over {value.type.sql()}", node, code=STATE_TYPE,
                                   hint="use an integer, a boolean or a string")
-    return State(value)
+    return ByState(value)
 
 
-def _count(window: CountWindow, scope: RowScope) -> Count:
+def _count(window: CountWindow, scope: RowScope) -> ByCount:
     sliding = window.count if window.sliding is None else window.sliding
     if window.count < 2 or not 1 <= sliding <= window.count:
         raise InvalidStatementError(
             f"COUNT_WINDOW({window.count}{'' if window.sliding is None else f', {sliding}'}) is not possible",
             hint="the count must be at least 2, the slide from 1 to the count")
-    return Count(window.count, sliding, tuple(compile_expression(node, scope) for node in window.columns))
+    return ByCount(window.count, sliding, tuple(compile_expression(node, scope) for node in window.columns))
 
 
 def least_length(window: object, precision: Precision) -> int | None:

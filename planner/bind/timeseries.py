@@ -21,7 +21,7 @@ from penstock.sql.types import DataType, Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SeriesCall:
     """A checked call: compiled arguments (None for durations), constants by position, result type."""
 
     spec: FunctionSpec
@@ -45,7 +45,7 @@ class Call:
         return value
 
 
-def checked_call(node: exp.Anonymous, scope: RowScope) -> Call:
+def checked_call(node: exp.Anonymous, scope: RowScope) -> SeriesCall:
     """Compiles and checks the arguments of a call over rows. Raises InvalidStatementError."""
     spec = require(str(node.this), scope.builder.position(node))
     arguments: list[SqlExpr] = []
@@ -63,7 +63,7 @@ def checked_call(node: exp.Anonymous, scope: RowScope) -> Call:
             constants.append(compiled.constant)
     result = check_call(spec, [argument.type for argument in arguments], constants,
                         precision=scope.precision, position=scope.builder.position(node))
-    return Call(spec, tuple(arguments), tuple(constants), result, node)
+    return SeriesCall(spec, tuple(arguments), tuple(constants), result, node)
 
 
 def _duration(node: exp.Expression) -> Duration | None:
@@ -85,7 +85,7 @@ def unit_of(duration: object, scope: RowScope, node: exp.Expression, least: int 
 
 
 def time_series(
-    calls: Sequence[Call], relation: Relation, keys: Sequence[str], builder: Builder, scope: RowScope
+    calls: Sequence[SeriesCall], relation: Relation, keys: Sequence[str], builder: Builder, scope: RowScope
 ) -> tuple[tuple[RowCall, ...], Line]:
     """Returns the calls as they run along rows, and the lines they run along. Raises if they leave different rows."""
     rules = {call.spec.along.rule for call in calls if call.spec.along is not None}
@@ -101,13 +101,13 @@ def time_series(
     return bound, Line(tuple(keys), relation.order)
 
 
-def _unit(call: Call, scope: RowScope) -> int:
+def _unit(call: SeriesCall, scope: RowScope) -> int:
     """The length of the unit argument of a call, if it has one."""
     place = call.spec.unit_argument
     return 1 if place is None else unit_of(call.constant(place), scope, call.node)
 
 
-def picking(call: Call, relation: Relation, keys: Sequence[str], builder: Builder) -> tuple[RowCall, Line]:
+def picking(call: SeriesCall, relation: Relation, keys: Sequence[str], builder: Builder) -> tuple[RowCall, Line]:
     """Returns how TOP, BOTTOM, SAMPLE, TAIL or UNIQUE picks rows in each group, which `keys` tell apart."""
     order = relation.order
     if call.spec.needs_time and not order:

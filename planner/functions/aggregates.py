@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, cast, column, fragment, let, made, text
 from penstock.planner.functions.grouped_call import GroupedCall, in_order
-from penstock.planner.functions.partials import Names, Part, Partial, field_column, present_only, single
+from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column, present_only, single
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
@@ -79,8 +79,8 @@ def _of_doubles(function: str) -> Callable[[GroupedCall], Tree]:
 def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
     total, count = Field(fresh(), DOUBLE), Field(fresh(), BIGINT)
     return Partial(
-        (Part(Accumulator("add", (total,)), (call("sum", given.double),)),
-         Part(Accumulator("add", (count,)), (call("count", given.value),))),
+        (PartialColumn(Accumulator("add", (total,)), (call("sum", given.double),)),
+         PartialColumn(Accumulator("add", (count,)), (call("count", given.value),))),
         fragment("CASE WHEN :count > 0 THEN :total / :count END", total=field_column(total.name),
                  count=field_column(count.name)))
 
@@ -90,7 +90,7 @@ def _split_moments(final: str) -> Callable[[GroupedCall, Names], Partial]:
         fields = count, _, squares = Field(fresh(), BIGINT), Field(fresh(), DOUBLE), Field(fresh(), DOUBLE)
         columns = (call("count", given.value), call("avg", given.double),
                    fragment("var_pop(:double) * count(:value)", double=given.double, value=given.value))
-        return Partial((Part(Accumulator("moments", fields), columns),), fragment(
+        return Partial((PartialColumn(Accumulator("moments", fields), columns),), fragment(
             f"CASE WHEN :count > 0 THEN {final} END", count=field_column(count.name),
             squares=field_column(squares.name)))
 
@@ -110,8 +110,8 @@ def _spread(given: GroupedCall) -> Tree:
 def _split_spread(given: GroupedCall, fresh: Names) -> Partial:
     low, high = (Field(fresh(), given.arguments[0].type) for _ in range(2))
     return Partial(
-        (Part(Accumulator("pick", (low,), ((0, True),)), (call("min", given.value),)),
-         Part(Accumulator("pick", (high,), ((0, False),)), (call("max", given.value),))),
+        (PartialColumn(Accumulator("pick", (low,), ((0, True),)), (call("min", given.value),)),
+         PartialColumn(Accumulator("pick", (high,), ((0, False),)), (call("max", given.value),))),
         fragment("(:high::DOUBLE - :low::DOUBLE)", high=field_column(high.name), low=field_column(low.name)))
 
 
@@ -125,7 +125,7 @@ def _quantile(given: GroupedCall, index: int) -> Tree:
 def _split_quantile(given: GroupedCall, fresh: Names) -> Partial:
     values = Field(fresh(), DOUBLE, many=True)
     return Partial(
-        (Part(Accumulator("values", (values,)), (present_only(call("list", given.double), given.value),)),),
+        (PartialColumn(Accumulator("values", (values,)), (present_only(call("list", given.double), given.value),)),),
         call("list_aggregate", field_column(values.name), text("quantile_cont"), real(given.number(1) / 100)))
 
 
@@ -145,7 +145,7 @@ def _hyperloglog(given: GroupedCall) -> Tree:
 def _split_hyperloglog(given: GroupedCall, fresh: Names) -> Partial:
     values = Field(fresh(), given.arguments[0].type, many=True)
     different = present_only(fragment("list(DISTINCT :value)", value=given.value), given.value)
-    return Partial((Part(Accumulator("distinct", (values,)), (different,)),), fragment(
+    return Partial((PartialColumn(Accumulator("distinct", (values,)), (different,)),), fragment(
         "coalesce(list_unique(:seen), 0)::BIGINT", seen=field_column(values.name)))
 
 

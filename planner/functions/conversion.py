@@ -20,14 +20,14 @@ from penstock.planner.functions.spec import (
     always,
 )
 from penstock.planner.functions.time import or_null
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.sql.types import BIGINT, UNITS_PER_SECOND, DataType, Kind, timestamp
 
 _OFFSET = re.compile(r"[zZ]|([+-])(\d{2}):?(\d{2})?")
 _FORMAT = Argument("format", TEXTS, literal=True)
 
 
-def _offset_seconds(given: Call, offset: str) -> int:
+def _offset_seconds(given: ScalarCall, offset: str) -> int:
     match = _OFFSET.fullmatch(offset)
     if match is not None:
         hours, minutes = int(match.group(2) or 0), int(match.group(3) or 0)
@@ -37,7 +37,7 @@ def _offset_seconds(given: Call, offset: str) -> int:
     raise given.refuse(f"{offset!r} is not an offset", WRONG_ARGUMENT_VALUE, "write Z, +hh, +hhmm or +hh:mm")
 
 
-def _to_iso8601(given: Call) -> Tree:
+def _to_iso8601(given: ScalarCall) -> Tree:
     offset = given.constant(1)
     zone = given.session.time_zone
     shift, suffix = 0, ""
@@ -65,23 +65,23 @@ def _to_iso8601(given: Call) -> Tree:
     return let(given.time(0).node, whole)
 
 
-def _to_unixtimestamp(given: Call) -> SqlExpr:
+def _to_unixtimestamp(given: ScalarCall) -> SqlExpr:
     result = DataType(Kind.TIMESTAMP, precision=given.precision) if given.constant(1) == 1 else given.result
     value = given.time(0)
     return SqlExpr(value.node, result, value.constant)
 
 
-def _format_of(given: Call) -> str:
+def _format_of(given: ScalarCall) -> str:
     template = given.constant(1)
     assert isinstance(template, str)
     return template
 
 
-def _to_char(given: Call) -> Tree:
+def _to_char(given: ScalarCall) -> Tree:
     return time_format.to_char(given.time(0).node, _format_of(given), given.precision, given.session.time_zone)
 
 
-def _to_timestamp(given: Call) -> Tree:
+def _to_timestamp(given: ScalarCall) -> Tree:
     template, whole = _format_of(given), given.constant(0)
     read = time_format.to_timestamp(given.text(0), template, given.precision, given.session.time_zone)
     if isinstance(whole, str) and evaluate(read) is None:

@@ -14,7 +14,7 @@ from penstock.planner.functions.spec import (
     same_as_first,
 )
 from penstock.planner.scalar.arithmetic import finite, remainder
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import to_double, to_integer, wrap_integer
 from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, SIGNED, Kind
 
@@ -33,7 +33,7 @@ def _keeps_type(name: str, example: str, summary: str, scalar: ScalarBuilder, *m
     return FunctionSpec(name, "scalar", (_NUMBER, *more), same_as_first, summary, example=example, scalar=scalar)
 
 
-def _abs(given: Call) -> Tree:
+def _abs(given: ScalarCall) -> Tree:
     kind, value = given.result.kind, given.arguments[0].node
     if kind not in SIGNED:
         return call("abs", value) if kind not in INTEGERS else value
@@ -44,14 +44,14 @@ def _abs(given: Call) -> Tree:
 
 
 def _whole(duckdb_name: str) -> ScalarBuilder:
-    def build(given: Call) -> Tree:
+    def build(given: ScalarCall) -> Tree:
         value = given.arguments[0].node
         return value if given.result.kind in INTEGERS else cast(call(duckdb_name, value), given.result.duckdb())
     return build
 
 
 def _to_digits(duckdb_name: str) -> ScalarBuilder:
-    def build(given: Call) -> Tree:
+    def build(given: ScalarCall) -> Tree:
         value, kind = given.arguments[0].node, given.result.kind
         digits = given.constant(1)
         if kind in INTEGERS and (len(given) == 1 or (isinstance(digits, int) and digits >= 0)):
@@ -66,11 +66,11 @@ def _to_digits(duckdb_name: str) -> ScalarBuilder:
     return build
 
 
-def _sign(given: Call) -> Tree:
+def _sign(given: ScalarCall) -> Tree:
     return cast(call("sign", given.arguments[0].node), given.result.duckdb())
 
 
-def _log(given: Call) -> Tree:
+def _log(given: ScalarCall) -> Tree:
     if len(given) == 1:
         return finite(call("ln", given.double(0)))
     base = given.constant(1)
@@ -79,7 +79,7 @@ def _log(given: Call) -> Tree:
     return finite(fragment("ln(:number) / NULLIF(ln(:base), 0)", number=given.double(0), base=given.double(1)))
 
 
-def _rand(given: Call) -> Tree:
+def _rand(given: ScalarCall) -> Tree:
     if len(given) == 0 or given.arguments[0].type.kind is Kind.NULL:
         return call("random")
     return fragment("CAST(hash(:seed) AS DOUBLE) / 18446744073709551616e0", seed=given.integer(0))

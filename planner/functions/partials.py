@@ -32,7 +32,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialColumn:
     """One accumulator of a partial: `columns` has an expression for each of its fields.
 
     They are aggregates over grouped rows, or with a `choice` values of the one row that it takes.
@@ -69,7 +69,7 @@ class Part:
 class Partial:
     """One aggregate of a stream, split: `final` is its value over columns named as the fields of the accumulators."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PartialColumn, ...]
     final: Tree
 
     @property
@@ -95,7 +95,7 @@ class Partial:
 
 def single(accumulator: Accumulator, column: Tree) -> Partial:
     """Returns a partial whose one field is the value."""
-    return Partial((Part(accumulator, (column,)),), field_column(accumulator.fields[0].name))
+    return Partial((PartialColumn(accumulator, (column,)),), field_column(accumulator.fields[0].name))
 
 
 def picked(
@@ -127,7 +127,7 @@ def picked(
         order = (*order[:at], (len(fields), ascending), *order[at:])
         fields, columns = (*fields, Field(fresh(), key.type)), (*columns, key.node)
     choice = Choice(value.node if selection.present else None)
-    return Partial((Part(Accumulator("pick", fields, order), columns, choice),), field_column(own.name))
+    return Partial((PartialColumn(Accumulator("pick", fields, order), columns, choice),), field_column(own.name))
 
 
 def present_only(aggregate: Tree, value: Tree) -> exp.Filter:

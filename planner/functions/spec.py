@@ -13,7 +13,7 @@ from penstock.planner.functions.grouped_call import GroupedCall, Selection
 from penstock.planner.functions.line_call import AlongRows, PicksRows
 from penstock.planner.functions.partials import Names, Partial
 from penstock.planner.logical.group_values import Covered
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.sql.tree.statements import Duration
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, DataType, Kind, Precision
 
@@ -22,7 +22,7 @@ ResultRule = Callable[[Sequence[DataType]], DataType]
 AggregateBuilder = Callable[[GroupedCall], Tree]
 Splitter = Callable[[GroupedCall, Names], Partial]
 StretchesBuilder = Callable[[Covered], Tree]
-ScalarBuilder = Callable[[Call], Tree | SqlExpr]
+ScalarBuilder = Callable[[ScalarCall], Tree | SqlExpr]
 
 WRONG_ARGUMENT_COUNT = 0x2801
 WRONG_ARGUMENT_TYPE = 0x2802
@@ -177,7 +177,7 @@ class FunctionSpec:
             text += f"[{item}]" if argument.optional else item
         return self.name if self.category == "pseudo" else f"{self.name}({text})"
 
-    def compile(self, call: Call) -> SqlExpr:
+    def compile(self, call: ScalarCall) -> SqlExpr:
         """Returns what DuckDB computes for a call of a scalar function, whose arguments were checked. May raise."""
         assert self.scalar is not None
         if isinstance(self.scalar, str):

@@ -20,7 +20,7 @@ from penstock.planner.functions.spec import (
     same_as_first,
     text_of_first,
 )
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import text_to_double
 from penstock.sql.types import BIGINT, STRINGS, VARCHAR, Kind
 
@@ -45,18 +45,18 @@ def _within(value: Tree, low: int, high: int) -> Tree:
                                          n=n, low=low, high=high))
 
 
-def _length(given: Call) -> Tree:
+def _length(given: ScalarCall) -> Tree:
     kind = given.arguments[0].type.kind
     if kind is Kind.VARBINARY:
         return call("octet_length", given.arguments[0].node)
     return fragment("length(:text) * 4" if kind is Kind.NCHAR else "strlen(:text)", text=given.text(0))
 
 
-def _too_long(given: Call) -> Tree:
+def _too_long(given: ScalarCall) -> Tree:
     return call("error", text(f"{given.name}(): the text would be longer than {_LONGEST} bytes"))
 
 
-def _joined(given: Call, places: list[int]) -> Tree:
+def _joined(given: ScalarCall, places: list[int]) -> Tree:
     """Arguments joined in this order; one may come several times."""
     length = given.result.length
     if length is not None and length * (4 if given.result.kind is Kind.NCHAR else 1) <= _LONGEST:
@@ -71,15 +71,15 @@ def _joined(given: Call, places: list[int]) -> Tree:
     return let_all([given.text(index) for index in range(len(given))], body)
 
 
-def _concat(given: Call) -> Tree:
+def _concat(given: ScalarCall) -> Tree:
     return _joined(given, list(range(len(given))))
 
 
-def _concat_ws(given: Call) -> Tree:
+def _concat_ws(given: ScalarCall) -> Tree:
     return _joined(given, [1, *(place for index in range(2, len(given)) for place in (0, index))])
 
 
-def _replace(given: Call) -> Tree:
+def _replace(given: ScalarCall) -> Tree:
     def body(whole: Tree, search: Tree, replacement: Tree) -> Tree:
         # What is short in any case needs no counting.
         return fragment(
@@ -93,7 +93,7 @@ def _replace(given: Call) -> Tree:
     return let_all((given.text(0), given.text(1), given.text(2)), body)
 
 
-def _substr(given: Call) -> Tree:
+def _substr(given: ScalarCall) -> Tree:
     start, count = given.constant(1), given.constant(2)
     length: tuple[Tree, ...] = ()
     if len(given) > 2:
@@ -115,12 +115,12 @@ def _substr(given: Call) -> Tree:
         x=x, p=p, from_start=call("substring", x, p, *length), from_end=from_end(x, p)))
 
 
-def _repeat(given: Call) -> Tree:
+def _repeat(given: ScalarCall) -> Tree:
     return let_all((given.text(0), given.integer(1)), lambda x, n: fragment(
         "CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN repeat(:x, :n) END", x=x, n=n, longest=_LONGEST))
 
 
-def _substring_index(given: Call) -> Tree:
+def _substring_index(given: ScalarCall) -> Tree:
     def head(whole: Tree, delimiter: Tree, count: Tree) -> Tree:
         return fragment(
             "left(:whole, CAST(list_sum(list_transform((string_split(:whole, :delimiter))[1:(:count)], "
@@ -140,7 +140,7 @@ def _substring_index(given: Call) -> Tree:
     return let_all((given.text(0), given.text(1), _within(given.integer(2), -_FAR, _FAR)), body)
 
 
-def trim(given: Call, mode: str = "both") -> Tree:
+def trim(given: ScalarCall, mode: str = "both") -> Tree:
     """Returns TRIM: with one argument spaces go, else whole repetitions of the second; `mode` as in `Trim`."""
     whole = given.text(0)
     if len(given) == 1:
@@ -161,14 +161,14 @@ def trim(given: Call, mode: str = "both") -> Tree:
     return whole
 
 
-def _ascii(given: Call) -> Tree:
+def _ascii(given: ScalarCall) -> Tree:
     # DuckDB's ascii() gives the code point; TDengine the first byte of the character's UTF-8.
     return let(fragment("CAST(ascii(:text) AS BIGINT)", text=given.text(0)), lambda c: fragment(
         "CASE WHEN :c < 128 THEN :c WHEN :c < 2048 THEN 192 + :c // 64 "
         "WHEN :c < 65536 THEN 224 + :c // 4096 ELSE 240 + :c // 262144 END", c=c))
 
 
-def _char(given: Call) -> Tree:
+def _char(given: ScalarCall) -> Tree:
     def one(index: int) -> Tree:
         argument = given.arguments[index]
         if argument.type.kind is Kind.NULL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock import __version__
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, null, text
 from penstock.planner.functions.spec import FunctionSpec, ScalarBuilder, always
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.sql.types import INT, DataType, Kind
 
 
@@ -14,15 +14,15 @@ def _text(name: str, length: int, scalar: ScalarBuilder, example: str, summary: 
                         scalar=scalar)
 
 
-def _database(given: Call) -> Tree:
+def _database(given: ScalarCall) -> Tree:
     return text(given.session.database) if given.session.database else null("VARCHAR")
 
 
-def _user(given: Call) -> Tree:
+def _user(given: ScalarCall) -> Tree:
     return text(given.session.user)
 
 
-def _version(_given: Call) -> Tree:
+def _version(_given: ScalarCall) -> Tree:
     return text(__version__)
 
 

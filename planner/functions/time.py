@@ -21,7 +21,7 @@ from penstock.planner.functions.spec import (
     ScalarBuilder,
     always,
 )
-from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import timestamp_constant
 from penstock.sql.dialect.literals import start_of_day
 from penstock.sql.types import BIGINT, INTEGERS, UNITS_PER_SECOND, DataType, Kind, timestamp
@@ -34,26 +34,26 @@ _TIME = Argument("time", TIMES)
 
 def or_null(build: ScalarBuilder) -> ScalarBuilder:
     """Returns a builder whose tree is NULL for times that are too far away to compute with."""
-    def guarded(given: Call) -> Tree | SqlExpr:
+    def guarded(given: ScalarCall) -> Tree | SqlExpr:
         built = build(given)
         return call("TRY", built) if not isinstance(built, SqlExpr) else built
     return guarded
 
 
-def _now(given: Call) -> SqlExpr:
+def _now(given: ScalarCall) -> SqlExpr:
     return timestamp_constant(milliseconds_to_units(given.session.now_ms, given.precision), given.precision)
 
 
-def _today(given: Call) -> SqlExpr:
+def _today(given: ScalarCall) -> SqlExpr:
     midnight = start_of_day(given.session.now_ms, given.session.time_zone)
     return timestamp_constant(milliseconds_to_units(midnight, given.precision), given.precision)
 
 
-def _timezone(given: Call) -> Tree:
+def _timezone(given: ScalarCall) -> Tree:
     return text(describe_zone(given.session.now_ms, given.session.time_zone))
 
 
-def _unit_length(given: Call, index: int) -> int:
+def _unit_length(given: ScalarCall, index: int) -> int:
     """The length of a unit argument such as `1s` in units of the database's precision."""
     duration = given.duration(index)
     assert duration is not None
@@ -67,7 +67,7 @@ def _unit_length(given: Call, index: int) -> int:
     return length
 
 
-def _instant(given: Call, index: int) -> Tree:
+def _instant(given: ScalarCall, index: int) -> Tree:
     """An argument of TIMEDIFF. Bare integers are seconds, milliseconds, ... by their number of digits."""
     if given.arguments[index].type.kind not in INTEGERS:
         return given.time(index).node
@@ -83,7 +83,7 @@ def _instant(given: Call, index: int) -> Tree:
         x=x, s=scaled(x, 1), ms=scaled(x, 1_000), us=scaled(x, 1_000_000), ns=scaled(x, 1_000_000_000)))
 
 
-def _timediff(given: Call) -> Tree:
+def _timediff(given: ScalarCall) -> Tree:
     difference = fragment(":a - :b", a=_instant(given, 0), b=_instant(given, 1))
     if len(given) < 3 or given.duration(2) is None:
         return difference
@@ -91,7 +91,7 @@ def _timediff(given: Call) -> Tree:
     return difference if length == 1 else fragment(":difference // :length", difference=difference, length=length)
 
 
-def _timetruncate(given: Call) -> Tree:
+def _timetruncate(given: ScalarCall) -> Tree:
     length = _unit_length(given, 1)
     ts = given.time(0).node
     days = {"d": 1, "w": 7}.get(given.duration(1).unit)  # type: ignore[union-attr]
@@ -105,7 +105,7 @@ def _timetruncate(given: Call) -> Tree:
     return from_local_timestamp(start, given.precision, zone)
 
 
-def _local(given: Call) -> Tree:
+def _local(given: ScalarCall) -> Tree:
     return local_timestamp(given.time(0).node, given.precision, given.session.time_zone)
 
 
@@ -129,7 +129,7 @@ def _week_number(local: Tree, mode: int) -> Tree:
     return fragment("CAST(:week AS BIGINT)", week=let(fragment("CAST(:local AS DATE)", local=local), whole))
 
 
-def _week(given: Call) -> Tree:
+def _week(given: ScalarCall) -> Tree:
     mode = given.constant(1)
     return _week_number(_local(given), mode if isinstance(mode, int) else 0)
 

@@ -9,12 +9,11 @@ from penstock.planner.logical.operators import (
     Aggregate,
     Children,
     Distinct,
-    Fill,
+    FillGaps,
     Filter,
-    Grid,
     Interpolate,
     Join,
-    Limit,
+    LimitRows,
     Lookup,
     OneRow,
     Operator,
@@ -23,10 +22,11 @@ from penstock.planner.logical.operators import (
     Pick,
     Project,
     Scan,
-    Series,
+    SeriesValues,
     Sort,
     Union,
     Window,
+    WindowGrid,
     inputs_of,
 )
 from penstock.planner.logical.stream import LogicalStream
@@ -83,9 +83,9 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             window = [("window", window_text(operator.window))] if operator.window is not None else []
             functions = " ".join(map(text_of, operator.functions)) or "none"
             return "Aggregate", [*window, *_by(operator.by), ("functions", functions)]
-        case Fill(mode=mode):
+        case FillGaps(mode=mode):
             return "Fill", [("mode", mode)]
-        case Series(calls=calls):
+        case SeriesValues(calls=calls):
             return "Series", [("functions", " ".join(call.function for call in calls)), *_by(operator.by)]
         case Pick(call=call):
             window_by = () if operator.window is None else (window_text(operator.window),)
@@ -97,7 +97,7 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
     return _of_result(operator)
 
 
-def _of_result(operator: Distinct | Sort | Limit | PartitionLimit) -> tuple[str, Properties] | None:
+def _of_result(operator: Distinct | Sort | LimitRows | PartitionLimit) -> tuple[str, Properties] | None:
     match operator:
         case Distinct():
             return "Distinct", []
@@ -105,8 +105,9 @@ def _of_result(operator: Distinct | Sort | Limit | PartitionLimit) -> tuple[str,
             written = [f"{text_of(key.written)}{' desc' if key.descending else ''}" for key in keys
                        if key.written is not None]
             return ("Sort", [("by", " ".join(written))]) if written else None
-        case Limit() | PartitionLimit():
-            return type(operator).__name__, [("count", str(operator.count)), ("offset", str(operator.offset))]
+        case LimitRows() | PartitionLimit():
+            kind = "Limit" if isinstance(operator, LimitRows) else "PartitionLimit"
+            return kind, [("count", str(operator.count)), ("offset", str(operator.offset))]
 
 
 def _by(labels: tuple[str, ...]) -> Properties:
@@ -125,7 +126,7 @@ def _scan(scan: Scan) -> Properties:
     return properties
 
 
-def _grid(grid: Grid) -> str:
+def _grid(grid: WindowGrid) -> str:
     first, last = (f":{end.name}" if isinstance(end, Parameter) else end for end in (grid.first, grid.last))
     return f"{first}..{last}/{grid.step}"
 

@@ -18,7 +18,7 @@ Written: TypeAlias = exp.Expression
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnExpr:
     """A column of an operator's rows. No two of one operator have the same name."""
 
     name: str
@@ -34,8 +34,8 @@ class Computed:
     label: str | None = None
 
     @property
-    def column(self) -> Column:
-        return Column(self.name, self.value.type)
+    def column(self) -> ColumnExpr:
+        return ColumnExpr(self.name, self.value.type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.planner.logical.expr import Column, Computed, Expr, Line, Written
+from penstock.planner.logical.expr import ColumnExpr, Computed, Expr, Line, Written
 from penstock.planner.logical.group_values import GroupValue
-from penstock.planner.logical.window_kinds import END, NUMBER, START, STATE, Clock, Interval, Shape, State
+from penstock.planner.logical.window_kinds import END, NUMBER, START, STATE, ByClock, ByInterval, ByState, Shape
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table
 from penstock.sql.tree import statements
@@ -60,8 +60,8 @@ class Scan:
     precision: Precision = "ms"
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        uid = () if self.table.kind in ("system", "tags", "outside") else (Column(TABLE_UID, UBIGINT),)
+    def output(self) -> tuple[ColumnExpr, ...]:
+        uid = () if self.table.kind in ("system", "tags", "outside") else (ColumnExpr(TABLE_UID, UBIGINT),)
         return (*uid, *_of_table(self.table, self.columns, self.precision))
 
 
@@ -74,9 +74,9 @@ class Children:
     precision: Precision
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         names = ("tbname", *(tag.name for tag in self.table.tags))
-        return (Column(TABLE_UID, UBIGINT), *_of_table(self.table, names, self.precision))
+        return (ColumnExpr(TABLE_UID, UBIGINT), *_of_table(self.table, names, self.precision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class OneRow:
     """One row: what SELECT without FROM reads."""
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        return (Column(ONE, BIGINT),)
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (ColumnExpr(ONE, BIGINT),)
 
 
 # --- row by row -------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Filter:
     clause: Literal["condition", "having"] = "condition"
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
@@ -114,7 +114,7 @@ class Project:
     extends: bool = False
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         own = tuple(column.column for column in self.columns)
         return (*self.input.output, *own) if self.extends else own
 
@@ -124,7 +124,7 @@ class LookedUp:
     """A column that rows get by a lookup: `column` of the table, called `name`."""
 
     name: str
-    column: Column
+    column: ColumnExpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class Lookup:
     written: Written | None = None
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        return (*self.input.output, *(Column(column.name, column.column.type) for column in self.columns))
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (*self.input.output, *(ColumnExpr(column.name, column.column.type) for column in self.columns))
 
 
 # --- joins ------------------------------------------------------------------------------------------------------
@@ -192,11 +192,11 @@ class JoinColumn:
 
     name: str
     side: Side
-    column: Column
+    column: ColumnExpr
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSide:
+class JoinedRows:
     """One side: its rows, and the columns that order them along their time line, if they have one.
 
     `one_per_instant`: no two of its rows have the same time. `qualifiers` are the tables' names in the statement.
@@ -218,8 +218,8 @@ class Join:
     and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time.
     """
 
-    left: JoinSide
-    right: JoinSide
+    left: JoinedRows
+    right: JoinedRows
     kind: JoinKind
     variant: JoinVariant
     condition: Expr
@@ -241,13 +241,13 @@ class Join:
     def other(self) -> Side:
         return "l" if self.kind == "right" else "r"
 
-    def side(self, side: Side) -> JoinSide:
+    def side(self, side: Side) -> JoinedRows:
         return self.left if side == "l" else self.right
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        row = (Column(ROW, BIGINT),) if self.variant == "window" else ()
-        return (*(Column(column.name, column.column.type) for column in self.columns), *row)
+    def output(self) -> tuple[ColumnExpr, ...]:
+        row = (ColumnExpr(ROW, BIGINT),) if self.variant == "window" else ()
+        return (*(ColumnExpr(column.name, column.column.type) for column in self.columns), *row)
 
 
 # --- windows and groups -----------------------------------------------------------------------------------------
@@ -269,15 +269,15 @@ class Window:
     least: int | None = None
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        interval = isinstance(self.shape, Interval | Clock)
-        time = timestamp(self.shape.interval.precision) if isinstance(self.shape, Clock) else _named(
+    def output(self) -> tuple[ColumnExpr, ...]:
+        interval = isinstance(self.shape, ByInterval | ByClock)
+        time = timestamp(self.shape.interval.precision) if isinstance(self.shape, ByClock) else _named(
             self.input.output, self.line.order[0]).type
-        own = [Column(START, time)] if interval else [Column(NUMBER, BIGINT)]
-        if isinstance(self.shape, State):
-            own.append(Column(STATE, self.shape.value.type))
+        own = [ColumnExpr(START, time)] if interval else [ColumnExpr(NUMBER, BIGINT)]
+        if isinstance(self.shape, ByState):
+            own.append(ColumnExpr(STATE, self.shape.value.type))
         if self.borders:
-            own += [Column(END, time)] if interval else [Column(START, time), Column(END, time)]
+            own += [ColumnExpr(END, time)] if interval else [ColumnExpr(START, time), ColumnExpr(END, time)]
         return (*self.input.output, *own)
 
 
@@ -295,7 +295,7 @@ class Aggregate:
     keys: tuple[str, ...]
     calls: tuple[GroupValue, ...]
     present: tuple[Expr, ...] | None = None
-    interval: Interval | None = None
+    interval: ByInterval | None = None
     time: str | None = None
     least: int | None = None
     window: statements.Window | None = None
@@ -303,15 +303,15 @@ class Aggregate:
     functions: tuple[Written, ...] = ()
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         keys = tuple(_named(self.input.output, key) for key in self.keys)
-        bounds: tuple[Column, ...] = ()
+        bounds: tuple[ColumnExpr, ...] = ()
         if self.interval is not None:
-            bounds = (Column(END, _named(self.input.output, START).type),)
+            bounds = (ColumnExpr(END, _named(self.input.output, START).type),)
         elif self.time is not None:
             time = _named(self.input.output, self.time).type
-            bounds = (Column(START, time), Column(END, time))
-        return (*keys, *bounds, *(Column(call.name, call.type) for call in self.calls))
+            bounds = (ColumnExpr(START, time), ColumnExpr(END, time))
+        return (*keys, *bounds, *(ColumnExpr(call.name, call.type) for call in self.calls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class FillSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class FillGaps:
     """Adds windows without rows: each group then has all windows of the `span`, None: all between two that have rows.
 
     `keys` tell groups apart; a group is there if it has a window with rows, the one group without keys also where the
@@ -345,16 +345,16 @@ class Fill:
 
     input: Operator
     keys: tuple[str, ...]
-    interval: Interval
+    interval: ByInterval
     span: FillSpan | None
     mode: FillMode
     columns: tuple[FillColumn, ...]
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         known = self.input.output
         return known if any(column.name == END for column in known) else (
-            *known, Column(END, _named(known, START).type))
+            *known, ColumnExpr(END, _named(known, START).type))
 
 
 # --- rows of groups ---------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ class RowCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class SeriesValues:
     """DIFF, CSUM and their kin: the rows that the calls leave, with a column per call. All calls leave the same rows.
 
     `window` and `by` are for EXPLAIN.
@@ -388,8 +388,8 @@ class Series:
     by: tuple[str, ...] = ()
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        return (*self.input.output, *(Column(call.name, call.type) for call in self.calls))
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (*self.input.output, *(ColumnExpr(call.name, call.type) for call in self.calls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,8 +407,8 @@ class Pick:
     by: tuple[str, ...] = ()
 
     @property
-    def output(self) -> tuple[Column, ...]:
-        return (*self.input.output, Column(self.call.name, self.call.type))
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (*self.input.output, ColumnExpr(self.call.name, self.call.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +419,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class WindowGrid:
     """The instants first, first + step, ... up to last; `reach` is how far away a row may be, None: any distance."""
 
     first: int | Parameter
@@ -445,15 +445,15 @@ class Interpolate:
     input: Operator
     calls: tuple[Interpolated, ...]
     line: Line
-    grid: Grid
+    grid: WindowGrid
     mode: FillMode
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         known = self.input.output
         time = _named(known, self.line.order[0]).type
-        return (*(_named(known, key) for key in self.line.keys), Column(AT, time), Column(FILLED, BOOL),
-                Column(ORIGIN, time), *(Column(call.name, call.argument.type) for call in self.calls))
+        return (*(_named(known, key) for key in self.line.keys), ColumnExpr(AT, time), ColumnExpr(FILLED, BOOL),
+                ColumnExpr(ORIGIN, time), *(ColumnExpr(call.name, call.argument.type) for call in self.calls))
 
 
 # --- results ----------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ class Distinct:
     input: Operator
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
@@ -488,12 +488,12 @@ class Sort:
     keys: tuple[SortKey, ...]
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class LimitRows:
     """`count` rows after the first `offset`, in each partition that `keys` tell apart, in the order of `order`."""
 
     input: Operator
@@ -503,7 +503,7 @@ class Limit:
     order: tuple[str, ...] = ()
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
@@ -517,7 +517,7 @@ class PartitionLimit:
     offset: int = 0
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
@@ -529,13 +529,13 @@ class Union:
     all: bool
 
     @property
-    def output(self) -> tuple[Column, ...]:
+    def output(self) -> tuple[ColumnExpr, ...]:
         return self.inputs[0].output
 
 
 Operator: TypeAlias = (
-    "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | Fill | Series "
-    "| Pick | Interpolate | Distinct | Sort | Limit | PartitionLimit | Union")
+    "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | FillGaps | SeriesValues "
+    "| Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Union")
 """One operator of a plan, with all below it."""
 
 
@@ -553,15 +553,15 @@ def inputs_of(operator: Operator) -> tuple[Operator, ...]:
     return (operator.input,)
 
 
-def _named(columns: Sequence[Column], name: str) -> Column:
+def _named(columns: Sequence[ColumnExpr], name: str) -> ColumnExpr:
     return next(column for column in columns if column.name == name)
 
 
-def _of_table(table: Table, names: Sequence[str], precision: Precision) -> tuple[Column, ...]:
+def _of_table(table: Table, names: Sequence[str], precision: Precision) -> tuple[ColumnExpr, ...]:
     """Returns the columns of these names, timestamps in units of the precision."""
     columns = []
     for name in names:
         column = table.column(name)
         type_ = TBNAME if column is None else column.type
-        columns.append(Column(name, timestamp(precision) if type_.kind is Kind.TIMESTAMP else type_))
+        columns.append(ColumnExpr(name, timestamp(precision) if type_.kind is Kind.TIMESTAMP else type_))
     return tuple(columns)

@@ -15,7 +15,7 @@ STATE = "#state"
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ByInterval:
     """Windows of INTERVAL and SLIDING on a grid. `window` has a definite offset; days begin in the zone `zone`."""
 
     window: IntervalWindow
@@ -24,21 +24,21 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BySession:
     """A row more than `gap` units after the one before it opens a window."""
 
     gap: int
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ByState:
     """A row whose state isn't that of the one before it opens a window; rows without state are in none."""
 
     value: Expr
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ByEvent:
     """From a row that fulfils `start` to the next that fulfils `end`, which may be the same one."""
 
     start: Expr
@@ -46,7 +46,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class ByCount:
     """`count` rows each, a new window at every `sliding`-th. With `values`, only rows with one of them count."""
 
     count: int
@@ -55,11 +55,11 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ByClock:
     """Windows on a grid by when rows came, whatever time is in them. For streams only."""
 
-    interval: Interval
+    interval: ByInterval
 
 
-Shape = Interval | Session | State | Event | Count | Clock
+Shape = ByInterval | BySession | ByState | ByEvent | ByCount | ByClock
 """A kind of window."""

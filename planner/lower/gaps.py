@@ -21,7 +21,7 @@ from penstock.planner.duckdb_sql.interval_windows import interval_end
 from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import FillColumn
-from penstock.planner.logical.window_kinds import Interval
+from penstock.planner.logical.window_kinds import ByInterval
 from penstock.planner.lower.targets import converted
 from penstock.planner.task_plans.stream_plan import Field, FillPlan
 from penstock.sql.schema import Column
@@ -31,7 +31,7 @@ _PLAIN: dict[FillMode, FillMode] = {"null_f": "null", "value_f": "value"}
 
 
 def fill_plan(
-    mode: FillMode, interval: Interval, results: Sequence[FillColumn | SqlExpr], columns: Sequence[Column],
+    mode: FillMode, interval: ByInterval, results: Sequence[FillColumn | SqlExpr], columns: Sequence[Column],
     keys: Sequence[Field], of_blocks: Mapping[str, Tree],
 ) -> FillPlan:
     """Returns the plan of filled rows. A filled row copies what its neighbour has, NULL too.

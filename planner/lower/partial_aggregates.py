@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.planner.bind.user_functions import called
-from penstock.planner.functions.partials import Names, Part, Partial, field_column
+from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column
 from penstock.planner.functions.table import require
 from penstock.planner.logical.group_values import AggregateCall
 from penstock.planner.lower.duckdb.aggregate_sql import given_call, rows_in_order, user_call
@@ -28,4 +28,4 @@ def _of_users(found: AggregateCall, fresh: Names) -> Partial:
     rows = rows_in_order([argument.node for argument in found.arguments], found.row)
     made = called(user_call("partial", found), [rows])
     finished = called(user_call("finish", found), [field_column(state.name)])
-    return Partial((Part(Accumulator("udaf", (state,), function=found.user), (made,)),), finished)
+    return Partial((PartialColumn(Accumulator("udaf", (state,), function=found.user), (made,)),), finished)

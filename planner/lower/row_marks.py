@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from penstock.common.errors import InternalError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, call, column, fragment, named, select
 from penstock.planner.duckdb_sql.pieces import star
-from penstock.planner.functions.partials import Part, Partial, field_column
-from penstock.planner.logical.window_kinds import Count, Event, Session, Shape, State
+from penstock.planner.functions.partials import Partial, PartialColumn, field_column
+from penstock.planner.logical.window_kinds import ByCount, ByEvent, BySession, ByState, Shape
 from penstock.planner.task_plans.stream_plan import END_ROWS, LAST_ROW, Accumulator, Field, RowWindow
 from penstock.sql.types import BIGINT, DataType, Kind
 
@@ -29,16 +29,16 @@ class RowMarks:
 def marks_of(shape: Shape, least: int) -> RowMarks:
     """Returns how windows of at least that many units are computed."""
     match shape:
-        case Session(gap):
+        case BySession(gap):
             return RowMarks(RowWindow("session", gap=gap))
-        case State(value):
+        case ByState(value):
             return RowMarks(RowWindow("state", least=least), ((value.node, "#state"),),
                             fragment('"#state" IS NOT NULL'))
-        case Event(start, end):
+        case ByEvent(start, end):
             marks = tuple((fragment("coalesce(:met, false)", met=met.node), name)
                           for met, name in ((start, "#opens"), (end, "#ends")))
             return RowMarks(RowWindow("event", least=least), marks)
-        case Count(count, sliding, values):
+        case ByCount(count, sliding, values):
             planned = RowWindow("count", count=count, sliding=sliding)
             if not values:
                 return RowMarks(planned)
@@ -50,11 +50,11 @@ def marks_of(shape: Shape, least: int) -> RowMarks:
 def bookkeeping(window: RowWindow, ts: Tree) -> list[Partial]:
     """Returns the partials that every window carries besides those of the query."""
     last = Accumulator("pick", (Field(LAST_ROW, DataType(Kind.TIMESTAMP)),), ((0, False),))
-    kept = [Partial((Part(last, (call("max", ts),)),), field_column(LAST_ROW))]
+    kept = [Partial((PartialColumn(last, (call("max", ts),)),), field_column(LAST_ROW))]
     if window.kind == "event":
         ends = Accumulator("add", (Field(END_ROWS, BIGINT),))
         counted = fragment('count(*) FILTER (WHERE "#ends")')
-        kept.append(Partial((Part(ends, (counted,)),), field_column(END_ROWS)))
+        kept.append(Partial((PartialColumn(ends, (counted,)),), field_column(END_ROWS)))
     return kept
 
 

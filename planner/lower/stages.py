@@ -38,8 +38,8 @@ from penstock.planner.logical.expr import Written
 from penstock.planner.logical.group_values import AggregateCall, PickedColumn
 from penstock.planner.logical.operators import (
     Aggregate,
-    Fill,
     FillColumn,
+    FillGaps,
     Filter,
     Lookup,
     Operator,
@@ -48,7 +48,7 @@ from penstock.planner.logical.operators import (
     Window,
 )
 from penstock.planner.logical.stream import LogicalStream, StreamKey
-from penstock.planner.logical.window_kinds import END, START, Clock, Interval
+from penstock.planner.logical.window_kinds import END, START, ByClock, ByInterval
 from penstock.planner.logical.written import text_of
 from penstock.planner.lower.duckdb.aggregate_sql import user_call
 from penstock.planner.lower.gaps import fill_plan, with_constants
@@ -96,7 +96,7 @@ def stream_plan(stream: LogicalStream, functions: Sequence[UserCall], times: Seq
     below = project.input
     results = [item.value for item in project.columns]
     columns = stream.target.columns
-    if isinstance(below, Fill | Aggregate):
+    if isinstance(below, FillGaps | Aggregate):
         return _windowed(stream, below, results, functions, times)
     rows = rows_of(below, stream.keys, stream.time_zone)
     source = _scalar_source(rows, converted_results(results, columns), keyed=stream.target.keyed)
@@ -121,7 +121,7 @@ def _grouping(rows: SourceRows) -> Grouping:
 
 
 def _windowed(
-    stream: LogicalStream, below: Fill | Aggregate, results: Sequence[SqlExpr], functions: Sequence[UserCall],
+    stream: LogicalStream, below: FillGaps | Aggregate, results: Sequence[SqlExpr], functions: Sequence[UserCall],
     times: Sequence[tuple[str, str]],
 ) -> StreamPlan:
     aggregate = _aggregate_of(below)
@@ -131,7 +131,7 @@ def _windowed(
     calls = _staged_calls(aggregate)
     partials = [call.partial for call in calls]
     windows: TimeWindows | RowWindow
-    if isinstance(window.shape, Interval | Clock):
+    if isinstance(window.shape, ByInterval | ByClock):
         source = _interval_source(rows, window.shape, partials, ignore_expired=stream.policies.ignore_expired)
         windows = TimeWindows(*_grid(_interval_of(window.shape)))
         end = interval_end(column(WINDOW_START), *_grid(_interval_of(window.shape)))
@@ -145,7 +145,7 @@ def _windowed(
         key.name: column(held.field.name) for key, held in zip(stream.keys, rows.keys, strict=True)}}
     columns = stream.target.columns
     values, fill = converted_results(_computed(below, results), columns), None
-    if isinstance(below, Fill):
+    if isinstance(below, FillGaps):
         shown = _filled_results(below, results)
         fill = fill_plan(below.mode, below.interval, shown, columns, [key.field for key in rows.keys], of_blocks)
         values = with_constants(below.mode, shown, columns, values)
@@ -163,7 +163,7 @@ def _users_aggregates(aggregate: Aggregate) -> list[UserCall]:
             if isinstance(found, AggregateCall) and found.user is not None for step in _STEPS]
 
 
-def _aggregate_of(below: Fill | Aggregate) -> Aggregate:
+def _aggregate_of(below: FillGaps | Aggregate) -> Aggregate:
     if isinstance(below, Aggregate):
         return below
     assert isinstance(below.input, Project)
@@ -171,13 +171,13 @@ def _aggregate_of(below: Fill | Aggregate) -> Aggregate:
     return below.input.input
 
 
-def _filled_results(fill: Fill, results: Sequence[SqlExpr]) -> list[FillColumn | SqlExpr]:
+def _filled_results(fill: FillGaps, results: Sequence[SqlExpr]) -> list[FillColumn | SqlExpr]:
     """What FILL gives in gaps, or the value there, for each result."""
     given = {each.name: each for each in fill.columns}
     return [given.get(_name_of(result), result) for result in results]
 
 
-def _computed(below: Fill | Aggregate, results: Sequence[SqlExpr]) -> list[SqlExpr]:
+def _computed(below: FillGaps | Aggregate, results: Sequence[SqlExpr]) -> list[SqlExpr]:
     """The results over groups: what FILL would give is what is computed below it."""
     if isinstance(below, Aggregate):
         return list(results)
@@ -398,14 +398,14 @@ def _row_window_source(rows: SourceRows, marks: RowMarks, ts: Tree, partials: Se
 
 
 def _interval_source(
-    rows: SourceRows, shape: Interval | Clock, partials: Sequence[Partial], *, ignore_expired: bool
+    rows: SourceRows, shape: ByInterval | ByClock, partials: Sequence[Partial], *, ignore_expired: bool
 ) -> SourcePlan:
     """Returns what source tasks compute of windows on a grid."""
     interval = _interval_of(shape)
     window, grid = interval.window, _grid(interval)
     # Windows of arrival lie on a column that the log doesn't have.
-    kernel = None if isinstance(shape, Clock) else _kernel(rows, (), partials, interval)
-    ts = column(ARRIVAL_COLUMN if isinstance(shape, Clock) else rows.table.time_column.name)
+    kernel = None if isinstance(shape, ByClock) else _kernel(rows, (), partials, interval)
+    ts = column(ARRIVAL_COLUMN if isinstance(shape, ByClock) else rows.table.time_column.name)
     start = interval_start(ts, *grid) if window.sliding is None else fragment(
         "unnest(:starts)", starts=expanded_windows(ts, *grid))
     steps = [*rows.steps(), ("windowed", select([star(), named(start, WINDOW_START)], "kept"))]
@@ -422,11 +422,11 @@ def _interval_source(
     return replace(_source(rows, sql, kernel=kernel), late_sql=render(late), expired_sql=render(gone))
 
 
-def _interval_of(shape: Interval | Clock) -> Interval:
-    return shape.interval if isinstance(shape, Clock) else shape
+def _interval_of(shape: ByInterval | ByClock) -> ByInterval:
+    return shape.interval if isinstance(shape, ByClock) else shape
 
 
-def _grid(interval: Interval) -> tuple[IntervalWindow, Precision, str]:
+def _grid(interval: ByInterval) -> tuple[IntervalWindow, Precision, str]:
     return interval.window, interval.precision, interval.zone
 
 
@@ -472,7 +472,7 @@ def _nothing(aggregate: Aggregate, calls: Sequence[StagedCall]) -> Tree:
 
 def _kernel(
     rows: SourceRows, projections: Sequence[Tree], partials: Sequence[Partial] = (),
-    interval: Interval | None = None, marks: RowMarks | None = None,
+    interval: ByInterval | None = None, marks: RowMarks | None = None,
 ) -> SourceKernel | None:
     """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
     if rows.lookup is not None or (rows.keys and not rows.keys_are_of_tables):

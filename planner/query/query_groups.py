@@ -23,7 +23,7 @@ from penstock.planner.duckdb_sql.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.duckdb_sql.interval_windows import count_between, window_bounds
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import ROW, Aggregate, Fill, FillSpan, Operator, Project
+from penstock.planner.logical.operators import ROW, Aggregate, FillGaps, FillSpan, Operator, Project
 from penstock.planner.logical.window_kinds import START
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows, interval_of
@@ -165,7 +165,7 @@ def _filled(
         values = Project(below, (
             *(Computed(name, SqlExpr(column_tree(name), types[name])) for name in kept),
             *(Computed(each.name, compiled[index]) for each, index in zip(columns, filling, strict=True))))
-        return Fill(values, tuple(keys), interval, FillSpan(earliest, last, count), mode, columns)
+        return FillGaps(values, tuple(keys), interval, FillSpan(earliest, last, count), mode, columns)
 
     changed = list(compiled)
     for each, index in zip(columns, filling, strict=True):

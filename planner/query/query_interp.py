@@ -17,7 +17,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import column
 from penstock.planner.duckdb_sql.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Line
-from penstock.planner.logical.operators import AT, Grid, Interpolate, Interpolated, Parameter
+from penstock.planner.logical.operators import AT, Interpolate, Interpolated, Parameter, WindowGrid
 from penstock.planner.query.query_context import QueryContext
 
 
@@ -50,7 +50,7 @@ def plan_interp(query: QueryContext) -> Planned:
                         default=[*query.key_columns, AT], sort=True)
 
 
-def _interp_grid(query: QueryContext) -> Grid:
+def _interp_grid(query: QueryContext) -> WindowGrid:
     select, precision = query.select, query.scope.precision
     if select.range is None or select.fill is None:
         raise InvalidStatementError("INTERP needs RANGE and FILL", code=NOT_ALLOWED_FUNCTION,
@@ -61,14 +61,14 @@ def _interp_grid(query: QueryContext) -> Grid:
     if select.every is None:
         if select.range.last is not None and first != last:
             raise InvalidStatementError("INTERP over a range needs EVERY", hint="write EVERY(1s), for example")
-        return Grid(first, first, 1, reach)
+        return WindowGrid(first, first, 1, reach)
     step = 0 if select.every.is_calendar else select.every.in_units(precision)
     if step <= 0:
         raise InvalidStatementError(f"EVERY({select.every}) must be a fixed time of at least one unit",
                                     code=0x2615)
     if isinstance(first, int) and isinstance(last, int) and (last - first) // step > MAX_FILLED:
         raise InvalidStatementError(f"INTERP would make more than {MAX_FILLED:,} rows", code=FILL_RANGE)
-    return Grid(first, last, step, reach)
+    return WindowGrid(first, last, step, reach)
 
 
 def _instant(query: QueryContext, node: exp.Expression) -> int | Parameter:

@@ -14,7 +14,7 @@ from penstock.planner.bind.scopes import NOT_ALLOWED_FUNCTION, fingerprint
 from penstock.planner.bind.timeseries import checked_call, picking, time_series
 from penstock.planner.duckdb_sql.duckdb_tree import column
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import Pick, RowCall, Series
+from penstock.planner.logical.operators import Pick, RowCall, SeriesValues
 from penstock.planner.logical.window_kinds import START
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows
@@ -42,7 +42,7 @@ def plan_series(query: QueryContext) -> Planned:
     arguments = query.scope.within("an argument")
     checked = [checked_call(call, arguments) for call in calls]
     row_calls, line = time_series(checked, query.relation, query.key_columns, query.builder, arguments)
-    relation = query.relation.over(lambda below: Series(below, row_calls, line, query.labels))
+    relation = query.relation.over(lambda below: SeriesValues(below, row_calls, line, query.labels))
     return _plan_called(query, calls, row_calls, relation)
 
 

@@ -15,7 +15,7 @@ from penstock.planner.bind.query_parts import Planned, ordinal
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import Limit, Operator, Project, Sort, Union
+from penstock.planner.logical.operators import LimitRows, Operator, Project, Sort, Union
 from penstock.planner.logical.written import text_of
 from penstock.planner.scalar.scalar_cast import cast, null_of
 from penstock.sql.tree.statements import OrderItem, SetOperation
@@ -48,7 +48,7 @@ def plan_union(query: SetOperation, sides: Sequence[Planned], builder: Builder) 
             for side, columns in zip(sides, converted, strict=True)), query.all)
         if keys:
             found = Sort(found, keys)
-        return found if query.limit is None else Limit(found, query.limit.count, query.limit.offset)
+        return found if query.limit is None else LimitRows(found, query.limit.count, query.limit.offset)
 
     return Planned(plan, tuple(outputs), first.precision)
 

@@ -10,7 +10,7 @@ from penstock.planner.bind.scopes import NO_TIME_LINE, GroupKey, fingerprint
 from penstock.planner.duckdb_sql.interval_windows import auto_offset, check_interval
 from penstock.planner.logical.expr import Line
 from penstock.planner.logical.operators import Operator, Window
-from penstock.planner.logical.window_kinds import NUMBER, START, STATE, Interval, Shape, State
+from penstock.planner.logical.window_kinds import NUMBER, START, STATE, ByInterval, ByState, Shape
 from penstock.planner.logical.written import text_of
 from penstock.planner.query.query_context import QueryContext
 from penstock.sql.tree.statements import IntervalWindow, StateWindow
@@ -33,7 +33,7 @@ def assign_windows(query: QueryContext, *, borders: Callable[[], bool]) -> list[
         return Window(below, shape, line, asked, least if asked else None)
 
     query.move(relation.over(plan))
-    return [*keys, START if isinstance(shape, Interval) else NUMBER]
+    return [*keys, START if isinstance(shape, ByInterval) else NUMBER]
 
 
 def resolved_interval(query: QueryContext, window: IntervalWindow) -> IntervalWindow:
@@ -44,9 +44,9 @@ def resolved_interval(query: QueryContext, window: IntervalWindow) -> IntervalWi
     return window
 
 
-def interval_of(query: QueryContext, window: IntervalWindow) -> Interval:
+def interval_of(query: QueryContext, window: IntervalWindow) -> ByInterval:
     """Returns the windows on a grid that INTERVAL asks for; see `resolved_interval`."""
-    return Interval(resolved_interval(query, window), query.scope.precision, query.scope.session.time_zone)
+    return ByInterval(resolved_interval(query, window), query.scope.precision, query.scope.session.time_zone)
 
 
 def _shape(query: QueryContext) -> Shape:
@@ -56,7 +56,7 @@ def _shape(query: QueryContext) -> Shape:
     if isinstance(window, IntervalWindow):
         return interval_of(query, window)
     shape = bind_row_window(window, query.scope)
-    if isinstance(shape, State) and isinstance(window, StateWindow):
+    if isinstance(shape, ByState) and isinstance(window, StateWindow):
         mark = fingerprint(window.expression, query.scope)
         query.keys.append(GroupKey(STATE, shape.value.type, mark, None, text_of(window.expression), partitions=False))
     return shape

@@ -14,7 +14,7 @@ from penstock.sql.types import DataType, Precision
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScalarCall:
     """A call whose arguments were checked against the function table; `result` is the type it must give."""
 
     name: str

@@ -31,8 +31,8 @@ from penstock.planner.duckdb_sql.group_ids import group_id
 from penstock.planner.duckdb_sql.interval_windows import grid_of
 from penstock.planner.duckdb_sql.pieces import joined, over, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import Fill, FillColumn, Operator
-from penstock.planner.logical.window_kinds import END, START, Interval
+from penstock.planner.logical.operators import FillColumn, FillGaps, Operator
+from penstock.planner.logical.window_kinds import END, START, ByInterval
 from penstock.planner.lower.duckdb.query_sql import lower
 from penstock.planner.lower.gaps import fill_plan, with_constants
 from penstock.planner.lower.stages import (
@@ -161,11 +161,11 @@ def _gaps(stream: StreamContext, asked: ForceQuery, bound: BoundTarget) -> Force
     fields = [key.field for key in stream.keys]
     of_blocks = {**{key.column: duckdb_column(key.field.name) for key in stream.keys},
                  START: duckdb_column(WINDOW_START), END: duckdb_column(WINDOW_END)}
-    interval, columns = Interval(asked.window, stream.precision, stream.session.time_zone), bound.target.columns
+    interval, columns = ByInterval(asked.window, stream.precision, stream.session.time_zone), bound.target.columns
     return ForceGaps(
         fill_plan(fill.mode, interval, shown, columns, fields, of_blocks),
         with_constants(fill.mode, shown, columns, converted_results(bound.values, columns)),
-        Fill(asked.batch.plan, tuple(f"o{n}" for n in range(len(fields))), interval, None, fill.mode, filling))
+        FillGaps(asked.batch.plan, tuple(f"o{n}" for n in range(len(fields))), interval, None, fill.mode, filling))
 
 
 def _window(stream: StreamContext) -> IntervalWindow:

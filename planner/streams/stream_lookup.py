@@ -13,7 +13,7 @@ from penstock.common.errors import InvalidStreamError
 from penstock.planner.bind.binder import TBNAME, Builder, Relation, RelColumn, resolve_table, scan_table
 from penstock.planner.bind.join_reading import JoinReading
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.expr import Column as LogicalColumn
+from penstock.planner.logical.expr import ColumnExpr
 from penstock.planner.logical.operators import LookedUp, Lookup, Operator, Scan
 from penstock.planner.task_plans.stream_plan import LOOKUP
 from penstock.sql.schema import Column, Table
@@ -37,7 +37,7 @@ class BoundLookup:
 
     def over(self, rows: Operator, condition: SqlExpr | None) -> Lookup:
         """Returns the rows with what they find, once all expressions are compiled. `condition`: `on`, bound."""
-        columns = tuple(LookedUp(found.column, LogicalColumn(found.name, found.type))
+        columns = tuple(LookedUp(found.column, ColumnExpr(found.name, found.type))
                         for found in self.found if found.used)
         scan = Scan(LOOKUP, self.table, tuple(found.column.name for found in columns), precision=self.rows.precision)
         return Lookup(rows, scan, condition, columns, self.outer, self.on)

@@ -11,7 +11,7 @@ from penstock.planner.bind.row_windows import bind_row_window, least_length
 from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.logical.operators import Operator
 from penstock.planner.logical.stream import LogicalStream
-from penstock.planner.logical.window_kinds import END, START, Clock, Interval, Shape
+from penstock.planner.logical.window_kinds import END, START, ByClock, ByInterval, Shape
 from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
@@ -135,8 +135,8 @@ def _shape(
     window = stream.query.window
     assert window is not None
     if isinstance(window, IntervalWindow):
-        interval = Interval(window, stream.precision, stream.session.time_zone)
-        return interval if time.clock == "event" else Clock(interval), None
+        interval = ByInterval(window, stream.precision, stream.session.time_zone)
+        return interval if time.clock == "event" else ByClock(interval), None
     check_row_window(window, StreamFacts(stream.table, stream.by_table, stream.watermark(), trigger.ignore_expired))
     shape, least = bind_row_window(window, stream.rows), least_length(window, stream.precision)
     if bound.times_of(START)[:1] != [0]:

@@ -20,7 +20,7 @@ from penstock.planner.logical import operators
 from penstock.planner.logical.expr import Computed, Line
 from penstock.planner.logical.group_values import AggregateCall
 from penstock.planner.logical.operators import TABLE_UID, Aggregate, FillColumn, Operator, Project
-from penstock.planner.logical.window_kinds import END, NUMBER, START, Clock, Interval, Shape
+from penstock.planner.logical.window_kinds import END, NUMBER, START, ByClock, ByInterval, Shape
 from penstock.planner.streams.stream_checks import check_aggregates
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_projections import Projections, short_names, with_time
@@ -89,8 +89,8 @@ def windowed(
     """Returns a row per group and window, in gaps between windows too if they are filled."""
     time, fill = stream.table.time_column.name, stream.query.fill
     partition = tuple(key.column for key in stream.partition)
-    order = () if isinstance(shape, Clock) else (time, TABLE_UID)
-    interval = shape.interval if isinstance(shape, Clock) else shape if isinstance(shape, Interval) else None
+    order = () if isinstance(shape, ByClock) else (time, TABLE_UID)
+    interval = shape.interval if isinstance(shape, ByClock) else shape if isinstance(shape, ByInterval) else None
     keys = (*(key.column for key in stream.keys), NUMBER if interval is None else START)
     calls = aggregation.calls
     aggregate = Aggregate(
@@ -104,7 +104,7 @@ def windowed(
     kept = [Computed(each.name, SqlExpr(column(each.name), each.type)) for each in aggregate.output
             if each.name != END]
     values = [Computed(given.name, value) for value, given in filled]
-    return operators.Fill(Project(aggregate, (*kept, *values)), partition, interval, None, fill.mode,
+    return operators.FillGaps(Project(aggregate, (*kept, *values)), partition, interval, None, fill.mode,
                           tuple(given for _, given in filled))
 
 

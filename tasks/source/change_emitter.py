@@ -124,7 +124,7 @@ class ChangeEmitter:
                                        counts_updates=self._plan.counts_updates)
             quarantine.add(filtered.out.items())
             quarantine.release(filtered.back, after)
-            classified, deletes = filtered.classified, [*deletes, *filtered.voided]
+            classified, deletes = filtered.classified, [*deletes, *filtered.retracted]
         if classified is not None or deletes:
             self._emit_computable(classified, deletes, before, after)
 

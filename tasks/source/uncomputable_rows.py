@@ -24,14 +24,14 @@ class FilteredBlock:
     """A block without some rows. `classified`: the others (None: there are none).
 
     `out`: the keys whose newest row is one of those left out, with the version of its record. `back`: those that were
-    left out before, and whose newest row is not. `voided`: rows that count no more since their key was rewritten by a
-    row that is left out, as deletes.
+    left out before, and whose newest row is not. `retracted`: rows that count no more since their key was rewritten by
+    a row that is left out, as deletes.
     """
 
     classified: ClassifiedRows | None
     out: Mapping[RowKey, int]
     back: Collection[RowKey]
-    voided: tuple[DeleteRecord, ...]
+    retracted: tuple[DeleteRecord, ...]
 
 
 def failing_rows(rows: pa.Table, error_of: Callable[[pa.Table], str | None], first: int = 0) -> dict[int, str]:
@@ -69,7 +69,7 @@ def without_dropped(
     counted: dict[RowKey, bool] = {}
     out: dict[RowKey, int] = {}
     back: dict[RowKey, None] = {}
-    voided: dict[RowKey, DeleteRecord] = {}
+    retracted: dict[RowKey, DeleteRecord] = {}
     for row, key in enumerate(keys):
         if key not in doubtful:
             continue
@@ -78,7 +78,7 @@ def without_dropped(
         if row in failing:
             version = classified.versions[record_of(classified, row)]
             if before and counts_updates:
-                voided[key] = DeleteRecord(version, 0, source.storage_uid, (key[0],), key[1], key[1])
+                retracted[key] = DeleteRecord(version, 0, source.storage_uid, (key[0],), key[1], key[1])
             out[key] = version
             back.pop(key, None)
         else:
@@ -91,4 +91,4 @@ def without_dropped(
         counted[key] = row not in failing
     kept = without_rows(replace(classified, change=change), sorted(failing)) if len(failing) else replace(
         classified, change=change)
-    return FilteredBlock(kept, out, tuple(back), tuple(voided.values()))
+    return FilteredBlock(kept, out, tuple(back), tuple(retracted.values()))

@@ -26,7 +26,7 @@ class OpenedWindows:
         self._slots = slots
         self._index = index
         self._opened: list[WindowState] = []
-        self._voided: set[tuple[int, int]] = set()
+        self._retracted: set[tuple[int, int]] = set()
 
     def add(self, states: WindowState) -> None:
         self._opened.append(states)
@@ -34,8 +34,8 @@ class OpenedWindows:
     def take(self) -> tuple[list[WindowState], list[tuple[int, int]]]:
         """Returns and forgets the windows that have opened, and (group, start) of those that are none any more."""
         opened, self._opened = self._opened, []
-        gone = sorted(window for window in self._voided if not self._is_known(*window))
-        self._voided.clear()
+        gone = sorted(window for window in self._retracted if not self._is_known(*window))
+        self._retracted.clear()
         return opened, gone
 
     def is_new(self, window: SegmentWindow) -> bool:
@@ -57,7 +57,7 @@ class OpenedWindows:
         if self.wanted and self._slots.announced[slot]:
             self._slots.announced[slot] = False
             if self._slots.start_of[slot] != start:
-                self._voided.add((int(self._slots.group_of[slot]), int(self._slots.start_of[slot])))
+                self._retracted.add((int(self._slots.group_of[slot]), int(self._slots.start_of[slot])))
 
     def _is_known(self, group: int, start: int) -> bool:
         """Whether a window that starts there is announced, or its result is out: of those nothing is said here."""

@@ -39,11 +39,11 @@ class SegmentAggTask(AggTask):
 
     def _emit_opened(self) -> None:
         """Sends on which windows have opened, for those who are notified."""
-        opened, voided = self._table.announced()
+        opened, retracted = self._table.announced()
         for state in opened:
             self._announce(self._final.compute(state), OPENED)
-        if voided is not None:
-            self._announce(self._final.compute(voided), RETRACTED)
+        if retracted is not None:
+            self._announce(self._final.compute(retracted), RETRACTED)
 
     def _emit_delayed(self) -> None:
         self._delayed.take()

@@ -11,29 +11,30 @@ from sqlglot import exp
 
 from penstock.planner.logical.expr import Expr
 from penstock.planner.logical.group_values import AggregateCall, PickedColumn
-from penstock.planner.logical.operators import Aggregate, Fill, Filter, Lookup, Operator, Project, Window, inputs_of
+from penstock.planner.logical.operators import Aggregate, FillGaps, Filter, Lookup, Operator, Project, Window, inputs_of
 from penstock.planner.logical.stream import GROUP, LogicalStream
-from penstock.planner.logical.window_kinds import Clock, Count, Event, Interval, Session, State
+from penstock.planner.logical.window_kinds import ByClock, ByCount, ByEvent, ByInterval, BySession, ByState
 from penstock.planner.streams import stream_planner
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.schema import Session as UserSession
+from penstock.sql.schema import BySession as UserSession
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, VARCHAR
 
 STREAMS: dict[str, tuple[str, type | None]] = {
     "rows": ("SELECT ts, v * 2 FROM st WHERE x > 1 PARTITION BY tbname", None),
     "interval": ("SELECT _wstart, _wend, avg(v) + 1, g FROM st WHERE v > 1 PARTITION BY tbname, g + 1 b INTERVAL(10s)",
-                 Interval),
-    "companion": ("SELECT last(v), x, s FROM st PARTITION BY g INTERVAL(10s) SLIDING(5s)", Interval),
+                 ByInterval),
+    "companion": ("SELECT last(v), x, s FROM st PARTITION BY g INTERVAL(10s) SLIDING(5s)", ByInterval),
     "filled": ("SELECT _wstart, avg(v), _wduration, tbname FROM st PARTITION BY tbname INTERVAL(10s) FILL(LINEAR)",
-               Interval),
-    "session": ("SELECT _wstart, count(*) FROM st PARTITION BY g SESSION(ts, 10s)", Session),
-    "state": ("SELECT _wstart, first(x) FROM st PARTITION BY tbname STATE_WINDOW(v) TRUE_FOR(3s)", State),
-    "event": ("SELECT _wstart, sum(x) FROM st PARTITION BY tbname EVENT_WINDOW START WITH v > 1 END WITH v < 0", Event),
-    "count": ("SELECT _wstart, count(*) FROM st PARTITION BY tbname COUNT_WINDOW(10, 5, x)", Count),
-    "arrival": ("SELECT _wstart, count(*) FROM st INTERVAL(10s)", Clock),
+               ByInterval),
+    "session": ("SELECT _wstart, count(*) FROM st PARTITION BY g SESSION(ts, 10s)", BySession),
+    "state": ("SELECT _wstart, first(x) FROM st PARTITION BY tbname STATE_WINDOW(v) TRUE_FOR(3s)", ByState),
+    "event": ("SELECT _wstart, sum(x) FROM st PARTITION BY tbname EVENT_WINDOW START WITH v > 1 END WITH v < 0",
+              ByEvent),
+    "count": ("SELECT _wstart, count(*) FROM st PARTITION BY tbname COUNT_WINDOW(10, 5, x)", ByCount),
+    "arrival": ("SELECT _wstart, count(*) FROM st INTERVAL(10s)", ByClock),
     "lookup": ("SELECT _wstart, max(l.most) FROM st a JOIN limits l ON a.s = l.s WHERE a.v < l.most INTERVAL(10s)",
-               Interval),
+               ByInterval),
 }
 OPTIONS = {"rows": "TRIGGER AT_ONCE", "count": "WATERMARK 1s", "arrival": "TIME INGESTION"}
 
@@ -70,11 +71,11 @@ def expressions(operator: Operator) -> Iterator[Expr]:
             yield from (computed.value for computed in operator.columns)
         case Filter():
             yield operator.condition
-        case Window(shape=State(value)):
+        case Window(shape=ByState(value)):
             yield value
-        case Window(shape=Event(start, end)):
+        case Window(shape=ByEvent(start, end)):
             yield from (start, end)
-        case Window(shape=Count(values=values)):
+        case Window(shape=ByCount(values=values)):
             yield from values
         case Aggregate():
             for call in operator.calls:
@@ -108,7 +109,7 @@ def test_expressions_name_columns_of_what_is_below(db: Harness, name: str, monke
         for expression in expressions(operator):
             assert columns_in(expression) <= known, operator
         match operator:
-            case Aggregate() | Fill():
+            case Aggregate() | FillGaps():
                 assert set(operator.keys) <= known
             case Window():
                 assert {*operator.line.keys, *operator.line.order} <= known

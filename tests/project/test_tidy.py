@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -205,6 +206,68 @@ def test_nobody_changes_a_tree(path: Path) -> None:
 def called_name(call: ast.Call) -> str:
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+@cache
+def ruled_out() -> dict[tuple[str, ...], str]:
+    """Returns the words that the glossary has in its last column, and those that it has instead."""
+    glossary = (ROOT / "docs/architecture.md").read_text("utf-8").partition("## Words")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", glossary, flags=re.MULTILINE)
+    return {tuple(word.split()): instead for instead, words in rows[1:] for word in words.split(", ")}
+
+
+def defined_names(path: Path) -> Iterator[tuple[str, int]]:
+    """Yields the names of a module, its classes, functions, parameters and fields, with line numbers."""
+    yield path.stem, 1
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.lineno
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_names_are_made_of_the_words_of_the_glossary(path: Path) -> None:
+    """One word for one thing: those that the glossary rules out don't come back."""
+    for name, line in defined_names(path):
+        words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+        for ruled, instead in ruled_out().items():
+            found = any(tuple(words[n:n + len(ruled)]) == ruled for n in range(len(words)))
+            assert not found, f"{name_of(path)}:{line}: {name}: say {instead}"
+
+
+#: Names that PEP 249 gives to errors of its own.
+OF_PEP_249 = frozenset({"InternalError", "NotSupportedError"})
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """No two classes of the parts are called the same, those of a module's own (with an underscore) included."""
+    places: dict[str, list[str]] = {}
+    for path in PARTS:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef) and node.name not in OF_PEP_249:
+                places.setdefault(node.name, []).append(name_of(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_a_file_name_has_one_meaning() -> None:
+    """A file is found by its name: no two of the parts are called the same."""
+    found = Counter(path.name for path in PARTS if path.name not in ("__init__.py", "__main__.py"))
+    assert [name for name, number in found.items() if number > 1] == []
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_nothing_is_too_long(path: Path) -> None:
+    """A class has at most 400 lines, a function 60, a constructor eight parameters."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            assert lines <= (400 if isinstance(node, ast.ClassDef) else 60), f"{name_of(path)}: {node.name}: {lines}"
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            given = len(node.args.args) + len(node.args.kwonlyargs) - 1
+            assert given <= 8, f"{name_of(path)}:{node.lineno}: {given} parameters"
 
 
 #: What can run code that is read, and the files that may have it, with what keeps it from doing so.

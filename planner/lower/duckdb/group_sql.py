@@ -33,7 +33,7 @@ from penstock.planner.duckdb_sql.pieces import (
     star,
 )
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import Aggregate, Fill, FillColumn
+from penstock.planner.logical.operators import Aggregate, FillColumn, FillGaps
 from penstock.planner.logical.window_kinds import END, START
 from penstock.planner.lower.duckdb.aggregate_sql import aggregate as computed
 from penstock.planner.lower.duckdb.steps import Steps
@@ -64,7 +64,7 @@ def _present(values: Sequence[SqlExpr]) -> Tree:
         fragment("count(*) > 0")])
 
 
-def filled(fill: Fill, steps: Steps) -> exp.Select:
+def filled(fill: FillGaps, steps: Steps) -> exp.Select:
     """Returns all windows of each group that has any, with the values of those without rows."""
     windows = steps.rows(fill.input, "values")
     keys, mode = fill.keys, fill.mode
@@ -82,7 +82,7 @@ def filled(fill: Fill, steps: Steps) -> exp.Select:
     return select([star(), named(end_of(fill.interval), END)], rows)
 
 
-def _grid(fill: Fill, windows: str, groups: exp.Select) -> exp.Select:
+def _grid(fill: FillGaps, windows: str, groups: exp.Select) -> exp.Select:
     """A row per group and window: its keys, START, and whether there are rows (_HIT), with the values if so."""
     interval, span = fill.interval, fill.span
     if span is None:
@@ -111,12 +111,12 @@ def _unless_too_many(starts: Tree, groups: exp.Select, most: int) -> Tree:
     return select([column("s")], bound, where=column("#few"), joins=[joined(nested(starts, "starts"))])
 
 
-def _line(fill: Fill) -> tuple[list[Tree], list[Tree]]:
+def _line(fill: FillGaps) -> tuple[list[Tree], list[Tree]]:
     """What tells groups apart, and what orders their windows."""
     return columns(fill.keys), [column(START)]
 
 
-def _around(fill: Fill) -> list[Tree]:
+def _around(fill: FillGaps) -> list[Tree]:
     """The time and the value of the last window with rows up to each window, and of the first from it on."""
     found: list[Tree] = []
     for index, item in enumerate(fill.columns):
@@ -128,7 +128,7 @@ def _around(fill: Fill) -> list[Tree]:
     return found
 
 
-def _filled_value(index: int, item: FillColumn, fill: Fill) -> Tree | None:
+def _filled_value(index: int, item: FillColumn, fill: FillGaps) -> Tree | None:
     """The value of a column in all windows, None if it stays as it is."""
     value = column(item.name)
     match fill.mode:

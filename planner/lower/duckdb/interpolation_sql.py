@@ -19,7 +19,7 @@ from penstock.planner.duckdb_sql.pieces import (
     so_far,
     star,
 )
-from penstock.planner.logical.operators import AT, FILLED, ORIGIN, Grid, Interpolate, Interpolated, Parameter
+from penstock.planner.logical.operators import AT, FILLED, ORIGIN, Interpolate, Interpolated, Parameter, WindowGrid
 from penstock.planner.lower.duckdb.steps import Steps
 from penstock.sql.tree.statements import FillMode
 
@@ -84,7 +84,7 @@ def _exact(before: Tree) -> Tree:
     return fragment("((:before).t IS NOT NULL AND (:before).t = :at)", before=before, at=column(AT))
 
 
-def _value(item: Interpolated, before: Tree, after: Tree, grid: Grid, mode: FillMode) -> tuple[Tree, Tree]:
+def _value(item: Interpolated, before: Tree, after: Tree, grid: WindowGrid, mode: FillMode) -> tuple[Tree, Tree]:
     """The value at an instant, and whether there is a row for it."""
     fallback: Tree = exp.null() if item.constant is None else item.constant.node
     if mode in ("null", "null_f", "value", "value_f"):
@@ -122,7 +122,7 @@ def _nearest(before: Tree, after: Tree, mode: FillMode) -> Tree:
         "THEN :before ELSE :after END", before=before, after=after, at=column(AT))
 
 
-def _origin(grid: Grid, mode: FillMode) -> Tree:
+def _origin(grid: WindowGrid, mode: FillMode) -> Tree:
     """The time of the row that the first value was taken from."""
     if mode in ("prev", "next", "near"):
         source = fragment("(:nearest).t", nearest=_nearest(column("#b0"), column("#a0"), mode))

@@ -29,17 +29,17 @@ from penstock.planner.logical.operators import (
     ONE,
     Aggregate,
     Distinct,
-    Fill,
+    FillGaps,
     Filter,
     Interpolate,
     Join,
-    Limit,
+    LimitRows,
     OneRow,
     Operator,
     PartitionLimit,
     Pick,
     Project,
-    Series,
+    SeriesValues,
     Sort,
     SortKey,
     Union,
@@ -78,9 +78,9 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return windowed(operator, steps)
         case Aggregate():
             return aggregated(operator, steps)
-        case Fill():
+        case FillGaps():
             return filled(operator, steps)
-        case Series():
+        case SeriesValues():
             return ran(operator, steps)
         case Pick():
             return picked(operator, steps)
@@ -93,9 +93,9 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
         case PartitionLimit():
             partition = over(call("dense_rank"), order=columns(operator.keys))
             return _between(operator, partition, "#partition", steps)
-        case Limit() if operator.keys:
+        case LimitRows() if operator.keys:
             return _between(operator, row_number(columns(operator.keys), columns(operator.order)), "#number", steps)
-        case Filter() | Project() | Distinct() | Sort() | Limit():
+        case Filter() | Project() | Distinct() | Sort() | LimitRows():
             return _selected(operator, steps)
     raise InternalError(f"{type(operator).__name__} is no operator of queries")
 
@@ -115,7 +115,7 @@ def _selected(operator: Operator, steps: Steps) -> exp.Select:
             isinstance(item.value.node, exp.Column) for item in operator.columns)
         operator = operator.input
     if sorted_before:
-        if isinstance(operator, Limit) and not operator.keys:
+        if isinstance(operator, LimitRows) and not operator.keys:
             limit, offset, operator = operator.count, operator.offset, operator.input
         if isinstance(operator, Sort):
             order, operator = [_sorted(key) for key in operator.keys], operator.input
@@ -139,7 +139,7 @@ def _sorted(key: SortKey) -> Tree:
     return ordered(column(key.name), descending=key.descending, nulls_first=key.nulls_first)
 
 
-def _between(operator: Limit | PartitionLimit, rank: Tree, name: str, steps: Steps) -> exp.Select:
+def _between(operator: LimitRows | PartitionLimit, rank: Tree, name: str, steps: Steps) -> exp.Select:
     """The rows whose rank is among the wanted ones."""
     ranked = steps.add("ranked", select([star(), named(rank, name)], relation(steps.rows(operator.input))))
     kept = fragment(":rank > :offset AND :rank <= :last", rank=column(name), offset=operator.offset,

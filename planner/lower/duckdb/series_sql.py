@@ -8,13 +8,13 @@ from penstock.planner.duckdb_sql.duckdb_tree import Tree, all_of, any_of, column
 from penstock.planner.duckdb_sql.pieces import columns, relation, row_number, so_far, star
 from penstock.planner.functions.line_call import ROW_NUMBER, AlongRows, LineBuilder, LineCall, PicksRows
 from penstock.planner.functions.table import require
-from penstock.planner.logical.operators import Pick, RowCall, Series
+from penstock.planner.logical.operators import Pick, RowCall, SeriesValues
 from penstock.planner.lower.duckdb.steps import Steps
 
 _RANK = "#rank"
 
 
-def ran(series: Series, steps: Steps) -> exp.Select:
+def ran(series: SeriesValues, steps: Steps) -> exp.Select:
     """Returns the rows that the calls leave, with the value of each."""
     calls = [(_along(call), LineCall(call, series.line)) for call in series.calls]
     rows = steps.rows(series.input)

@@ -26,14 +26,24 @@ from penstock.planner.duckdb_sql.pieces import (
     star,
 )
 from penstock.planner.logical.operators import Window
-from penstock.planner.logical.window_kinds import END, NUMBER, START, STATE, Count, Event, Interval, Session, State
+from penstock.planner.logical.window_kinds import (
+    END,
+    NUMBER,
+    START,
+    STATE,
+    ByCount,
+    ByEvent,
+    ByInterval,
+    BySession,
+    ByState,
+)
 from penstock.planner.lower.duckdb.steps import Steps
 
 
 def windowed(window: Window, steps: Steps) -> exp.Query:
     """Returns the rows with the columns that tell their windows apart."""
     rows = steps.rows(window.input)
-    if isinstance(window.shape, Interval):
+    if isinstance(window.shape, ByInterval):
         return _on_grid(window, window.shape, rows, steps)
     time = window.line.order[0]
     found = row_windows(window, rows)
@@ -53,12 +63,12 @@ def long_enough(least: int) -> Tree:
     return fragment(":end - :start >= :least", end=column(END), start=column(START), least=least)
 
 
-def end_of(interval: Interval) -> Tree:
+def end_of(interval: ByInterval) -> Tree:
     """Returns the end of a window on a grid by its START."""
     return interval_end(column(START), interval.window, interval.precision, interval.zone)
 
 
-def _on_grid(window: Window, interval: Interval, rows: str, steps: Steps) -> exp.Select:
+def _on_grid(window: Window, interval: ByInterval, rows: str, steps: Steps) -> exp.Select:
     time = window.line.order[0]
     grid = (interval.window, interval.precision, interval.zone)
     if is_local(interval.window, interval.zone):
@@ -73,7 +83,7 @@ def _on_grid(window: Window, interval: Interval, rows: str, steps: Steps) -> exp
     return select([star(), named(end_of(interval), END)], steps.add("windowed", found))
 
 
-def _by_calendar(interval: Interval, time: str, rows: str, steps: Steps) -> exp.Select:
+def _by_calendar(interval: ByInterval, time: str, rows: str, steps: Steps) -> exp.Select:
     """Rows joined with the windows between the least and the greatest time.
 
     For many rows in few windows that is far cheaper than asking for each row's windows on a grid of local times.
@@ -96,19 +106,19 @@ def row_windows(window: Window, rows: str) -> exp.Select:
     """Returns the rows of windows that rows define, with their NUMBER; rows in no window are left out."""
     keys, order = columns(window.line.keys), columns(window.line.order)
     match window.shape:
-        case Session(gap):
+        case BySession(gap):
             first = fragment("CASE WHEN :time - :before <= :gap THEN 0 ELSE 1 END", time=order[0],
                              before=over(call("lag", order[0]), keys, order), gap=gap)
             return _numbered(select([star(), named(first, "#new")], rows), keys, order)
-        case State(value):
+        case ByState(value):
             stated = select([star(), named(value.node, STATE)], rows)
             first = fragment("CASE WHEN :state = :before THEN 0 ELSE 1 END", state=column(STATE),
                              before=over(call("lag", column(STATE)), keys, order))
             known = fragment(":state IS NOT NULL", state=column(STATE))
             return _numbered(select([star(), named(first, "#new")], nested(stated), where=known), keys, order)
-        case Event():
+        case ByEvent():
             return _event(window.shape, rows, keys, order)
-        case Count():
+        case ByCount():
             return _count(window.shape, rows, keys, order)
     raise InternalError(f"{type(window.shape).__name__} is no window that rows define")
 
@@ -119,7 +129,7 @@ def _numbered(rows: exp.Select, keys: Sequence[Tree], order: Sequence[Tree]) -> 
     return select([star(without=["#new"]), named(opened, NUMBER)], nested(rows))
 
 
-def _event(event: Event, rows: str, keys: Sequence[Tree], order: Sequence[Tree]) -> exp.Select:
+def _event(event: ByEvent, rows: str, keys: Sequence[Tree], order: Sequence[Tree]) -> exp.Select:
     """From the first row that starts a window to the next row that ends it, which may be the same row.
 
     After any row that fulfils the end condition no window is open. So a row is in a window if a start came after the
@@ -144,7 +154,7 @@ def _event(event: Event, rows: str, keys: Sequence[Tree], order: Sequence[Tree])
     return select([star(without=helpers)], nested(numbered), where=inside)
 
 
-def _count(window: Count, rows: str, keys: Sequence[Tree], order: Sequence[Tree]) -> exp.Select:
+def _count(window: ByCount, rows: str, keys: Sequence[Tree], order: Sequence[Tree]) -> exp.Select:
     """Windows of so many rows, a new one at every `sliding`-th row; the last ones may have fewer."""
     present = [fragment(":value IS NOT NULL", value=value.node) for value in window.values]
     source: Tree = relation(rows)

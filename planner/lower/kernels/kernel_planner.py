@@ -13,7 +13,7 @@ import numpy as np
 from sqlglot import exp
 
 from penstock.planner.duckdb_sql.interval_windows import grid_of
-from penstock.planner.functions.partials import Part, Partial
+from penstock.planner.functions.partials import Partial, PartialColumn
 from penstock.planner.task_plans.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel
 from penstock.sql.tree.statements import IntervalWindow
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind, Precision
@@ -113,7 +113,7 @@ def _called(node: exp.Expression) -> str | None:
 # --- aggregates -------------------------------------------------------------------------------------------------
 
 
-def _aggregates(part: Part, types: Types) -> list[FieldKernel | PickKernel]:
+def _aggregates(part: PartialColumn, types: Types) -> list[FieldKernel | PickKernel]:
     if part.choice is not None:
         return [_pick(part, types)]
     _need(part.accumulator.kind != "udaf")
@@ -164,7 +164,7 @@ def _deviations(node: exp.Mul, types: Types) -> FieldKernel:
     return FieldKernel("deviations", value)
 
 
-def _pick(part: Part, types: Types) -> PickKernel:
+def _pick(part: PartialColumn, types: Types) -> PickKernel:
     assert part.choice is not None
     present = part.choice.present
     fields = tuple(_expression(_bounded(column), types) for column in part.columns)

@@ -304,22 +304,22 @@ def test_those_who_use_a_connection_are_heard(registry: Registry) -> None:
     for name in "ab":
         registry.catalog.streams.create(stream(name, "hall"))
     away = "unreachable: the cable is out"
-    registry.connections.note_contact("stream a", ConnectionHealth("hall", 1, away))
+    registry.connections.note_health("stream a", ConnectionHealth("hall", 1, away))
     registry.clock.advance(1)
-    registry.connections.note_contact("stream b", ConnectionHealth("hall", 1))
+    registry.connections.note_health("stream b", ConnectionHealth("hall", 1))
     assert registry.health() == ("FAILED", away, NOW)
     registry.run("TEST CONNECTION hall")
     assert registry.health() == ("FAILED", away, NOW)
-    registry.connections.note_contact("stream a", ConnectionHealth("hall", 1))
+    registry.connections.note_health("stream a", ConnectionHealth("hall", 1))
     assert registry.health() == ("OK", "", NOW + 1000)
     registry.server.problem = LoginRefusedError("login refused")
     registry.run("TEST CONNECTION hall")
     assert registry.health() == ("FAILED", "login refused", NOW + 1000)
-    registry.connections.note_contact("stream b", ConnectionHealth("hall", 1))
+    registry.connections.note_health("stream b", ConnectionHealth("hall", 1))
     assert registry.health() == ("OK", "", NOW + 1000)
-    registry.connections.note_contact("stream gone", ConnectionHealth("hall", 1, away))
+    registry.connections.note_health("stream gone", ConnectionHealth("hall", 1, away))
     assert registry.health() == ("OK", "", NOW + 1000)
-    registry.connections.note_contact("stream a", ConnectionHealth("nowhere", 1, away))
+    registry.connections.note_health("stream a", ConnectionHealth("nowhere", 1, away))
 
 
 def test_what_never_answers_is_given_up(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from kits.streams.stream_kit import Catalog, Store, StreamKit, unhurried
 from penstock.common.clock import ManualClock
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
-from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, judged, verdict
+from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, verdict, with_verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.operators.state_tracker import StateTracker
@@ -180,12 +180,12 @@ def test_a_circle_of_waiting_tasks_ends() -> None:
 
 def test_stalled_and_silent_tasks_are_named() -> None:
     """A stalled task makes the stream STALLED; a silent one is told; a state that isn't RUNNING keeps its reason."""
-    stalled = judged(RUNNING, [report("source"), report("agg", stalled_s=31.0)], NAMES)
+    stalled = with_verdict(RUNNING, [report("source"), report("agg", stalled_s=31.0)], NAMES)
     assert stalled.status.state == "STALLED"
     assert stalled.status.reason == "agg s1/v2 has work to do and made no progress for 31 s; was RUNNING"
     assert stalled.verdict == f"STALLED: {stalled.status.reason}"
     assert told(report("sink", silent_s=4.0, reason="no heartbeat for 4 s")).text == "sink s1/v2: no heartbeat for 4 s"
-    paused = judged(StreamInfo(StreamStatus("PAUSED", "by the user")), [report("agg", stalled_s=31.0)], NAMES)
+    paused = with_verdict(StreamInfo(StreamStatus("PAUSED", "by the user")), [report("agg", stalled_s=31.0)], NAMES)
     assert (paused.status.state, paused.verdict) == ("PAUSED", "PAUSED: by the user")
 
 
@@ -381,7 +381,7 @@ def test_the_watchdog_finds_real_tasks_that_get_nowhere(tmp_path: Path) -> None:
         kit.clock.advance(1.0)
     assert "stalled" not in seen[:31]
     assert seen[-5:] == ["stalled"] * 5
-    last = judged(RUNNING, monitor.report(kit.clock.monotonic()), names)
+    last = with_verdict(RUNNING, monitor.report(kit.clock.monotonic()), names)
     assert last.status.state == "STALLED"
     assert last.verdict.startswith("STALLED: sink s/v1 has work to do and made no progress for 3")
     kit.close()
