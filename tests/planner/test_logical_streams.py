@@ -16,7 +16,7 @@ from penstock.planner.logical.stream import GROUP, LogicalStream
 from penstock.planner.logical.window_kinds import ByClock, ByCount, ByEvent, ByInterval, BySession, ByState
 from penstock.planner.streams import stream_planner
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.schema import BySession as UserSession
+from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, VARCHAR
 
@@ -60,7 +60,7 @@ def bound(db: Harness, name: str, patch: pytest.MonkeyPatch) -> LogicalStream:
     patch.setattr(stream_planner, "stream_plan", noted)
     statement = parse_one(f"CREATE STREAM s {OPTIONS.get(name, '')} INTO o AS {STREAMS[name][0]}")
     assert isinstance(statement, CreateStream)
-    stream_planner.plan_stream(statement, db, UserSession("db"))
+    stream_planner.plan_stream(statement, db, Session("db"))
     (stream,) = found
     return stream
 
