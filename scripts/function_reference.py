@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from itertools import count, groupby
 
+import sqlglot
 from function_examples import EXAMPLES, SETUP
+from sqlglot.tokens import TokenType
 
 import penstock
 from penstock.mnode.engine import Engine
@@ -182,6 +184,11 @@ def _shown(sql: str) -> str:
 
 
 def _functions(sql: str) -> str:
-    words = dict.fromkeys(re.findall(r"\b([a-z_][a-z0-9_]*)\(", re.sub(r"'(?:[^']|'')*'", "''", sql)))
-    names = [word for word in words if not word.startswith(("v", "scan")) or "_" in word]
+    """Returns which functions a query of DuckDB calls; after AS, a name before a parenthesis is that of a table."""
+    tokens = sqlglot.tokenize(f"({sql})", dialect="duckdb")
+    called = dict.fromkeys(
+        token.text for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False)
+        if after.token_type is TokenType.L_PAREN and before.token_type is not TokenType.ALIAS
+        and re.fullmatch(r"[a-z_][a-z0-9_]*", token.text))
+    names = [word for word in called if not word.startswith(("v", "scan")) or "_" in word]
     return "made of " + ", ".join(f"`{name}`" for name in names) if names else "plain SQL"
