@@ -8,6 +8,7 @@ from penstock.common.errors import InvalidStatementError
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.sql.schema import Column
 from penstock.sql.types import INTEGERS, DataType, Kind
+from penstock.vnode.write.table_definitions import RESERVED_COLUMNS
 
 MAX_COLUMNS = 4096
 MAX_TAGS = 128
@@ -73,6 +74,9 @@ def _check_names(columns: Iterable[Column]) -> None:
         check_name(column.name, "column")
         if column.name == "tbname":
             raise InvalidStatementError("tbname is the name of the child table and cannot be a column")
+        if column.name in RESERVED_COLUMNS:
+            raise InvalidStatementError(f"{column.name} cannot be a column: stored rows have one of that name",
+                                        hint="choose another name")
         if column.name in seen:
             raise InvalidStatementError(f"there are two columns or tags named {column.name}", code=_DUPLICATE)
         seen.add(column.name)

@@ -34,6 +34,8 @@ from penstock.sql.tree.statements import OutsideTarget
 from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
 _NULL = SqlExpr(exp.null(), DataType(Kind.NULL))
+#: What result rows have beside the columns of their table: the child table, and whether to write or to delete.
+_OF_RESULT_ROWS = ("_child", "_op")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,10 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
     else:
         columns, values = _existing_columns(stream, existing, values, prepended)
         tags = existing.tags
+    taken = next((column.name for column in columns if column.name in _OF_RESULT_ROWS), None)
+    if taken is not None:
+        raise InvalidStreamError(f"{taken} cannot be a column of a stream's target: result rows have one of that name",
+                                 hint="give it another name")
     _check_key(stream, projections, columns)
     child, tag_values = _children(stream, tags)
     uid = existing.uid if existing else 0

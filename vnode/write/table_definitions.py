@@ -17,7 +17,8 @@ from penstock.vnode.store.tombstone_files import TombstoneFiles
 from penstock.vnode.store.tombstones import Tombstone, file_schema
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN
 
-_RESERVED = {TUID_COLUMN, VERSION_COLUMN, CHANGE_COLUMN, LAST_COLUMN}
+RESERVED_COLUMNS = frozenset({TUID_COLUMN, VERSION_COLUMN, CHANGE_COLUMN, LAST_COLUMN})
+"""Names of columns that a stored row has beside those of its table."""
 
 
 class TableDefinitions:
@@ -105,7 +106,7 @@ class TableDefinitions:
 def _check_columns(table_uid: int, schema: pa.Schema, key_columns: int) -> None:
     if key_columns not in (1, 2) or len(schema) < key_columns or not pa.types.is_timestamp(schema.field(0).type):
         raise InvalidStatementError(f"table {table_uid} needs a timestamp first and 1 or 2 key columns")
-    if _RESERVED & set(schema.names) or len(set(schema.names)) != len(schema):
+    if RESERVED_COLUMNS & set(schema.names) or len(set(schema.names)) != len(schema):
         raise InvalidStatementError(f"table {table_uid} has reserved or repeated column names: {schema.names}")
 
 

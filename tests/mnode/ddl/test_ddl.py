@@ -150,6 +150,26 @@ def test_the_limits_themselves_are_allowed() -> None:
             too_many()
 
 
+@pytest.mark.parametrize("name", ["_tuid", "_ver", "_change", "_last"])
+def test_names_of_what_the_engine_stores_are_refused(unchanged: Embedded, name: str) -> None:
+    """A column called as one that stored rows have would be read as that one."""
+    for statement in (f"CREATE TABLE t (ts timestamp, `{name}` int)",
+                      f"CREATE STABLE t (ts timestamp, v int) TAGS (`{name}` int)",
+                      f"ALTER STABLE m ADD COLUMN `{name}` int", f"ALTER STABLE m ADD TAG `{name}` int",
+                      f"CREATE STREAM s INTO o AS SELECT ts, v AS `{name}` FROM m PARTITION BY tbname"):
+        assert f"{name} cannot be a column" in str(refused(unchanged, statement))
+
+
+@pytest.mark.parametrize("name", ["_child", "_op"])
+def test_streams_have_no_columns_called_as_those_of_their_result_rows(unchanged: Embedded, name: str) -> None:
+    """Of tables they can be; a new target may not have one, nor one that is there."""
+    unchanged.execute(f"CREATE STABLE has{name} (ts timestamp, `{name}` int) TAGS (a int)")
+    for target in ("o", f"has{name} TAGS (a) SUBTABLE (tbname)"):
+        statement = f"CREATE STREAM s INTO {target} AS SELECT ts, v AS `{name}` FROM m PARTITION BY tbname, a"
+        assert f"{name} cannot be a column" in str(refused(unchanged, statement))
+    unchanged.execute(f"DROP STABLE has{name}")
+
+
 def test_children_are_all_created_or_none(db: Embedded) -> None:
     """One bad value in a statement of many children creates none of them."""
     db.execute("CREATE STABLE m (ts timestamp, v int) TAGS (a tinyint, b varchar(4))")
