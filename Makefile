@@ -19,7 +19,7 @@ demo: $(READY)  ## A year of flights through three streams, checked against batc
 solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
 	@$(BIN)/python -m examples.solar $(ARGS)
 
-test: $(READY)  ## All tests in two processes: first what needs neither Spark nor patience, then the others.
+test: $(READY)  ## All tests: first what needs neither Spark nor patience, then the others.
 	@scripts/run_tests $(ARGS)
 
 quick: $(READY)  ## The tests that need neither Spark nor patience.
