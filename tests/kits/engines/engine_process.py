@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -22,9 +23,10 @@ class EngineProcess:
 
     def __init__(self, program: str, *arguments: object) -> None:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src"), str(TESTS)]))
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(program)), *map(str, arguments)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=ROOT,
             env=environment)
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -34,6 +36,11 @@ class EngineProcess:
         for line in self.process.stdout:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(ENDED)
+
+    def errors(self) -> str:
+        """Returns the end of what the process has said on its standard error."""
+        self._errors.seek(0)
+        return self._errors.read()[-4_000:]
 
     def tell(self, command: str) -> None:
         assert self.process.stdin is not None

@@ -15,7 +15,7 @@ class StatementEngine(EngineProcess):
 
     def __init__(self, data: Path, config: Mapping[str, Any]) -> None:
         super().__init__("statement_child.py", data, json.dumps(config))
-        assert self.next() == "ready"
+        assert self.next() == "ready", self.errors()
 
     def run(self, text: str) -> list[list[str]]:
         """Returns the rows of a statement, which must not fail."""
