@@ -11,7 +11,7 @@ from penstock.planner.bind.user_functions import bound_function
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall, Selection
 from penstock.planner.functions.spec import check_call
-from penstock.planner.functions.table import lookup, require
+from penstock.planner.functions.table import require
 from penstock.planner.logical.group_values import AggregateCall, RowKey
 from penstock.sql.types import BIGINT, Precision
 
@@ -37,12 +37,6 @@ def aggregate_call(
     if spec.check is not None:
         spec.check(GroupedCall(function, tuple(arguments), result, row, position))
     return AggregateCall(name, function, tuple(arguments), row, result, node)
-
-
-def selects_row(function: str) -> bool:
-    """Whether a function takes its value from one row."""
-    found = lookup(function)
-    return found is not None and found.selects is not None
 
 
 def selection_of(function: str) -> Selection:

@@ -102,11 +102,6 @@ class TaskGraph:
         """The vnodes that are read, each once."""
         return tuple(dict.fromkeys(self.source_vgroup_ids))
 
-    @property
-    def exchanges_rows(self) -> bool:
-        """Whether anything crosses from one vnode to another."""
-        return any(exchange.kind != "forward" for exchange in self.exchanges)
-
     def edges(self, stream_id: int) -> tuple[TaskEdges, ...]:
         """Returns the tasks with their channels."""
         upstream: list[list[TaskId]] = [[] for _ in self.tasks]
