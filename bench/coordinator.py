@@ -78,7 +78,6 @@ class _Keeper(StreamKeeper):
         return self._children
 
 
-
 class World:
     """A heap of what is going to happen, taken in the order of time; chance is seeded."""
 
@@ -132,6 +131,8 @@ class Worker:
 
     def close(self) -> None:
         self.gone = True
+
+    kill = close  # its process is simulated, too
 
     def heartbeat(self) -> None:
         self._say(control.Heartbeat(tuple(itertools.chain.from_iterable(self._statuses.values()))))

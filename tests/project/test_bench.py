@@ -260,7 +260,9 @@ def test_ratios_of_neighbours_are_hostile_by_tame() -> None:
     assert ratios({"p50": 2.0, "p99": 10.0}, {"p50": 3.0, "p99": 5.0}) == {"p50": 1.5, "p99": 0.5}
 
 
-def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(tmp_path: Path) -> None:
+def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A worker costs three messages per stream to start and one per heartbeat; it gets no tables but its own."""
     found = {(line["measure"], line["vnodes"]): line for line in coordinator_costs(
         [(2, 2), (4, 2)], tmp_path, streams_per_worker=2, tables_per_vnode=200, seed=1)}
@@ -270,3 +272,4 @@ def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(tmp_path: Pa
         assert found["start", vnodes]["messages"] == found["failover", vnodes]["messages"] == 3 * 2 * vnodes
         assert found["heartbeat", vnodes]["messages"] == vnodes
     assert found["start", 4]["sent_bytes"] < 2.5 * found["start", 2]["sent_bytes"]
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []

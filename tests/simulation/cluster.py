@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
 from penstock.common.paths import DataPaths
@@ -32,16 +31,12 @@ from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
-from penstock.tasks.state.state_cache import StateCache
-from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker import spark_executors as spark
-from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest
+from penstock.tasks.worker.dnode_client import StoreRequest
+from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks
 from penstock.tasks.worker.worker_process import WorkerSpec, queues_of
-from penstock.vnode.read.snapshot import TimeSpan
-from penstock.wal.log import LogFiles
-from penstock.wal.reader import WalReader
 from simulation.disk import ProcessDied
 from simulation.world import World
 
@@ -511,28 +506,16 @@ class SimLink:
         self._blocked_since = None
 
 
-class SimEnvironment:
+class SimEnvironment(LocalEnvironment):
     """The `TaskEnvironment` of one attempt on one simulated worker."""
 
     def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
-        self.clock: Clock = worker.cluster.world.clock
-        self._cache = StateCache()
+        super().__init__(worker.cluster.world.clock, worker.fs, worker.paths, self._ask,
+                         worker.host.engine.results.write_results, self._tell)
         self._worker = worker
         self._hosted = hosted
-        self.spill = worker.paths.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(LogFiles(self._worker.paths.wal(vgroup_id), self._worker.fs), after_version + 1)
-
-    def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int,
-                  as_of: int) -> pa.Table:
-        return self._ask(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
-
-    def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
-        answer = self._ask(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
-        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
-
-    def _ask(self, request: RowsRequest | SpanRequest) -> pa.Table:
+    def _ask(self, request: StoreRequest) -> pa.Table:
         host, world = self._worker.host, self._worker.cluster.world
         if not world.alive(host.process):
             raise UnavailableError("the dnode is gone")
@@ -545,17 +528,13 @@ class SimEnvironment:
             world.kill(host.process, "in the middle of a read")
             raise UnavailableError("the dnode is gone") from None
 
+    def _tell(self, what: TaskCheckpoint | ReadBack) -> None:
+        attempt = self._hosted.deployment.attempt
+        self._worker.line.answer(control.ReadBackWanted(what, attempt) if isinstance(what, ReadBack)
+                                 else control.Acknowledged(what, attempt))
+
     def result_writer(self, task: TaskId) -> SimResultWriter:
-        return SimResultWriter(self._worker, self._hosted)
-
-    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
-        return StateStore(self._worker.paths.state(task.stream_id, str(task)), map_bytes, self._cache)
-
-    def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
-        self._worker.line.answer(control.Acknowledged(checkpoint, self._hosted.deployment.attempt))
-
-    def read_back(self, order: ReadBack) -> None:
-        self._worker.line.answer(control.ReadBackWanted(order, self._hosted.deployment.attempt))
+        return SimResultWriter(self._worker, self._hosted, self.write)
 
     def wake(self) -> None:
         self._worker.wake(self._hosted)
@@ -564,9 +543,10 @@ class SimEnvironment:
 class SimResultWriter:
     """Sends writes to the dnode, in order; they arrive also if the worker is gone by then. Answers take time, too."""
 
-    def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
+    def __init__(self, worker: SimWorker, hosted: Hosted, write: Callable[[ResultWrite], None]) -> None:
         self._worker = worker
         self._hosted = hosted
+        self._write = write
         self._done = 0
         self._error: PenstockError | None = None
         self._broken = False
@@ -576,14 +556,14 @@ class SimResultWriter:
         host, world = self._worker.host, self._worker.cluster.world
         now = world.clock.monotonic()
         self._sent_until = max(self._sent_until, now + world.chance.random() * self._worker.cluster.faults.delay_s)
-        world.later(self._sent_until - now, host.process, lambda: self._perform(host, write))
+        world.later(self._sent_until - now, host.process, lambda: self._perform(write))
 
-    def _perform(self, host: EngineProcess, write: ResultWrite) -> None:
+    def _perform(self, write: ResultWrite) -> None:
         error: PenstockError | None = None
         if self._broken:
             return
         try:
-            host.engine.results.write_results(write)
+            self._write(write)
         except PenstockError as cause:
             error, self._broken = cause, True
 
