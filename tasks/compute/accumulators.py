@@ -157,7 +157,7 @@ def _pick(
         if new.dtype == _OBJECT:
             less, more = _compare_objects(new, old, tied)
         else:
-            less, more = new < old, new > old
+            less, more = _compare_numbers(new, old)
         wins, loses = (less, more) if ascending else (more, less)
         better |= tied & wins
         tied &= ~wins & ~loses
@@ -168,6 +168,18 @@ def _pick(
     taken = chosen if isinstance(rows, slice) else rows[chosen]
     for column, candidate in zip(target, source, strict=True):
         column.set(slots[chosen], candidate, taken)
+
+
+def _compare_numbers(
+    new: npt.NDArray[Any], old: npt.NDArray[Any]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """For DuckDB, NaN is the greatest number."""
+    less, more = new < old, new > old
+    if np.issubdtype(new.dtype, np.floating):
+        nan_new, nan_old = np.isnan(new), np.isnan(old)
+        less |= nan_old & ~nan_new
+        more |= nan_new & ~nan_old
+    return less, more
 
 
 def _compare_objects(

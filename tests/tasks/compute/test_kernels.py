@@ -160,11 +160,17 @@ NO_VALUES = pa.table({
     "_tuid": pa.array([SUPER_UID + 1] * 9, pa.uint64()), "ts": pa.array(range(0, 90_000, 10_000), pa.int64()),
     **{column.name: pa.array([None] * 9, column.type.arrow()) for column in COLUMNS[1:]}})
 
+NOT_ALL_ARE_NUMBERS = NO_VALUES.set_column(
+    NO_VALUES.column_names.index("f4"), "f4",
+    pa.array([math.nan, 0, 1, math.nan, None, None, 2, math.nan, -1], pa.float32()))
+
 
 @QUIET
 @given(rows=blocks(), aggregates=st.lists(AGGREGATES, min_size=1, max_size=4, unique=True),
        condition=st.one_of(st.none(), CONDITIONS), partition=PARTITIONS, window=WINDOWS)
 @example(rows=NO_VALUES, aggregates=["stddev(i1)"], condition=None, partition="", window="interval(25s) sliding(10s)")
+@example(rows=NOT_ALL_ARE_NUMBERS, aggregates=["min(f4)", "max(f4)", "spread(f4)"], condition=None, partition="",
+         window="interval(25s) sliding(10s)")
 def test_partials_and_results_of_intervals(
     rows: pa.Table, aggregates: list[str], condition: str | None, partition: str, window: str
 ) -> None:
