@@ -13,13 +13,24 @@ from penstock.tasks.compute.function_runtime import UserFunctions
 
 
 class Computer:
-    """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine."""
+    """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine.
+
+    It is opened when something is computed for the first time: many tasks leave everything to kernels.
+    """
 
     def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
         """`functions`: the users' functions that the SQL calls."""
-        self._connection = closed_duckdb(bounds)
-        if functions is not None:
-            functions.register(self._connection)
+        self._functions = functions
+        self._bounds = bounds
+        self._opened: duckdb.DuckDBPyConnection | None = None
+
+    @property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        if self._opened is None:
+            self._opened = closed_duckdb(self._bounds)
+            if self._functions is not None:
+                self._functions.register(self._opened)
+        return self._opened
 
     def register(self, name: str, table: pa.Table) -> None:
         """Makes `table` the relation `name` until the next call with that name."""
@@ -53,7 +64,8 @@ class Computer:
         return int(batch.column(0)[0].as_py())
 
     def close(self) -> None:
-        self._connection.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 def classify(error: duckdb.Error, sql: str) -> Exception:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -21,6 +24,11 @@ from penstock.vnode.store.parts import parquet_bytes
 
 #: in views.sql, before the directory whose files the views read, as JSON
 _OF = "-- Data directory: "
+
+# How DuckDB knows the file that it writes, and what it has open besides: schemas, which may have any name that a
+# database may have, must not be called like them.
+_FILE, _NOTHING = '"the file of the views"', '"no file of views"'
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +101,8 @@ def write_sql(paths: DataPaths, text: str, files: Fs) -> None:
     temporary = paths.root / f"views.{os.getpid()}.tmp.duckdb"
     files.remove(temporary)
     try:
-        connection = duckdb.connect(
-            str(temporary), config={"threads": 1, "memory_limit": "256MiB", "temp_directory": ""})
-        try:
+        with _lock, _attached(_connection(), temporary) as connection:
             connection.execute(text)
-        finally:
-            connection.close()
         temporary.chmod(FILE_MODE)
         files.write_atomic(paths.views_sql, text.encode())
         files.rename(temporary, paths.views_duckdb)
@@ -108,6 +112,24 @@ def write_sql(paths: DataPaths, text: str, files: Fs) -> None:
     finally:
         for path in (temporary, Path(f"{temporary}.wal")):
             files.remove(path)
+
+
+@contextmanager
+def _attached(connection: duckdb.DuckDBPyConnection, file: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Has unqualified names mean those in a new database file; after that it is written and closed."""
+    connection.execute(f"ATTACH {text_literal(str(file))} AS {_FILE}; USE {_FILE}")
+    try:
+        yield connection
+    finally:
+        connection.execute(f"USE {_NOTHING}; DETACH {_FILE}")
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """Returns the process's DuckDB for writing views: to open one takes longer than to write most views."""
+    connection = duckdb.connect(config={"threads": 1, "memory_limit": "256MiB", "temp_directory": ""})
+    connection.execute(f"ATTACH ':memory:' AS {_NOTHING}; USE {_NOTHING}; DETACH memory")
+    return connection
 
 
 def moved_views(paths: DataPaths) -> str | None:
