@@ -1,4 +1,4 @@
-"""Connections to servers outside: which kinds there are, which options each has, and how secrets get into them.
+"""Connections to external servers: which kinds there are, which options each has, and how secrets get into them.
 
 A connection is neither a source nor a sink by itself. As the catalog keeps it (`Connection`), secrets are references,
 `env:NAME` or `file:/path`. With the secrets read (`OpenedConnection`) it lives in memory only, and tells nobody.

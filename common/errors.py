@@ -183,25 +183,25 @@ class OutOfMemoryError(PenstockError):
                    hint="give the worker's container more memory, or lower streamBufferSize and blockRowsMax")
 
 
-class OutsideError(PenstockError):
+class ExternalSystemError(PenstockError):
     """A server or a place outside of Penstock that a connection leads to doesn't do what it should."""
 
 
-class ConnectionFailedError(OutsideError):
+class ConnectionFailedError(ExternalSystemError):
     """It can't be reached, or doesn't answer in time."""
 
     retry = True
 
 
-class LoginRefusedError(OutsideError):
+class LoginRefusedError(ExternalSystemError):
     """It refuses the user, the password, the token or the certificate of the connection."""
 
 
-class TargetMissingError(OutsideError):
+class TargetMissingError(ExternalSystemError):
     """It was reached, but the database, topic, folder or address there doesn't exist."""
 
 
-class ContentRefusedError(OutsideError):
+class ContentRefusedError(ExternalSystemError):
     """It was reached and let us in, but refuses what it is sent; the same again won't help."""
 
 

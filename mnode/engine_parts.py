@@ -31,7 +31,7 @@ from penstock.mnode.dnode.log_service import Logs
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.task_states import TaskStates
 from penstock.mnode.dnode.view_keeper import ViewKeeper
-from penstock.mnode.query.external_tables import OutsideTables
+from penstock.mnode.query.external_tables import ExternalTables
 from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import Scans
 from penstock.mnode.show.engine_rows import EngineRows
@@ -103,15 +103,15 @@ class EngineParts:
 
     def _connect_queries(self) -> None:
         of = self.directory
-        self.outside_tables = OutsideTables(self.connections)
-        of.catalog.describe_outside = self.outside_tables.table
+        self.external_tables = ExternalTables(self.connections)
+        of.catalog.describe_external = self.external_tables.table
         started_ms = of.clock.now_ms()
         self.system_tables = SystemTables(of.catalog, (
             TableRows(of.catalog),
             EngineRows(of.catalog, of.storage, of.activity, of.config, of.clock, __version__, started_ms),
             UserRows(of.catalog, of.audit, self.connections, started_ms),
             StreamRows(of.catalog, self.streams.reports, self.lifecycle, self.ingests, of.config)))
-        scans = Scans(of.catalog, of.storage, self.system_tables, self.outside_tables)
+        scans = Scans(of.catalog, of.storage, self.system_tables, self.external_tables)
         self.queries = Queries(
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))

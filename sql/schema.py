@@ -11,7 +11,7 @@ from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
 from penstock.sql.types import DataType, Precision
 
-TableKind = Literal["super", "child", "normal", "system", "tags", "outside"]
+TableKind = Literal["super", "child", "normal", "system", "tags", "external"]
 TagValue = str | int | float | bool | bytes | None
 
 
@@ -69,14 +69,14 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A super, child, normal or system table, the tags of a super table's children, or a table of a server outside.
+    """A super, child, normal or system table, the tags of a super table's children, or a table of an external server.
 
     `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
     `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
     `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
     `vgroup_id` is None for super and system tables. `replaces`: the uid of the table whose place this one is going to
     take, or 0 if its stream is only being created; until then no name leads to it.
-    Of a table outside `database` is the connection and `name` what it is called there; it has no primary timestamp.
+    Of an external table `database` is the connection and `name` what it is called there; it has no primary timestamp.
     """
 
     uid: int
@@ -171,19 +171,19 @@ class CatalogView(Protocol):
         """Returns the user's function of this name, or None."""
         ...
 
-    def outside(self, name: str) -> ExternalConnection | None:
+    def external_connection(self, name: str) -> ExternalConnection | None:
         """Returns the connection of this name, or None."""
         ...
 
-    def outside_table(self, connection: str, name: str) -> Table:
+    def external_table(self, connection: str, name: str) -> Table:
         """Returns a table of the server that a connection leads to.
 
-        Raises TargetMissingError if there is none, NotSupportedError for connections without tables, and OutsideErrors
-        if the server can't be asked.
+        Raises TargetMissingError if there is none, NotSupportedError for connections without tables, and
+        ExternalSystemErrors if the server can't be asked.
         """
         ...
 
-    def outside_names(self) -> Iterable[str]:
+    def external_connection_names(self) -> Iterable[str]:
         """Returns the names of all connections; for 'did you mean' hints."""
         ...
 

@@ -38,6 +38,8 @@ from penstock.sql.tree.statements import (
 
 _log = logger(__name__)
 _FILE = "audit.log"
+_OLDER_INTERFACE = "door"
+"""What versions before called the interface in a line."""
 _OBJECT_CHARACTERS = 512
 _SHOWN = 10_000
 _KNOWN_MAX = 1000
@@ -46,15 +48,15 @@ _SAME_LOGIN_S = 3600.0
 _DAILY: tuple[type[Statement], ...] = (
     Select, SetOperation, Explain, AnalyzeStream, Show, Describe, UseDatabase, Insert, Delete, NoteTime)
 
-Door = Literal["embedded", "flight", "socket", "http"]
+Interface = Literal["embedded", "flight", "socket", "http"]
 Outcome = Literal["allowed", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """By which door somebody came, and from what address: "" where there is none."""
+    """By which interface somebody came, and from what address: "" where there is none."""
 
-    door: Door = "embedded"
+    interface: Interface = "embedded"
     address: str = ""
 
 
@@ -64,7 +66,7 @@ class AuditEntry:
 
     time_ms: int
     user: str
-    door: str
+    interface: str
     address: str
     what: str
     on: str
@@ -136,7 +138,7 @@ class Audit:
 
     def _write(self, user: str, origin: Origin, what: str, on: str, outcome: Outcome) -> None:
         entry = AuditEntry(
-            self._clock.now_ms(), user, origin.door, origin.address, what, on[:_OBJECT_CHARACTERS], outcome)
+            self._clock.now_ms(), user, origin.interface, origin.address, what, on[:_OBJECT_CHARACTERS], outcome)
         line = json.dumps(asdict(entry), ensure_ascii=True)
         self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
 
@@ -176,8 +178,10 @@ def _read(path: Path) -> Iterator[AuditEntry]:
     for line in text.splitlines():
         try:
             values: Any = json.loads(line)
-            yield AuditEntry(int(values["time_ms"]), *(
-                str(values[name]) for name in ("user", "door", "address", "what", "on", "outcome")))
+            interface = values["interface"] if "interface" in values else values[_OLDER_INTERFACE]
+            yield AuditEntry(
+                int(values["time_ms"]), str(values["user"]), str(interface),
+                *(str(values[name]) for name in ("address", "what", "on", "outcome")))
         except (ValueError, KeyError, TypeError):
             continue
 

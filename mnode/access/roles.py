@@ -24,13 +24,13 @@ from penstock.sql.tree.statements import (
     Delete,
     Describe,
     Explain,
+    ExternalSource,
     Insert,
     InsertTarget,
     JoinSource,
     KillQuery,
     Name,
     NoteTime,
-    OutsideSource,
     Query,
     Select,
     SetOperation,
@@ -156,7 +156,7 @@ def lines_needs(database: str) -> Iterator[Need]:
 
 
 def stream_needs(record: StreamRecord, catalog: Catalog) -> Iterator[Need]:
-    """Yields what it takes to see how a stream is: its tables may be read. What it reads or writes outside may not."""
+    """Yields what it takes to see how a stream is: that its tables may be read, external ones excepted."""
     for uid in (*record.source_uids, record.target_uid):
         table = catalog.table_by_uid(uid)  # None: its results leave Penstock
         if table is not None:
@@ -207,7 +207,7 @@ class _Finder:
         match source:
             case TableSource():
                 yield from self.of_table(source.name, "read")
-            case OutsideSource():
+            case ExternalSource():
                 yield Need(GrantObject("connection", source.connection.name), "read")
             case SubquerySource():
                 yield from self.of_query(source.query)
@@ -222,7 +222,7 @@ class _Finder:
                 yield from self.of_query(statement)
             case CreateStream():
                 yield from self.of_query(statement.query)
-                if statement.target.outside is None:
+                if statement.target.external is None:
                     yield from self.of_table(statement.target.name, "read")
                 else:
                     yield Need(GrantObject("connection", statement.target.name.name), "write")

@@ -100,7 +100,7 @@ class DryRun:
             raise NotSupportedError("DRY RUN is for streams over one table", hint="SELECT gives what a join will give")
         if plan.source.lookup is not None:
             raise NotSupportedError("a dry run has no other table to look up in", hint="SELECT gives what it will give")
-        if plan.sink.outside is not None:
+        if plan.sink.external is not None:
             raise NotSupportedError("a dry run has no connections",
                                     hint="write INTO a table's name: the results are the same")
         table = self._catalog.table(plan.source.database, plan.source.table)

@@ -47,7 +47,7 @@ from penstock.mnode.admin.dump_manifest import (
 from penstock.mnode.catalog.catalog_codec import function_to_json
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import ConnectionRecord, IngestRecord, StreamRecord, UserRecord
-from penstock.mnode.query.detached_table import TBNAME, OutsideTable, RowBounds
+from penstock.mnode.query.detached_table import TBNAME, DetachedTable, RowBounds
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.show.show_statements import create_database_statement
 from penstock.mnode.streams.stream_planning import NO_TARGET
@@ -206,11 +206,11 @@ class Dump:
         listed = None
         if table.kind == "super":
             listed = self._written(f"{folder}/children.parquet", iter([_children(table, children)]))
-        outside = OutsideTable(self._paths.root, database.name, table.name)
+        stored_table = DetachedTable(self._paths.root, database.name, table.name)
         files: list[DumpFile] = []
         for vgroup_id, version in cut:
-            if vgroup_id in outside.vgroup_ids:
-                files += self._rows(folder, outside, vgroup_id, version, self._bounds(database))
+            if vgroup_id in stored_table.vgroup_ids:
+                files += self._rows(folder, stored_table, vgroup_id, version, self._bounds(database))
         return DumpTable(table.name, "normal" if listed is None else "super", print_sql(table_statement(table)), listed,
                          tuple(files))
 
@@ -224,10 +224,10 @@ class Dump:
         return RowBounds(first, None if behind is None else behind - 1)
 
     def _rows(
-        self, folder: str, outside: OutsideTable, vgroup_id: int, version: int, bounds: RowBounds
+        self, folder: str, stored_table: DetachedTable, vgroup_id: int, version: int, bounds: RowBounds
     ) -> Iterator[DumpFile]:
         """Writes the rows of a table that one vnode has, as of a version, and yields the files."""
-        table = outside.table
+        table = stored_table.table
         names = [*([TBNAME] if table.kind == "super" else []), *(column.name for column in table.columns)]
         what = f"{table.database}.{table.name}"
 
@@ -236,7 +236,7 @@ class Dump:
                 self._advanced(what, piece.num_rows)
                 yield piece
 
-        groups = _grouped(told(outside.rows(vgroup_id, names, version, bounds)))
+        groups = _grouped(told(stored_table.rows(vgroup_id, names, version, bounds)))
         number = 0
         try:
             while (first := next(groups, None)) is not None:

@@ -79,7 +79,7 @@ class DumpStream:
 
 @dataclass(frozen=True, slots=True)
 class DumpConnection:
-    """A connection to a server outside; secrets are references, as the catalog has them."""
+    """A connection to an external server; secrets are references, as the catalog has them."""
 
     name: str
     kind: ConnectionKind

@@ -223,7 +223,7 @@ class Restore:
             NO_TARGET, dumped.created_target, (), wanted=dumped.wanted,
             pause=PauseCause(dumped.wanted_reason, dumped.wanted_connection) if dumped.wanted_reason else None)
         statement = _statement(text)
-        if dumped.wanted == "running" and (statement.target.outside is not None or statement.notify is not None):
+        if dumped.wanted == "running" and (statement.target.external is not None or statement.notify is not None):
             record = replace(record, wanted="paused", pause=PauseCause(_PAUSED))
         if dumped.target is not None:
             record = replace(record, target_uid=self._target(engine, dumped.target).uid)

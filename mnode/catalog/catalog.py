@@ -36,8 +36,8 @@ class Catalog(TableIndex):
     def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
         self._store = CatalogStore(path, map_bytes)
         super().__init__(self._store.lock)
-        #: asks a server outside for one of its tables; set by the engine
-        self.describe_outside: Callable[[str, str], Table] | None = None
+        #: asks an external server for one of its tables; set by the engine
+        self.describe_external: Callable[[str, str], Table] | None = None
         try:
             self._load(CatalogReader(self._store.entries))
         except BaseException:
@@ -72,15 +72,15 @@ class Catalog(TableIndex):
     def function(self, name: str) -> UserFunction | None:
         return self.functions.named(name)
 
-    def outside(self, name: str) -> ExternalConnection | None:
+    def external_connection(self, name: str) -> ExternalConnection | None:
         return self.connections.named(name)
 
-    def outside_table(self, connection: str, name: str) -> Table:
-        if self.describe_outside is None:
-            raise NotSupportedError("tables of servers outside are read by a running engine only")
-        return self.describe_outside(connection, name)
+    def external_table(self, connection: str, name: str) -> Table:
+        if self.describe_external is None:
+            raise NotSupportedError("tables of external servers are read by a running engine only")
+        return self.describe_external(connection, name)
 
-    def outside_names(self) -> Iterable[str]:
+    def external_connection_names(self) -> Iterable[str]:
         return self.connections.names()
 
     # --- the catalog as a whole --------------------------------------------------------------------------------

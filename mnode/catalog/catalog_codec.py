@@ -28,11 +28,13 @@ from penstock.sql.rights import GrantObject, Right
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, UserFunction
 from penstock.sql.types import DataType, Kind
 
+#: What versions before called an external table: the field of a stream's entry, and the kind of the table.
+_OLDER_EXTERNAL_TABLE, _OLDER_EXTERNAL = "outside_table", "outside"
 #: What versions before called the parts of the tables that a stream reads.
 _OLDER_READING = (("source_uid", "child_uid", "source_columns"), ("other_uid", "other_child_uid", "other_columns"))
 #: What they kept of a stream without grouping it.
 _OLDER_ASKED = ("text", "database", "time_zone", "created_ms", "defaults")
-_OLDER_USES = ("reading", "functions", "connections", "dlq", "outside_table")
+_OLDER_USES = ("reading", "functions", "connections", "dlq", _OLDER_EXTERNAL_TABLE)
 
 
 def key(*numbers: int) -> bytes:
@@ -88,6 +90,8 @@ def table_from_json(value: dict[str, Any]) -> tuple[Table, list[str]]:
     used = value.pop("used_names")
     value["columns"] = tuple(_column_from_json(column) for column in value["columns"])
     value["tags"] = tuple(_column_from_json(column) for column in value["tags"])
+    if value["kind"] == _OLDER_EXTERNAL:
+        value["kind"] = "external"
     return Table(**value), used
 
 
@@ -125,7 +129,7 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
         "uses": StreamUses(
             tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in uses["reading"]),
             tuple(uses["functions"]), tuple(uses["connections"]), tuple(uses["dlq"]) if uses["dlq"] else None,
-            uses["outside_table"]),
+            uses["external_table"] if "external_table" in uses else uses[_OLDER_EXTERNAL_TABLE]),
         "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
         "pause": None if pause is None else PauseCause(**pause),
         "savepoints": tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ())),

@@ -109,7 +109,7 @@ class CatalogReader:
         return bool(self._entries.get(store.META, b"users_lost"))
 
     def connections(self) -> list[ConnectionRecord]:
-        """Returns the connections to servers outside, in order of creation."""
+        """Returns the connections to external servers, in order of creation."""
         found = (codec.connection_from_json(value) for _, value in self._entries.items(store.CONNECTIONS))
         return sorted(found, key=attrgetter("created"))
 

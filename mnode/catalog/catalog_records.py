@@ -80,15 +80,15 @@ class StreamUses:
     """What a stream couldn't do without, as its plan says; known also where that can't be read.
 
     `reading`: the table that it reads, and a second one that it joins, or looks up in. `functions` are the names of the
-    users' functions that it calls, `connections` those of the connections that it uses. `outside_table` is the table
-    that it looks up in as it was, if it is of a server outside.
+    users' functions that it calls, `connections` those of the connections that it uses. `external_table` is the table
+    that it looks up in as it was, if it is of an external server.
     """
 
     reading: tuple[TableRead, ...] = ()
     functions: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
     dlq: tuple[str, str] | None = None
-    outside_table: dict[str, Any] | None = None
+    external_table: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class UserRecord:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRecord:
-    """A connection to a server outside; its secrets are references."""
+    """A connection to an external server; its secrets are references."""
 
     connection: ExternalConnection
     created_ms: int

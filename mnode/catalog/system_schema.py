@@ -73,7 +73,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME), ("role", _WORD)),
         "ins_audit": (
-            ("time", _TIME), ("user_name", _WORD), ("door", _WORD), ("address", _text(64)), ("what", _text(64)),
+            ("time", _TIME), ("user_name", _WORD), ("interface", _WORD), ("address", _text(64)), ("what", _text(64)),
             ("object", _text(512)), ("outcome", _WORD),
         ),
         "ins_user_privileges": (

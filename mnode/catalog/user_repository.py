@@ -1,4 +1,4 @@
-"""The users and what they were granted, and the connections to servers outside."""
+"""The users and what they were granted, and the connections to external servers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class UserRepository:
 
 
 class ConnectionRepository:
-    """All connections to servers outside, in memory and durable."""
+    """All connections to external servers, in memory and durable."""
 
     def __init__(self, store: CatalogStore, known: Iterable[ConnectionRecord], users: UserRepository) -> None:
         self._store = store

@@ -42,9 +42,9 @@ class ControlledStream:
     until_room: int = 0
     #: since when; 0: since it was started
     paused_ms: int = 0
-    #: when it was resumed last: its target outside has the whole time again
+    #: when it was resumed last: its external target has the whole time again
     resumed_ms: int = 0
-    #: what was said last of how it fares outside, by connection
+    #: what was said last of the health of its connections, by name
     contacts: dict[str, ConnectionHealth] = field(default_factory=dict)
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False

@@ -86,22 +86,24 @@ class StreamPauses:
                 self.pause_for(stream, PauseCause(reason))
 
     def _watch_health(self, stream: ControlledStream) -> None:
-        """Says how a stream or an ingest fares outside, and pauses a stream that has tried for long enough, unless it
-        has a DLQ for that."""
+        """Records the health of what a stream or an ingest is connected to.
+
+        A stream that has tried for long enough is paused, unless it has a DLQ for that.
+        """
         running = stream.stream
         if not running.connected:
             return
         statuses = self._state.monitor.statuses_of(stream.stream_id)
         report_health(statuses, stream.contacts, running.keeper.note_health)
-        outside = None if isinstance(running.plan, IngestPlan) else running.plan.sink.outside
+        external = None if isinstance(running.plan, IngestPlan) else running.plan.sink.external
         away = next((status for status in statuses if status.outage_since_ms is not None), None)
-        if outside is None or away is None or away.outage_since_ms is None:
+        if external is None or away is None or away.outage_since_ms is None:
             return
         tried_ms = self._clock.now_ms() - max(away.outage_since_ms, stream.resumed_ms)
         long_enough = tried_ms > running.settings.retry_time_s * 1000
-        if long_enough and outside.on_failure == "pause" and not stream.paused:
+        if long_enough and external.on_failure == "pause" and not stream.paused:
             self.pause_for(stream, PauseCause(
-                f"{away.reason}; to go on: RESUME STREAM {running.name}", outside.connection))
+                f"{away.reason}; to go on: RESUME STREAM {running.name}", external.connection))
 
     def _call_on_pause(self, stream_id: int, cause: PauseCause) -> None:
         try:

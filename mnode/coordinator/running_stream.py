@@ -32,7 +32,7 @@ class StreamKeeper(Protocol):
         return ()
 
     def connection(self) -> OpenedConnection | None:
-        """Opens what the target outside is reached by, or what an ingest reads from."""
+        """Opens what the external target is reached by, or what an ingest reads from."""
         return None
 
     def lookup_connection(self) -> OpenedConnection | None:

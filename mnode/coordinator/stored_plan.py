@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.common.typed_json import Parts, TypedJson, parts_of_dataclass
 from penstock.mnode.coordinator.commit_records import require_layout
@@ -23,8 +24,15 @@ class StoredPlan:
     options: StreamOptions
 
 
-_FORMAT = 2
+_FORMAT = 3
 """Raise it when the same JSON means something else."""
+
+_RENAMED_IN_3: dict[str, tuple[str, dict[str, str]]] = {
+    "OutsidePlan": ("ExternalSinkPlan", {}),
+    "SinkPlan": ("SinkPlan", {"outside": "external"}),
+    "JoinPlan": ("JoinPlan", {"meeting": "distribution"}),
+}
+"""Classes of format 2, with what format 3 calls them and their fields; all else is the same."""
 
 
 def _parts_of(kind: type) -> Parts | None:
@@ -48,9 +56,12 @@ def decode(text: str) -> StoredPlan:
     Raises ValueError if it is one of another version, StateLayoutError if this version lays its state out otherwise.
     """
     body = json.loads(text)
-    if body["format"] != _FORMAT:
+    parts = body["parts"]
+    if body["format"] == 2 and isinstance(parts, list):
+        parts = [_renamed(part) for part in parts]
+    elif body["format"] != _FORMAT:
         raise ValueError(f"the format of stored plans {body['format']} is unknown")
-    stored = JSON.decode(body["parts"])
+    stored = JSON.decode(parts)
     require_layout(body["layout"], layout_of(stored.plan))
     return stored
 
@@ -58,3 +69,12 @@ def decode(text: str) -> StoredPlan:
 def stored_layout(text: str) -> str:
     """Returns the fingerprint of the layout of the state that a stored plan has, also if it is of another version."""
     return str(json.loads(text)["layout"])
+
+
+def _renamed(part: Any) -> Any:
+    """Returns a part of a plan of format 2 in the words of format 3; what is no such part as it is."""
+    name = part.get("class") if isinstance(part, dict) else None
+    if not isinstance(name, str) or name not in _RENAMED_IN_3:
+        return part
+    name, fields = _RENAMED_IN_3[name]
+    return {**{fields.get(field, field): value for field, value in part.items()}, "class": name}

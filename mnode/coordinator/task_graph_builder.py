@@ -54,7 +54,7 @@ def _join(
                *_level("source", join.right_vgroup_ids, "right side", vnodes)]
     joins = _level("join", vgroup_ids[:1] if join.single else vgroup_ids, "join")
     sinks = _level("sink", vgroup_ids[:1] if join.single and not plan.grouping.keys else vgroup_ids, "results")
-    if join.meeting == "vnode":
+    if join.distribution == "vnode":
         return _chains([sources[:vnodes], sources[vnodes:], joins, sinks])
     return _exchanged(sources, joins, sinks)
 

@@ -97,7 +97,7 @@ def _lag(status: TaskStatus) -> int | None:
 
 def _has_work(status: TaskStatus) -> bool:
     """Whether there is something that the task could get on with now; who waits for a token, or for a
-    target outside, couldn't."""
+    external target, couldn't."""
     waiting = status.input_bytes + status.in_flight_bytes + (_lag(status) or 0)
     return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED", "RETRYING")
 

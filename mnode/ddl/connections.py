@@ -1,4 +1,4 @@
-"""The registry of connections to servers outside: CREATE, ALTER, DROP and TEST CONNECTION, and whether they work.
+"""The registry of connections to external servers: CREATE, ALTER, DROP and TEST CONNECTION, and whether they work.
 
 Who uses a connection asks for it here, opened, each time that it deploys something, and tells how it went.
 """
@@ -25,7 +25,7 @@ from penstock.sql.types import DOUBLE, DataType, Kind
 from penstock.tasks.protocol.messages import ConnectionHealth, TaskStatus
 
 Probe = Callable[[OpenedConnection, float], str]
-"""(connection, seconds it may take): connects and returns what was found there, or raises an OutsideError."""
+"""(connection, seconds it may take): connects and returns what was found there, or raises an ExternalSystemError."""
 
 _GRACE_S = 2.0
 """So much longer than its timeout a probe may take before it is given up."""

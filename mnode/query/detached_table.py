@@ -42,7 +42,7 @@ class RowBounds:
     tuids: tuple[int, ...] | None = None
 
 
-class OutsideTable:
+class DetachedTable:
     """One table of a data directory. Has nothing open between calls, so that it may be copied to other processes."""
 
     def __init__(self, root: Path, database: str, name: str) -> None:

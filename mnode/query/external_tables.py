@@ -1,4 +1,4 @@
-"""Tables of servers outside that statements read: their columns, and their rows."""
+"""Tables of external servers that statements read: their columns, and their rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import NotSupportedError, OutsideError
+from penstock.common.errors import ExternalSystemError, NotSupportedError
 from penstock.mnode.ddl.connections import Connections
 from penstock.sql.schema import Column, Table
 from penstock.sql.types import DataType
@@ -16,20 +16,20 @@ from penstock.sql.types import DataType
 T = TypeVar("T")
 
 
-class OutsideTables:
+class ExternalTables:
     """Asks the servers, each time anew: what it says is as of now."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def table(self, connection: str, name: str) -> Table:
-        """Returns a table with its columns; see `CatalogView.outside_table`."""
+        """Returns a table with its columns; see `CatalogView.external_table`."""
         opened = self._opened(connection)
         from penstock.tasks.external.connectors.postgres_tables import (
-            describe,  # its library is needed by who reads outside
+            describe,  # its library is needed by who reads such tables only
         )
 
-        return outside_table(connection, name, self._told(opened, lambda: describe(opened, name)))
+        return external_table(connection, name, self._told(opened, lambda: describe(opened, name)))
 
     def rows(self, table: Table, columns: Sequence[Column]) -> pa.Table:
         """Returns columns of all rows, timestamps as integers in the units of their type. Raises as `table`."""
@@ -50,13 +50,13 @@ class OutsideTables:
         """Returns the answer, and has SHOW CONNECTIONS say how it went; errors say which connection it is."""
         try:
             answer = ask()
-        except OutsideError as error:
+        except ExternalSystemError as error:
             self._connections.note(opened, error)
             raise type(error)(f"connection {opened.name}: {error.message}", hint=error.hint) from None
         self._connections.note(opened, None)
         return answer
 
 
-def outside_table(connection: str, name: str, columns: Sequence[Column]) -> Table:
-    """Returns what the planner takes for a table of a server outside."""
-    return Table(0, connection, name, "outside", tuple(columns))
+def external_table(connection: str, name: str, columns: Sequence[Column]) -> Table:
+    """Returns what the planner takes for a table of an external server."""
+    return Table(0, connection, name, "external", tuple(columns))

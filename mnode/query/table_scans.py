@@ -14,7 +14,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.stream_cuts import check_cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
-from penstock.mnode.query.external_tables import OutsideTables
+from penstock.mnode.query.external_tables import ExternalTables
 from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.operators import Scan
 from penstock.sql.cuts import Cut
@@ -61,13 +61,13 @@ class Scans:
     """Gives relations as of now. Each vnode is read at one version; there is no cut through all vnodes."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, system_tables: SystemRows, outside_tables: OutsideTables,
+        self, catalog: Catalog, storage: Storage, system_tables: SystemRows, external_tables: ExternalTables,
         small_rows: int = SMALL_ROWS
     ) -> None:
         self._catalog = catalog
         self._storage = storage
         self._system_tables = system_tables
-        self._outside_tables = outside_tables
+        self._external_tables = external_tables
         self._small_rows = small_rows
 
     def seen_by(self, session: Session) -> _ScansOf:
@@ -85,9 +85,9 @@ class Scans:
             rows = self._system_tables.read(
                 table.database, table.name, scan.columns or (table.columns[0].name,), reader)
             return _whole(_epochs(rows))
-        if table.kind == "outside":
+        if table.kind == "external":
             wanted = [column for column in table.columns if column.name in scan.columns] or [table.columns[0]]
-            return _whole(self._outside_tables.rows(table, wanted))
+            return _whole(self._external_tables.rows(table, wanted))
         with self._storage.looking():
             return self._stored(scan, table)
 

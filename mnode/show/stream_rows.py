@@ -17,7 +17,7 @@ from penstock.mnode.show.row_source import Maker, Row, Rows
 from penstock.mnode.show.task_rows import TaskSetting, task_row, to_ms, watermark_row
 from penstock.mnode.streams.explain_stream import placement
 from penstock.mnode.streams.ingest_statements import IngestInfo
-from penstock.planner.streams.stream_outside import delivery
+from penstock.planner.streams.external_sink import delivery
 from penstock.sql.schema import Table
 from penstock.sql.types import Precision
 from penstock.tasks.protocol.task_graph import TaskGraph
@@ -96,9 +96,9 @@ class StreamRows:
         if info.stored is None:
             return known
         plan = info.stored.plan
-        outside = plan.sink.text if plan.sink.outside is not None else None
+        external = plan.sink.text if plan.sink.external is not None else None
         return {
-            **known, "target_table": target.name if target else outside, "watermark": plan.policies.watermark,
+            **known, "target_table": target.name if target else external, "watermark": plan.policies.watermark,
             "trigger": plan.trigger.replace("_", " "), "guarantee": plan.policies.guarantee.replace("_", " "),
             "delivery": (delivery(plan) or "exactly once (upserts)").partition(":")[0],
         }

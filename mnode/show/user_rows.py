@@ -1,4 +1,4 @@
-"""The rows of the system tables about users and what is theirs: rights, functions, connections outside."""
+"""The rows of the system tables about users and what is theirs: rights, functions, connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.sql.tree.expression_nodes import quote_string
 
 
 class ConnectionsView(Protocol):
-    """The connections to servers outside, with who uses them and whether they work."""
+    """The connections to external servers, with who uses them and whether they work."""
 
     def infos(self) -> list[ExternalConnectionInfo]: ...
 
@@ -26,7 +26,7 @@ class UserRows:
         """`started_ms`: since when everybody is the owner, while there are no users."""
         self._catalog = catalog
         self._audit = audit
-        self._outside = connections
+        self._connections = connections
         self._started_ms = started_ms
 
     def makers(self) -> dict[str, Maker]:
@@ -35,7 +35,7 @@ class UserRows:
             "ins_audit": self._audit_rows,
             "ins_user_privileges": self._privileges,
             "ins_functions": self._functions,
-            "ins_connections": self._outside_rows,
+            "ins_connections": self._connection_rows,
         }
 
     def _users(self) -> Rows:
@@ -51,7 +51,7 @@ class UserRows:
     def _audit_rows(self) -> Rows:
         for entry in self._audit.entries():
             yield {
-                "time": entry.time_ms, "user_name": entry.user or None, "door": entry.door,
+                "time": entry.time_ms, "user_name": entry.user or None, "interface": entry.interface,
                 "address": entry.address or None, "what": entry.what, "object": entry.on or None,
                 "outcome": entry.outcome,
             }
@@ -91,8 +91,8 @@ class UserRows:
                 "arguments": None if arguments is None else ", ".join(kind.sql() for kind in arguments),
             }
 
-    def _outside_rows(self) -> Rows:
-        for info in self._outside.infos():
+    def _connection_rows(self) -> Rows:
+        for info in self._connections.infos():
             connection = info.connection
             options = ", ".join(f"{name}={quote_string(value)}" for name, value in connection.options)
             yield {

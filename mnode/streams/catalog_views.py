@@ -32,18 +32,18 @@ class WithoutTable:
     def function(self, name: str) -> UserFunction | None:
         return self._catalog.function(name)
 
-    def outside(self, name: str) -> ExternalConnection | None:
-        return self._catalog.outside(name)
+    def external_connection(self, name: str) -> ExternalConnection | None:
+        return self._catalog.external_connection(name)
 
-    def outside_table(self, connection: str, name: str) -> Table:
-        return self._catalog.outside_table(connection, name)
+    def external_table(self, connection: str, name: str) -> Table:
+        return self._catalog.external_table(connection, name)
 
-    def outside_names(self) -> Iterable[str]:
-        return self._catalog.outside_names()
+    def external_connection_names(self) -> Iterable[str]:
+        return self._catalog.external_connection_names()
 
 
-class WithTableOutside:
-    """A catalog in which a table of a server outside is as it was."""
+class WithExternalTable:
+    """A catalog in which a table of an external server is as it was."""
 
     def __init__(self, view: CatalogView, table: Table) -> None:
         self._table = table
@@ -52,8 +52,8 @@ class WithTableOutside:
         self.table_names = view.table_names
         self.children = view.children
         self.function = view.function
-        self.outside = view.outside
-        self.outside_names = view.outside_names
+        self.external_connection = view.external_connection
+        self.external_connection_names = view.external_connection_names
 
-    def outside_table(self, connection: str, name: str) -> Table:
+    def external_table(self, connection: str, name: str) -> Table:
         return self._table

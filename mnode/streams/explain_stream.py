@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
+from penstock.planner.streams.external_sink import avro_schema, delivery, external_columns
 from penstock.planner.streams.ingest_plan import IngestPlan
-from penstock.planner.streams.stream_outside import avro_schema, columns_outside, delivery
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
     FillPlan,
@@ -53,13 +53,13 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.policies.guarantee]}")
     lines.append(f"Delivery into {plan.sink.text}: {delivery(plan) or DELIVERY}")
-    if plan.sink.outside is not None:
-        lines.append(f"Columns there: {', '.join(column.name for column in columns_outside(plan.sink))}")
-        if plan.sink.outside.format == "avro":
+    if plan.sink.external is not None:
+        lines.append(f"Columns there: {', '.join(column.name for column in external_columns(plan.sink))}")
+        if plan.sink.external.format == "avro":
             lines.append(f"Schema of Avro: {json.dumps(avro_schema(plan.sink))}")
         fate = "is paused" if plan.dlq is None or not plan.dlq.failures else f"goes on, {plan.dlq.name} has the results"
-        lines.append(f"What {plan.sink.outside.connection} doesn't take is tried again for RETRY_TIME, then the stream "
-                     f"{fate}")
+        lines.append(f"What {plan.sink.external.connection} doesn't take is tried again for RETRY_TIME, then the "
+                     f"stream {fate}")
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
@@ -129,7 +129,7 @@ def _fill(fill: FillPlan | None) -> list[str]:
 def _join(plan: StreamPlan, join: JoinPlan) -> list[str]:
     """Returns where the rows of a join meet and why, and what its tasks compute."""
     where = {"vnode": "on the vnode that both sides are stored on", "exchange": "on join tasks, exchanged"}
-    lines = [f"Rows meet {where[join.meeting]}: {join.reason}"]
+    lines = [f"Rows meet {where[join.distribution]}: {join.reason}"]
     if join.single:
         lines.append(f"One join task: {join.single}")
     if join.windows is None and plan.sink.key_column is None:
@@ -261,7 +261,7 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink":
-            return f"{'emits' if plan.sink.outside is not None else 'upserts'} into {plan.sink.text}"
+            return f"{'emits' if plan.sink.external is not None else 'upserts'} into {plan.sink.text}"
         case "ingest":
             return "messages into rows"
 

@@ -40,8 +40,8 @@ class StoredStreamKeeper(StreamKeeper):
         return left + children_of(self._services.catalog, self._stream.source_uids[1], graph.right_vgroup_ids)
 
     def connection(self) -> OpenedConnection | None:
-        outside = self._stored.plan.sink.outside
-        return None if outside is None else self._services.connections.open_for(self._user, outside.connection)
+        external = self._stored.plan.sink.external
+        return None if external is None else self._services.connections.open_for(self._user, external.connection)
 
     def lookup_connection(self) -> OpenedConnection | None:
         lookup = self._stored.plan.source.lookup

@@ -15,8 +15,8 @@ from penstock.mnode.coordinator.task_settings import stream_defaults
 from penstock.mnode.ddl.column_rules import check_columns
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.dnode.vnode_storage import vgroups_of
-from penstock.mnode.query.external_tables import outside_table
-from penstock.mnode.streams.catalog_views import WithoutTable, WithTableOutside
+from penstock.mnode.query.external_tables import external_table
+from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.streams.stream_time import TimeDefaults
@@ -51,7 +51,7 @@ class StreamPlanning:
         `replaced`: as if this stream and its result table weren't there.
         """
         check_name(statement.name, "stream")
-        target = None if statement.target.outside is not None else find_table(
+        target = None if statement.target.external is not None else find_table(
             statement.target.name, session, self._services.catalog, statement.source_text)
         view: CatalogView = self._services.catalog
         if replaced is not None:
@@ -109,9 +109,9 @@ class StreamPlanning:
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = WithoutTable(self._services.catalog, target)
-        if stream.uses.outside_table is not None:
+        if stream.uses.external_table is not None:
             # It is as it was then, whatever has become of it: the server may not even answer.
-            view = WithTableOutside(view, codec.table_from_json(dict(stream.uses.outside_table))[0])
+            view = WithExternalTable(view, codec.table_from_json(dict(stream.uses.external_table))[0])
         session = Session(stream.asked.database, stream.asked.time_zone, stream.asked.created_ms)
         defaults = StreamDefaults(time=TimeDefaults(**stream.asked.defaults))
         plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
@@ -129,7 +129,7 @@ class StreamPlanning:
         if looked_up is not None and looked_up.connection is None:
             reading.append(TableRead(looked_up.table_uid, None, tuple(column.physical for column in looked_up.columns)))
         elif looked_up is not None and looked_up.connection is not None:
-            known = codec.table_to_json(outside_table(looked_up.connection, looked_up.table, looked_up.described), ())
+            known = codec.table_to_json(external_table(looked_up.connection, looked_up.table, looked_up.described), ())
         uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
                           None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known)
         return replace(record, uses=uses, plan=stored_plan.encode(stored))

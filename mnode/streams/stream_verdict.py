@@ -14,7 +14,7 @@ from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 Kind = Literal[
-    "down", "silent", "outside", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
+    "down", "silent", "external", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
     "healthy"]
 
 _SAME_AGAIN = 3
@@ -83,7 +83,7 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
         return Verdict("silent", f"{names(silent.status.task)}: {silent.status.reason}", silent.status.task)
     away = next((report for report in reports if report.status.state == "RETRYING"), None)
     if away is not None:
-        return Verdict("outside", f"{names(away.status.task)} can't deliver: {away.status.reason}", away.status.task)
+        return Verdict("external", f"{names(away.status.task)} can't deliver: {away.status.reason}", away.status.task)
     stalled = _stalled(reports)
     if stalled is not None:
         return Verdict("stalled", f"STALLED: {names(stalled.status.task)} {stalled_reason(stalled)}",

@@ -22,7 +22,7 @@ from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import CatalogView, ChildTable, Session, Table
 from penstock.sql.tree.expression_nodes import source_range
-from penstock.sql.tree.statements import JoinSource, Name, OutsideSource, Source
+from penstock.sql.tree.statements import ExternalSource, JoinSource, Name, Source
 from penstock.sql.types import BIGINT, UBIGINT, DataType, Kind, Precision
 
 UNKNOWN_DATABASE = 0x0388
@@ -188,25 +188,25 @@ def resolve_table(name: Name, builder: Builder) -> Table:
     return table
 
 
-def outside_relation(source: OutsideSource, builder: Builder, precision: Precision) -> Relation:
-    """Returns the relation of a table of a server outside, with timestamps of this precision.
+def external_relation(source: ExternalSource, builder: Builder, precision: Precision) -> Relation:
+    """Returns the relation of a table of an external server, with timestamps of this precision.
 
-    Raises NotFoundError for unknown connections and tables, and OutsideErrors if the server can't be asked.
+    Raises NotFoundError for unknown connections and tables, and ExternalSystemErrors if the server can't be asked.
     """
     name = source.connection
-    connection = builder.catalog.outside(name.name)
+    connection = builder.catalog.external_connection(name.name)
     if connection is None:
         raise NotFoundError(f"connection {name.name} does not exist",
                             position=position(builder.text, name.offset - builder.base, len(name.name)),
-                            hint=did_you_mean(name.name, builder.catalog.outside_names()))
-    table = builder.catalog.outside_table(connection.name, source.table)
+                            hint=did_you_mean(name.name, builder.catalog.external_connection_names()))
+    table = builder.catalog.external_table(connection.name, source.table)
     columns = tuple(replace(column, type=_with_precision(column.type, precision)) for column in table.columns)
     return scan_table(replace(table, columns=columns), source.alias, builder, precision=precision)
 
 
 def bind_sides(source: JoinSource, bind: Callable[[Source, Precision], Relation]) -> tuple[Relation, Relation]:
-    """Returns both sides of a join. What comes from outside takes the precision of the other side."""
-    if isinstance(source.left, OutsideSource):
+    """Returns both sides of a join. An external table takes the precision of the other side."""
+    if isinstance(source.left, ExternalSource):
         right = bind(source.right, "ms")
         return bind(source.left, right.precision), right
     left = bind(source.left, "ms")
@@ -221,8 +221,8 @@ def scan_table(
 
     `precision` is for tables that aren't in a database.
     """
-    stored = table.kind not in ("system", "tags", "outside")
-    database = builder.catalog.database(table.database) if table.kind not in ("system", "outside") else None
+    stored = table.kind not in ("system", "tags", "external")
+    database = builder.catalog.database(table.database) if table.kind not in ("system", "external") else None
     if database is not None:
         precision = database.precision
     qualifier = alias or table.name

@@ -29,7 +29,7 @@ class Sides:
     left: Relation
     right: Relation
     inside: Relation
-    outside: tuple[RelColumn, ...]
+    outer: tuple[RelColumn, ...]
 
     def relation(self, side: Side) -> Relation:
         return self.left if side == "l" else self.right

@@ -68,8 +68,8 @@ def _side(relation: Relation, order: tuple[str, ...]) -> JoinedRows:
 def _columns(join: JoinReading) -> tuple[JoinColumn, ...]:
     """The columns of the result that are used."""
     sides = join.sides
-    return tuple(JoinColumn(outside.column, sides.of(inside), ColumnExpr(inside.column, inside.type))
-                 for inside, outside in zip(sides.inside.columns, sides.outside, strict=True) if outside.used)
+    return tuple(JoinColumn(outer.column, sides.of(inside), ColumnExpr(inside.column, inside.type))
+                 for inside, outer in zip(sides.inside.columns, sides.outer, strict=True) if outer.used)
 
 
 def _key(key: Equality, join: JoinReading) -> JoinKey:
@@ -130,7 +130,7 @@ def _main_time(join: JoinReading) -> RelColumn | None:
 def _joined(join: JoinReading, plan: Plan) -> Relation:
     sides = join.sides
     left, right = sides.left, sides.right
-    wrapped = {id(column.origins[0]): column for column in sides.outside}
+    wrapped = {id(column.origins[0]): column for column in sides.outer}
     prune = not join.source.variant
     times = [(wrapped[id(column)], slot if prune else None) for column, slot in (*left.times, *right.times)]
     for side in (left, right):
@@ -141,6 +141,6 @@ def _joined(join: JoinReading, plan: Plan) -> Relation:
         driver = tuple(wrapped[id(column)] for column in sides.relation(join.driver).columns)
     time = _main_time(join)
     return numbered(Relation(
-        columns=sides.outside, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)),
+        columns=sides.outer, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)),
         time=wrapped[id(time)] if time is not None else None, precision=left.precision, plan=plan,
         qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver))

@@ -39,7 +39,7 @@ Comparison = Literal[">", ">=", "<", "<=", "="]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One read of a table, also of a system table or of one of a server outside.
+    """One read of a table, also of a system table or of one of an external server.
 
     Whoever runs the plan provides the relation `name`, with these columns: `_tuid` UBIGINT (the child table), and each
     name in `columns`: user columns, tags and `tbname`, named as the user names them; timestamps are BIGINT in units of
@@ -61,7 +61,7 @@ class Scan:
 
     @property
     def output(self) -> tuple[ColumnExpr, ...]:
-        uid = () if self.table.kind in ("system", "tags", "outside") else (ColumnExpr(TABLE_UID, UBIGINT),)
+        uid = () if self.table.kind in ("system", "tags", "external") else (ColumnExpr(TABLE_UID, UBIGINT),)
         return (*uid, *_of_table(self.table, self.columns, self.precision))
 
 

@@ -8,9 +8,9 @@ from penstock.planner.logical.expr import Expr
 from penstock.planner.logical.operators import Operator
 from penstock.planner.task_plans.stream_plan import (
     DlqPlan,
+    ExternalSinkPlan,
     History,
     NotifyPlan,
-    OutsidePlan,
     Policies,
     Trigger,
 )
@@ -40,7 +40,7 @@ class Target:
 
     Each group has a child table, called `child` (SUBTABLE, a text over the keys; None: as target and group say), with
     `tag_values` over the keys and GROUP for its `tags`. `uid` is 0 until the target is created.
-    With `outside` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
+    With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys.
     """
 
@@ -52,12 +52,12 @@ class Target:
     tag_values: tuple[Expr, ...]
     uid: int
     create: bool
-    outside: OutsidePlan | None = None
+    external: ExternalSinkPlan | None = None
 
     @property
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
-        return f"{self.database}.{self.table}" if self.outside is None else self.outside.text
+        return f"{self.database}.{self.table}" if self.external is None else self.external.text
 
     @property
     def keyed(self) -> bool:

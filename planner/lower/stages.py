@@ -367,10 +367,10 @@ def _lookup_plan(lookup: Lookup) -> LookupPlan:
     physical = {each.name: each.physical for each in table.columns}
     return LookupPlan(
         table=f"the tags of {table.name}" if table.kind == "tags" else table.name, table_uid=table.uid,
-        connection=table.database if table.kind == "outside" else None,
+        connection=table.database if table.kind == "external" else None,
         columns=tuple(SourceColumn(found.name, physical[found.column.name], found.column.type)
                       for found in lookup.columns),
-        described=table.columns if table.kind == "outside" else ())
+        described=table.columns if table.kind == "external" else ())
 
 
 # --- source tasks -----------------------------------------------------------------------------------------------

@@ -57,14 +57,14 @@ def converted_results(values: Sequence[SqlExpr], columns: Sequence[Column]) -> l
 def sink_plan(target: Target, keys: Sequence[StreamKey]) -> SinkPlan:
     """Returns what sink tasks need to know."""
     return SinkPlan(target.database, target.table, target.columns, target.tags, render(_children(target, keys)),
-                    target.uid, target.create, target.outside)
+                    target.uid, target.create, target.external)
 
 
 def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
     """The SELECT from `groups` to names of child tables (tdengine.md 1.7) and values of tags."""
     of_blocks: dict[str, Tree] = {key.name: column(field.name)
                                   for key, field in zip(keys, key_fields(keys), strict=True)}
-    place = f"{target.database}.{target.table if target.outside is None else target.outside.place}"
+    place = f"{target.database}.{target.table if target.external is None else target.external.place}"
     child = fragment("'t_' || md5(:target || ',' || _gid::VARCHAR)", target=place)
     if target.child is not None:
         child = fragment(_SUBTABLE, given=closed(replaced_columns(target.child.node, of_blocks)), hashed=child,

@@ -16,8 +16,8 @@ from penstock.planner.bind.binder import (
     RelColumn,
     bind_sides,
     children_relation,
+    external_relation,
     numbered,
-    outside_relation,
     resolve_table,
     scan_table,
 )
@@ -41,9 +41,9 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.expression_nodes import source_range
 from penstock.sql.tree.statements import (
+    ExternalSource,
     IntervalWindow,
     JoinSource,
-    OutsideSource,
     Query,
     Select,
     SetOperation,
@@ -144,13 +144,13 @@ def _bound_query(select: Select, builder: Builder) -> QueryContext:
 
 
 def _bind(source: Source, select: Select, builder: Builder, precision: Precision = "ms") -> Relation:
-    """`precision`: of timestamps that come from outside."""
+    """`precision`: of timestamps of external tables."""
     if isinstance(source, TableSource):
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
-    if isinstance(source, OutsideSource):
-        return outside_relation(source, builder, precision)
+    if isinstance(source, ExternalSource):
+        return external_relation(source, builder, precision)
     if isinstance(source, JoinSource):
         left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)

@@ -89,7 +89,7 @@ class StreamContext:
     def _joined(self) -> Relation:
         """Takes note of the join. One that looks up is left out of the query from here on: names know about it."""
         join = read_joined(self.statement, self.catalog, self.session)
-        if join.described.meeting != "lookup":
+        if join.described.distribution != "lookup":
             self.join = join
             return join.driver
         self.lookup = lookup_of(join.reading)

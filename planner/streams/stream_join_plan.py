@@ -44,7 +44,7 @@ from penstock.planner.streams.stream_joins import JoinedTables
 from penstock.planner.task_plans.stream_plan import (
     Field,
     History,
-    JoinMeeting,
+    JoinDistribution,
     JoinPlan,
     JoinSide,
     SourceColumn,
@@ -80,7 +80,7 @@ class Routing:
     `single`: why one join task must have all rows; empty if it needn't.
     """
 
-    meeting: JoinMeeting
+    distribution: JoinDistribution
     reason: str
     keys: tuple[Equality, ...]
     single: str
@@ -98,9 +98,9 @@ def routing(stream: StreamContext, query: JoinedTables) -> Routing:
         fingerprint(key.left, join.scope), fingerprint(key.right, join.scope)} & partition)
     by_row = _one_row_per_place(stream, query, partition)
     keys = in_partition or (tuple(usable) if by_row else ())
-    if described.meeting == "vnode" and (by_row or _stays_on_vnode(stream, query, in_partition)):
+    if described.distribution == "vnode" and (by_row or _stays_on_vnode(stream, query, in_partition)):
         return Routing("vnode", described.reason, keys, "")
-    reason = described.reason if described.meeting == "exchange" else (
+    reason = described.reason if described.distribution == "exchange" else (
         "groups of PARTITION BY have rows of several vnodes")
     if keys:
         return Routing("exchange", f"{reason}; rows go by {', '.join(text_of(key.left) for key in keys)}", keys, "")
@@ -294,7 +294,8 @@ def plan_join(
         driver="left" if drives_left else "right", start=start, end=end, both=query.both,
         windows=None if window is None else TimeWindows(window, stream.precision, stream.session.time_zone),
         width=width, waits=waits, kept=kept if ignore_expired else max(kept, stream.delete_mark()),
-        meeting=routed.meeting, reason=routed.reason, single=routed.single, right_vgroup_ids=database.vgroup_ids)
+        distribution=routed.distribution, reason=routed.reason, single=routed.single,
+        right_vgroup_ids=database.vgroup_ids)
 
 
 def _width(window: IntervalWindow, precision: Precision, time_zone: str) -> int:

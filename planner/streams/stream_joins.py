@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.common.errors import InvalidStreamError, NotSupportedError
-from penstock.planner.bind.binder import Builder, Relation, bind_sides, outside_relation, resolve_table, scan_table
+from penstock.planner.bind.binder import Builder, Relation, bind_sides, external_relation, resolve_table, scan_table
 from penstock.planner.bind.join_conditions import Equality
 from penstock.planner.bind.join_reading import JoinReading, read_join
 from penstock.planner.bind.query_parts import text_of
@@ -18,10 +18,10 @@ from penstock.planner.streams.stream_lookup import tags_relation
 from penstock.sql.schema import CatalogView, Session, Table
 from penstock.sql.tree.statements import (
     CreateStream,
+    ExternalSource,
     JoinKind,
     JoinSource,
     JoinVariant,
-    OutsideSource,
     Select,
     Source,
     SubquerySource,
@@ -29,7 +29,7 @@ from penstock.sql.tree.statements import (
 )
 from penstock.sql.types import Precision
 
-Meeting = Literal["vnode", "exchange", "lookup"]
+Distribution = Literal["vnode", "exchange", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class StreamJoin:
     """A join of two inputs of a stream.
 
     `start` and `end` bound right time minus left time, None where nothing does. `others`: what else pairs must fulfil,
-    as text. `limit`: of partners per driving row. `meeting`: where rows of both sides come together, and `reason`, why:
-    on the vnode that both are stored on; on join tasks, exchanged by key; or where the rows are that look up. It is
+    as text. `limit`: of partners per driving row. `distribution`: where rows of both sides come together (on the vnode
+    that stores both; on join tasks, exchanged by key; or where the rows are that look up), and `reason`, why. It is
     true of the vgroups that there are: splitting one may part tables that share a vnode because there are so few.
     """
 
@@ -67,14 +67,14 @@ class StreamJoin:
     end: int | None
     others: tuple[str, ...]
     limit: int | None
-    meeting: Meeting
+    distribution: Distribution
     reason: str
 
     @property
     def text(self) -> str:
         """The join in words."""
         words = " ".join(word for word in (self.kind, self.variant) if word)
-        return f"{words} join of {self.left.name} and {self.right.name}, by {self.meeting}: {self.reason}"
+        return f"{words} join of {self.left.name} and {self.right.name}, by {self.distribution}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def read_joined(statement: CreateStream, catalog: CatalogView, session: Session)
     source = statement.query.source
     assert isinstance(source, JoinSource)
     query = JoinedTables(*read_stream_join(statement, source, catalog, session))
-    if query.described.meeting != "lookup" and query.reach[1] is None:
+    if query.described.distribution != "lookup" and query.reach[1] is None:
         on = query.reading.source.on
         raise NotSupportedError("a stream cannot look for the next row of the other table: it would wait for ever",
                                 position=None if on is None else query.reading.builder.position(on),
@@ -137,17 +137,17 @@ def read_stream_join(
         if time.shift is None:
             raise InvalidStreamError("a stream's join compares times as they are, not truncated",
                                      position=builder.position(time.left), hint="write a range of time with BETWEEN")
-    meeting, reason = _meeting(join, catalog)
+    distribution, reason = _distribution(join, catalog)
     start, end = _bounds(join)
     limit = source.jlimit if source.jlimit is not None or source.variant != "asof" else 1
     return join, StreamJoin(
         source.kind, source.variant, _input(join, "l"), _input(join, "r"), start, end,
-        tuple(text_of(node) for node in join.conditions.others), limit, meeting, reason)
+        tuple(text_of(node) for node in join.conditions.others), limit, distribution, reason)
 
 
 def _relation(source: Source, builder: Builder, precision: Precision) -> Relation:
-    if isinstance(source, OutsideSource):
-        return outside_relation(source, builder, precision)
+    if isinstance(source, ExternalSource):
+        return external_relation(source, builder, precision)
     if isinstance(source, SubquerySource) and isinstance(source.query, Select) and source.query.tags_only:
         return tags_relation(source, source.query, builder)
     if not isinstance(source, TableSource):
@@ -176,7 +176,7 @@ def _input(join: JoinReading, side: Side) -> JoinInput:
     return JoinInput(relation.table, relation.qualifiers[0], keys, outer, None if join.looked_up == side else kept)
 
 
-def _meeting(join: JoinReading, catalog: CatalogView) -> tuple[Meeting, str]:
+def _distribution(join: JoinReading, catalog: CatalogView) -> tuple[Distribution, str]:
     left, right = join.sides.left.table, join.sides.right.table
     assert left is not None
     assert right is not None

@@ -57,7 +57,7 @@ def plan_stream(
     stream = StreamContext(statement, catalog, session, defaults or StreamDefaults(), functions)
     plan = _plan(stream)
     options = statement.options
-    if plan.sink.outside is None and (options.on_failure is not None or options.retry_time is not None):
+    if plan.sink.external is None and (options.on_failure is not None or options.retry_time is not None):
         raise InvalidStreamError("ON_FAILURE and RETRY_TIME are for streams INTO CONNECTION",
                                  hint="a result table is a part of Penstock and has no failures of its own")
     if plan.source.lookup is None and options.lookup_freshness is not None:
@@ -181,5 +181,5 @@ def _joined(stream: StreamContext, join: JoinedTables, trigger: TriggerPlan) -> 
                       history=History(None, None) if stream.statement.options.fill_history else None,
                       dlq=plan.left.dlq)
     fields = key_fields(logical.keys)
-    return assembled(logical, plan.left.source, Grouping(fields, colocated=plan.meeting == "vnode"), plan,
+    return assembled(logical, plan.left.source, Grouping(fields, colocated=plan.distribution == "vnode"), plan,
                      (*stream.functions, *asked.batch.functions), described(time, stream.precision))

@@ -23,14 +23,14 @@ from penstock.planner.logical.operators import TBNAME as TABLE_NAME
 from penstock.planner.logical.stream import GROUP, Target
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.lower.targets import converted, sink_plan
+from penstock.planner.streams.external_sink import avro_schema, plan_external_sink
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
-from penstock.planner.streams.stream_outside import avro_schema, plan_outside
 from penstock.planner.streams.stream_projections import Projections
 from penstock.planner.streams.stream_scopes import SubtableScope
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import Column, Table
-from penstock.sql.tree.statements import OutsideTarget
+from penstock.sql.tree.statements import ExternalTargetOptions
 from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
 _NULL = SqlExpr(exp.null(), DataType(Kind.NULL))
@@ -56,8 +56,8 @@ def bind_target(stream: StreamContext, projections: Projections, *, prepended: b
 
     Raises NotFoundError, AlreadyExistsError, InvalidStatementError or InvalidStreamError for targets that don't fit.
     """
-    outside = stream.statement.target.outside
-    return _table(stream, projections, prepended) if outside is None else _outside(stream, outside, projections)
+    external = stream.statement.target.external
+    return _table(stream, projections, prepended) if external is None else _external(stream, external, projections)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------
@@ -277,14 +277,14 @@ def _tag_values(stream: StreamContext, given: Sequence[str], tags: Sequence[Colu
 # --- what leaves Penstock ---------------------------------------------------------------------------------------
 
 
-def _outside(stream: StreamContext, target: OutsideTarget, projections: Projections) -> BoundTarget:
-    """Returns a target outside of Penstock. A key that is also selected is called as it is there."""
+def _external(stream: StreamContext, target: ExternalTargetOptions, projections: Projections) -> BoundTarget:
+    """Returns an external target. A key that is also selected is called as it is there."""
     name = stream.statement.target.name
-    connection = stream.catalog.outside(name.name)
+    connection = stream.catalog.external_connection(name.name)
     if connection is None:
         raise NotFoundError(f"connection {name.name} does not exist",
                             position=position(stream.statement.source_text, name.offset, len(name.name)),
-                            hint=did_you_mean(name.name, stream.catalog.outside_names()))
+                            hint=did_you_mean(name.name, stream.catalog.external_connection_names()))
     keys = [key for key in stream.keys if key.partitions]
     selected: dict[str, str] = {}
     for item, value in projections[1:]:
@@ -294,16 +294,16 @@ def _outside(stream: StreamContext, target: OutsideTarget, projections: Projecti
     others = [item.name for item, _ in projections if item.name not in selected.values()]
     names = [selected.get(key.column, name) for key, name in zip(keys, _short_names(keys, others), strict=True)]
     tags = tuple(Column(tag, key.value.type, tag) for key, tag in zip(keys, names, strict=True))
-    outside = replace(plan_outside(target, connection, names),
+    external = replace(plan_external_sink(target, connection, names),
                       on_failure=stream.statement.options.on_failure or "pause")
     keyed = 1 if stream.query.window is None and stream.table.key_column is not None else None
     columns = tuple(Column(item.name, kind, item.name, n == keyed) for n, ((item, _), kind) in enumerate(
         zip(projections, _types(projections, stream.precision), strict=True)))
     _check_names([*names, *(one.name for one in columns if one.name not in selected.values())])
     _check_key(stream, projections, columns)
-    bound = Target(outside.connection, outside.place or outside.kind, columns, tags, None,
-                   tuple(key.use() for key in keys), 0, create=False, outside=outside)
-    if outside.format == "avro":
+    bound = Target(external.connection, external.place or external.kind, columns, tags, None,
+                   tuple(key.use() for key in keys), 0, create=False, external=external)
+    if external.format == "avro":
         avro_schema(sink_plan(bound, [key.stream_key for key in stream.keys]))  # names that it can't have are told now
     return BoundTarget(bound, tuple(value for _, value in projections))
 

@@ -13,13 +13,13 @@ from penstock.planner.task_plans.plan_tree import PlanNode
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
 from penstock.sql.tree.statements import (
+    ExternalFormat,
     FillMode,
     Guarantee,
     IntervalWindow,
     NotifyEvent,
     NotifyFailure,
     OnFailure,
-    OutsideFormat,
 )
 from penstock.sql.types import UBIGINT, DataType, Precision
 
@@ -57,10 +57,10 @@ LOOKUP = "lookup"
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
     """A table that rows of a stream look up in: a normal table, the tags of a super table, or with `connection` one of
-    a server outside.
+    an external server.
 
     Source tasks keep a copy of its `columns` as the relation LOOKUP of their SQL: `name` there, `physical` in the
-    table. `described` are all columns of a table outside when the stream was planned: they are to be remembered.
+    table. `described` are all columns of an external table when the stream was planned: they are to be remembered.
     """
 
     table: str
@@ -259,7 +259,7 @@ INSTANT = "instant"
 
 
 @dataclass(frozen=True, slots=True)
-class OutsidePlan:
+class ExternalSinkPlan:
     """Where results go outside of Penstock: a topic, table or path of a connection.
 
     `place` is empty where the connection's own address will do. `format` is None for PostgreSQL. `qos` is MQTT's.
@@ -269,7 +269,7 @@ class OutsidePlan:
     connection: str
     kind: ConnectionKind
     place: str
-    format: OutsideFormat | None
+    format: ExternalFormat | None
     qos: int = 1
     on_failure: OnFailure = "pause"
 
@@ -306,7 +306,7 @@ class SinkPlan:
     first. `children_sql` reads the relation `groups` (`_gid`, keys) and yields `_gid`, `_child` (the name of the
     child table) and `t0`, `t1`, ... (values of the target's `tags`, or NULL).
     `target_uid` is 0 until the engine has created the target.
-    With `outside` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
+    With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys.
     """
 
@@ -317,12 +317,12 @@ class SinkPlan:
     children_sql: str
     target_uid: int
     create: bool
-    outside: OutsidePlan | None = None
+    external: ExternalSinkPlan | None = None
 
     @property
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
-        return f"{self.database}.{self.table}" if self.outside is None else self.outside.text
+        return f"{self.database}.{self.table}" if self.external is None else self.external.text
 
     @property
     def key_column(self) -> Column | None:
@@ -364,7 +364,7 @@ OnError = Literal["null", "fail", "skip", "dlq"]
 class DlqPlan:
     """The table for rows that a stream leaves out: those that come `late`, or `errors` and those from the future.
 
-    `failures`: and results that a target outside doesn't take.
+    `failures`: and results that an external target doesn't take.
 
     `target_uid` is 0 until it is created. `columns` are all that a row of the source has.
     """
@@ -407,7 +407,7 @@ class JoinSide:
     newest_sql: str | None = None
 
 
-JoinMeeting = Literal["vnode", "exchange"]
+JoinDistribution = Literal["vnode", "exchange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,8 +421,8 @@ class JoinPlan:
     either side may stand alone, and `_at` is their time plus 1. `width`: of the longest of `windows` over the
     driver's time, whose end is `_at`; 0 without windows, where `_at` is NULL unless `both`. `waits`: so long after its
     time a row may find partners. `kept`: how far behind the join's time the driver's rows count. `single`: why there is
-    only one join task; empty if there is one per vnode. `meeting` and `reason`: where rows meet. `right_vgroup_ids`: of
-    the right side's database.
+    only one join task; empty if there is one per vnode. `distribution` and `reason`: where rows meet, and
+    why. `right_vgroup_ids`: of the right side's database.
     """
 
     left: JoinSide
@@ -437,7 +437,7 @@ class JoinPlan:
     width: int
     waits: int
     kept: int
-    meeting: JoinMeeting
+    distribution: JoinDistribution
     reason: str
     single: str
     right_vgroup_ids: tuple[int, ...]
@@ -605,17 +605,17 @@ class StreamPlan:
     @property
     def connections(self) -> tuple[str, ...]:
         """The names of the connections that the stream uses, each once."""
-        used = (self.sink.outside.connection if self.sink.outside is not None else None,
+        used = (self.sink.external.connection if self.sink.external is not None else None,
                 self.source.lookup.connection if self.source.lookup is not None else None)
         return tuple(dict.fromkeys(name for name in used if name is not None))
 
     @property
     def emits_at_checkpoints(self) -> bool:
         """Whether results leave with the checkpoints that they belong to, not when they are computed."""
-        outside = self.sink.outside
-        if outside is None:
+        external = self.sink.external
+        if external is None:
             return False
-        return outside.kind == "files" or (outside.kind == "kafka" and self.policies.guarantee == "exactly_once")
+        return external.kind == "files" or (external.kind == "kafka" and self.policies.guarantee == "exactly_once")
 
     @property
     def counts_updates(self) -> bool:

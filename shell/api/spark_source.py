@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from penstock.common.errors import InvalidStatementError, UnavailableError
 from penstock.mnode.dnode.stream_cuts import check_cuts
-from penstock.mnode.query.detached_table import TBNAME, OutsideTable, RowBounds
+from penstock.mnode.query.detached_table import TBNAME, DetachedTable, RowBounds
 from penstock.sql.cuts import Cut, cut_text, parse_cut
 from penstock.sql.schema import ChildTable, Table
 from penstock.sql.types import INTEGERS, STRINGS, DataType, Kind
@@ -76,13 +76,13 @@ class PenstockSource(DataSource):
         return _StreamReader(
             self._table(), schema, self.options.get("startingCut", "earliest"), None if limit is None else int(limit))
 
-    def _table(self) -> OutsideTable:
+    def _table(self) -> DetachedTable:
         path, name = self.options.get("path"), self.options.get("table", "")
         database, _, table = name.rpartition(".")
         if not path or not database:
             raise InvalidStatementError('the data directory and the table must be named: .option("table", "db.table")'
                                         '.load("/path/to/penstock-data")')
-        return OutsideTable(Path(path), database, table)
+        return DetachedTable(Path(path), database, table)
 
 
 def spark_type(kind: DataType) -> str:
@@ -105,7 +105,7 @@ class _Share(InputPartition):
 class _BatchReader(DataSourceReader):
     """Reads a table: one partition per vnode."""
 
-    def __init__(self, table: OutsideTable, schema: StructType, cut: Cut | None) -> None:
+    def __init__(self, table: DetachedTable, schema: StructType, cut: Cut | None) -> None:
         self._table = table
         self._schema = schema
         self._cut = cut
@@ -203,7 +203,7 @@ class _LogSpan(InputPartition):
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the logs of a table's database. Offsets are stream cuts: {vgroup id: version}."""
 
-    def __init__(self, table: OutsideTable, schema: StructType, starting_cut: str, rows_max: int | None) -> None:
+    def __init__(self, table: DetachedTable, schema: StructType, starting_cut: str, rows_max: int | None) -> None:
         self._table = table
         self._schema = schema
         self._starting_cut = starting_cut

@@ -96,7 +96,7 @@ def _table_source(to: Generator, source: st.TableSource) -> str:
     return f"{to.sql(source.name)}{cuts}{_alias(source.alias)}"
 
 
-def _outside_source(to: Generator, source: st.OutsideSource) -> str:
+def _external_source(to: Generator, source: st.ExternalSource) -> str:
     connection = to.sql(source.connection)
     return f"CONNECTION {connection} (TABLE {quote_string(source.table)}){_alias(source.alias)}"
 
@@ -346,8 +346,8 @@ def _stream_option(to: Generator, options: st.StreamOptions, name: str, value: A
 
 
 def _stream_target(to: Generator, target: st.StreamTarget) -> str:
-    if target.outside is not None:
-        return _words("CONNECTION", to.sql(target.name), to.sql(target.outside))
+    if target.external is not None:
+        return _words("CONNECTION", to.sql(target.name), to.sql(target.external))
     tags = None
     if target.tag_definitions is not None:
         tags = f"TAGS ({_sqls(to, target.tag_definitions)})"
@@ -360,7 +360,7 @@ def _stream_target(to: Generator, target: st.StreamTarget) -> str:
         None if target.subtable is None else f"SUBTABLE({to.sql(target.subtable)})")
 
 
-def _outside_target(_: Generator, target: st.OutsideTarget) -> str:
+def _external_target(_: Generator, target: st.ExternalTargetOptions) -> str:
     given = [f"{place.upper()} {quote_string(value)}" for place, value in target.places]
     given += [text for text in (_given("FORMAT", target.format and target.format.upper()), _given("QOS", target.qos))
               if text]
@@ -520,7 +520,7 @@ def _show(to: Generator, show: st.Show) -> str:
 _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.Name: _name,
     st.SelectItem: _aliased, st.PartitionItem: _aliased, st.OrderItem: _order_item,
-    st.TableSource: _table_source, st.OutsideSource: _outside_source, st.JoinSource: _join_source,
+    st.TableSource: _table_source, st.ExternalSource: _external_source, st.JoinSource: _join_source,
     st.SubquerySource: lambda to, source: f"({to.sql(source.query)}){_alias(source.alias)}",
     st.IntervalWindow: _interval_window,
     st.SessionWindow: lambda to, window: f"SESSION({to.sql(window.column)}, {window.gap})",
@@ -539,7 +539,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.Insert: _insert, st.InsertTarget: _insert_target,
     st.Delete: lambda to, statement: _words(
         "DELETE FROM", to.sql(statement.name), _where(to, statement.where)),
-    st.StreamOptions: _stream_options, st.StreamTarget: _stream_target, st.OutsideTarget: _outside_target,
+    st.StreamOptions: _stream_options, st.StreamTarget: _stream_target, st.ExternalTargetOptions: _external_target,
     st.Notify: _notify, st.CreateStream: _create_stream, st.AlterStream: _alter_stream,
     st.CheckpointStream: _of_name("CHECKPOINT STREAM"),
     st.StopStream: _of_name("STOP STREAM", lambda stop: _string("WITH SAVEPOINT", stop.savepoint)),

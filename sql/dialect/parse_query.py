@@ -15,6 +15,7 @@ from penstock.sql.tree.statements import (
     CountWindow,
     Duration,
     EventWindow,
+    ExternalSource,
     Fill,
     FillMode,
     IntervalWindow,
@@ -23,7 +24,6 @@ from penstock.sql.tree.statements import (
     JoinVariant,
     Limit,
     OrderItem,
-    OutsideSource,
     PartitionItem,
     Query,
     Range,
@@ -220,7 +220,7 @@ class QueryParser(ExpressionParser):
                 source.change(alias=self.parse_alias())
             return source
         if self.at("CONNECTION") and self.peek(2) == "(":
-            return self._parse_outside_source()
+            return self._parse_external_source()
         name = self.object_name("a table name")
         cuts = None
         if self.take("BETWEEN", "CUT"):
@@ -229,14 +229,14 @@ class QueryParser(ExpressionParser):
             cuts = (first, self.string("a cut"))
         return TableSource(name, self.parse_alias(), cuts)
 
-    def _parse_outside_source(self) -> OutsideSource:
+    def _parse_external_source(self) -> ExternalSource:
         self.expect("CONNECTION")
         connection = self.object_name("the connection's name")
         self.expect("(")
         self.expect("TABLE")
         table = self.string("the table's name")
         self.expect(")")
-        return OutsideSource(connection, table, self.parse_alias())
+        return ExternalSource(connection, table, self.parse_alias())
 
     def _parse_joins(self, left: Source) -> Source:
         while True:

@@ -23,14 +23,14 @@ from penstock.sql.tree.statements import (
     DropStream,
     DryRunStream,
     Duration,
+    ExternalFormat,
+    ExternalTargetOptions,
     Guarantee,
     Name,
     NoteTime,
     Notify,
     NotifyEvent,
     NotifyFailure,
-    OutsideFormat,
-    OutsideTarget,
     PauseIngest,
     PauseStream,
     RecalculateStream,
@@ -301,7 +301,7 @@ def _parse_target(parser: QueryParser) -> StreamTarget:
         parser.advance()
         start = parser.token.start
         name = Name(parser.name("the name of a connection"), None, start)
-        return StreamTarget(name, outside=_parse_outside(parser))
+        return StreamTarget(name, external=_parse_external(parser))
     name = parser.object_name("the name of the target table")
     columns: tuple[tuple[str, bool], ...] | None = None
     if parser.at("("):
@@ -318,13 +318,13 @@ def _parse_target(parser: QueryParser) -> StreamTarget:
     return StreamTarget(name, columns, definitions, tag_names, subtable)
 
 
-def _parse_outside(parser: QueryParser) -> OutsideTarget:
+def _parse_external(parser: QueryParser) -> ExternalTargetOptions:
     """Parses `(TOPIC 'topic', FORMAT json, ...)`, which may be missing."""
     places: dict[str, str] = {}
-    format_: OutsideFormat | None = None
+    format_: ExternalFormat | None = None
     qos: int | None = None
     if not parser.take("("):
-        return OutsideTarget()
+        return ExternalTargetOptions()
     while not parser.at(")"):
         token = parser.token
         if (word := parser.take_any(*_PLACES)) is not None and word.lower() not in places:
@@ -333,7 +333,7 @@ def _parse_outside(parser: QueryParser) -> OutsideTarget:
             chosen = parser.take_any(*_FORMATS)
             if chosen is None:
                 raise parser.fail(f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} is expected", hint=parser.guess())
-            format_ = cast(OutsideFormat, chosen.lower())
+            format_ = cast(ExternalFormat, chosen.lower())
         elif qos is None and parser.take("QOS"):
             qos = parser.integer("the QoS", minimum=1, maximum=2)
         elif parser.token is not token or token.text.upper() in ("FORMAT", "QOS"):
@@ -343,7 +343,7 @@ def _parse_outside(parser: QueryParser) -> OutsideTarget:
         if not parser.take(","):
             break
     parser.expect(")")
-    return OutsideTarget(tuple(places.items()), format_, qos)
+    return ExternalTargetOptions(tuple(places.items()), format_, qos)
 
 
 def _parse_target_column(parser: QueryParser) -> tuple[str, bool]:

@@ -137,7 +137,7 @@ class TableSource(Node):
     cuts: tuple[str, str] | None = None
 
 
-class OutsideSource(Node):
+class ExternalSource(Node):
     """CONNECTION `connection` (TABLE 'table'): a table of the server that a connection leads to."""
 
     connection: Name
@@ -170,7 +170,7 @@ class JoinSource(Node):
     place: tuple[int, int] = in_meta(default=(0, 0))
 
 
-Source = TableSource | OutsideSource | SubquerySource | JoinSource
+Source = TableSource | ExternalSource | SubquerySource | JoinSource
 
 
 class Range(Node):
@@ -437,17 +437,17 @@ class StreamOptions(Node):
     lookup_freshness: Duration | None = None
 
 
-OutsideFormat = Literal["json", "csv", "parquet", "avro"]
+ExternalFormat = Literal["json", "csv", "parquet", "avro"]
 
 
-class OutsideTarget(Node):
+class ExternalTargetOptions(Node):
     """What stands in the parentheses of INTO CONNECTION name (...); what isn't given is None.
 
     `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT.
     """
 
     places: tuple[tuple[str, str], ...] = ()
-    format: OutsideFormat | None = None
+    format: ExternalFormat | None = None
     qos: int | None = None
 
 
@@ -455,7 +455,7 @@ class StreamTarget(Node):
     """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)], or INTO CONNECTION name (...).
 
     `columns`: names with a primary-key flag, or None. `tag_definitions`: TAGS with types; `tag_names`: without.
-    `outside`: `name` is a connection's, and results go where it leads to.
+    `external`: `name` is a connection's, and results go where it leads to.
     """
 
     name: Name
@@ -463,7 +463,7 @@ class StreamTarget(Node):
     tag_definitions: tuple[ColumnDefinition, ...] | None = None
     tag_names: tuple[str, ...] | None = None
     subtable: exp.Expression | None = None
-    outside: OutsideTarget | None = None
+    external: ExternalTargetOptions | None = None
 
 
 NotifyEvent = Literal["window_open", "window_close"]

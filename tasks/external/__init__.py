@@ -1,4 +1,4 @@
-"""Systems outside: connectors that read, sinks that write, notifications.
+"""External systems: connectors that read, sinks that write, notifications.
 
 Imports of this part: flow and what is below.
 """

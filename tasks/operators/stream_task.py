@@ -76,7 +76,7 @@ class TaskEnvironment(Protocol):
     def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
         """Returns what task `index` of an ingest reads from, from these positions on. The task closes it.
 
-        Raises OutsideErrors; it may be tried again.
+        Raises ExternalSystemErrors; it may be tried again.
         """
         ...
 

@@ -53,7 +53,7 @@ class StreamDeployment:
     WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
     restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
     source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
-    those of its own vnode only. `connection`: what the plan's target outside is reached by; `lookup_connection`: what
+    those of its own vnode only. `connection`: what the plan's external target is reached by; `lookup_connection`: what
     it looks up in.
     """
 

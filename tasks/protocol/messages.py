@@ -134,7 +134,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """To sink tasks: try at once what a target outside didn't take. To source tasks: go on; `skip_to_end`: leave out
+    """To sink tasks: try at once what an external target didn't take. To source tasks: go on; `skip_to_end`: leave out
     what was written meanwhile (IGNORE UNTREATED)."""
 
     skip_to_end: bool = False
@@ -322,7 +322,7 @@ TaskState = Literal[
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
     "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
     "WRITING",        # a sink waits for its target's acknowledgement
-    "RETRYING",       # what is outside can't be written to, or read from: it is tried again and again
+    "RETRYING",       # an external system can't be written to, or read from: it is tried again and again
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",
     "STOPPED",

@@ -1,4 +1,4 @@
-"""How a sink task reaches what it writes to, be that the dnode or a system outside."""
+"""How a sink task reaches what it writes to, be that the dnode or an external system."""
 
 from __future__ import annotations
 

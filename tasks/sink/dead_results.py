@@ -1,4 +1,4 @@
-"""Results that a target outside doesn't take, in the stream's DLQ table. Writing one again changes nothing."""
+"""Results that an external target doesn't take, in the stream's DLQ table. Writing one again changes nothing."""
 
 from __future__ import annotations
 

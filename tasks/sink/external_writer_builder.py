@@ -33,8 +33,8 @@ def external_writer(
     `dead_writer` makes one for the DLQ. `open_with` opens something else than the target of the plan.
     """
     plan, settings = deployment.plan, deployment.settings
-    outside = plan.sink.outside
-    if outside is None or deployment.connection is None:
+    external = plan.sink.external
+    if external is None or deployment.connection is None:
         raise InternalError(f"{task} has no connection to write by")
     rows = ExternalRows(plan.sink, deployment.name)
     dead = None
@@ -55,10 +55,10 @@ def open_target(
 ) -> ExternalTarget:
     """Opens the target of one sink task; see `AsyncSinkWriter`. Libraries are needed by who uses them only."""
     stream, sink = deployment.name, deployment.plan.sink
-    outside, rows = sink.outside, ExternalRows(sink, stream)
-    assert outside is not None
+    external, rows = sink.external, ExternalRows(sink, stream)
+    assert external is not None
     name = f"penstock-{stream}-{deployment.stream_id:x}-{task.index}"
-    match outside.kind:
+    match external.kind:
         case "postgres":
             from penstock.tasks.external.emit.postgres_target import PostgresTarget
             from penstock.tasks.external.emit.postgres_target_table import PostgresTable
@@ -69,22 +69,22 @@ def open_target(
             from penstock.tasks.external.connectors.files import Folder
             from penstock.tasks.external.emit.files_target import FilesTarget
 
-            return FilesTarget(Folder(connection, outside.place), outside, rows, stream, task.index)
+            return FilesTarget(Folder(connection, external.place), external, rows, stream, task.index)
         case "kafka":
             from penstock.tasks.external.connectors.kafka import Sender
             from penstock.tasks.external.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
 
             if not deployment.plan.emits_at_checkpoints:
-                return KafkaTarget(Sender(connection, outside.place), outside, rows)
-            sender = Sender(connection, outside.place, transactional_id=name, group=name)
-            return KafkaTransactionTarget(sender, outside, rows)
+                return KafkaTarget(Sender(connection, external.place), external, rows)
+            sender = Sender(connection, external.place, transactional_id=name, group=name)
+            return KafkaTransactionTarget(sender, external, rows)
         case "mqtt":
             from penstock.tasks.external.connectors.mqtt import Publisher
             from penstock.tasks.external.emit.mqtt_target import MqttTarget
 
-            return MqttTarget(Publisher(connection, name), outside, rows)
+            return MqttTarget(Publisher(connection, name), external, rows)
         case "webhook":
             from penstock.tasks.external.connectors.webhook import Poster
             from penstock.tasks.external.emit.webhook_target import WebhookTarget
 
-            return WebhookTarget(Poster(connection, outside.place), rows, stream)
+            return WebhookTarget(Poster(connection, external.place), rows, stream)

@@ -1,4 +1,4 @@
-"""The sink task: turns result blocks into rate-limited, acknowledged writes, to the dnode or to a target outside."""
+"""The sink task: turns result blocks into rate-limited, acknowledged writes, to the dnode or to an external target."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SinkTask(ComputingTask):
         self._external: ExternalWriter | None = None
         self._connection = deployment.connection
         self._delivered_before = 0  # rows, by other options of the connection
-        if plan.sink.outside is not None:
+        if plan.sink.external is not None:
             self._external = environment.external_writer(self.id, deployment, self._store)
         self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
         self._writer: ResultWriter = self._external or environment.result_writer(self.id)
@@ -125,8 +125,9 @@ class SinkTask(ComputingTask):
             self._writes = meta["writes"]
             self._in_flight.restore(meta.get("aside", ()))  # checkpoints of older versions have none
             self.input.reserve(self._in_flight.nbytes)
-            if self._external is not None and meta.get("outside") is not None:
-                self._external.restore(meta["outside"])
+            external = meta.get("external", meta.get("outside"))  # as older versions called it
+            if self._external is not None and external is not None:
+                self._external.restore(external)
         if self._transactions is not None:
             self._transactions.recover(checkpoint_id)
 
@@ -180,9 +181,9 @@ class SinkTask(ComputingTask):
 
     @property
     def _outage(self) -> Outage | None:
-        """Why what it writes, or has to tell of, isn't taken outside; None: it is."""
-        outside = None if self._external is None else self._external.outage
-        return outside or (None if self._notifier is None else self._notifier.outage)
+        """Why what it writes, or has to tell of, isn't taken; None: it is."""
+        external = None if self._external is None else self._external.outage
+        return external or (None if self._notifier is None else self._notifier.outage)
 
     @property
     def _has_results(self) -> bool:
@@ -423,8 +424,8 @@ class SinkTask(ComputingTask):
         return bool(self._in_flight) or (self._external is not None and self._external.undelivered)
 
     def _state(self) -> Mapping[str, Any]:
-        outside = {} if self._external is None else {"outside": self._external.save()}
-        return {"writes": self._writes, "aside": self._in_flight.save(), **outside}
+        external = {} if self._external is None else {"external": self._external.save()}
+        return {"writes": self._writes, "aside": self._in_flight.save(), **external}
 
 
 def _results_only(

@@ -390,7 +390,7 @@ class Windower:
     def _partials(self, rows: pa.Table | None, stretches: Sequence[_Span]) -> list[pa.RecordBatch]:
         parts: list[pa.Table] = []
         if rows is not None:
-            rows = self._outside(rows, stretches)
+            rows = self._not_within(rows, stretches)
             assigned = assign(self._window, rows, self._carries)
             parts.append(self._windowed(rows, assigned))
             self._carry(assigned.carries)
@@ -417,7 +417,7 @@ class Windower:
         place = self._schema.get_field_index(ROWS.name)
         return [named.set_column(place, ROWS, pa.array(np.full(named.num_rows, DOUBTFUL)))]
 
-    def _outside(self, rows: pa.Table, stretches: Sequence[_Span]) -> pa.Table:
+    def _not_within(self, rows: pa.Table, stretches: Sequence[_Span]) -> pa.Table:
         """Returns the rows that no stretch contains."""
         if not stretches or not rows.num_rows:
             return rows

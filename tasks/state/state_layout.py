@@ -40,7 +40,7 @@ def layout_of(plan: StreamPlan) -> str:
         "time zone": plan.time_zone,
         "groups are tables": plan.source.group_is_table,
         **dict.fromkeys(("row window", "agg", "join", "fill", "force")), **_computation(plan.computation),
-        "results": [_types(plan.sink.columns), _types(plan.sink.tags), plan.sink.outside is not None],
+        "results": [_types(plan.sink.columns), _types(plan.sink.tags), plan.sink.external is not None],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -86,7 +86,7 @@ def _join(join: JoinPlan) -> list[Any]:
     sides = [[_types(side.columns), [column.physical for column in side.source.columns], side.newest_sql is not None]
              for side in join.sides]
     return [sides, join.driver, join.start, join.end, join.both, _windows(join.windows),
-            join.width, join.meeting, bool(join.single)]
+            join.width, join.distribution, bool(join.single)]
 
 
 def _types(columns: tuple[Column, ...]) -> list[str]:

@@ -143,7 +143,7 @@ class LocalEnvironment:
         return external_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
 
     def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
-        return None  # nobody outside is to hear of a trial
+        return None  # nobody else is to hear of a trial
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)

@@ -49,7 +49,7 @@ def read_lookup(
         return pa.table(arrays, names=names)
     if connection is None:
         raise InternalError(f"there is no connection to look up in {plan.table} by")
-    from penstock.tasks.external.connectors.postgres_tables import read  # needed by who looks up outside only
+    from penstock.tasks.external.connectors.postgres_tables import read  # needed for external tables only
 
     found = read(connection, plan.table, [(column.physical, column.type) for column in plan.columns])
     return found.rename_columns(names)

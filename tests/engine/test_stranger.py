@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kits.basics.outside_servers import free_port
+from kits.basics.external_servers import free_port
 from kits.basics.waiting import wait_until
 from kits.engines.serve_kit import served
 from programs import stranger

@@ -104,7 +104,7 @@ def test_keys_and_other_conditions() -> None:
     assert planned("s left window join t on s.k = t.k window_offset(0s, 1s)").limit is None
 
 
-@pytest.mark.parametrize(("source", "vgroups", "meeting", "reason"), [
+@pytest.mark.parametrize(("source", "vgroups", "distribution", "reason"), [
     ("s a join s b on a.tbname = b.tbname and a.ts = b.ts + 1s", 3, "vnode", "the same child table of db.s"),
     ("s a join s b on a.k = b.k and a.ts = b.ts + 1s", 3, "exchange", "with equal keys are in different vgroups"),
     ("s join t on s.tbname = t.tbname and s.ts = t.ts", 3, "exchange", "with equal keys are in different vgroups"),
@@ -116,10 +116,10 @@ def test_keys_and_other_conditions() -> None:
     ("p right join s on s.k = p.k", 3, "lookup", "db.p is looked up in"),
     ("s join p on s.k = p.k and s.ts = p.ts", 3, "exchange", "db.s and db.p"),
 ])
-def test_where_rows_meet(source: str, vgroups: int, meeting: str, reason: str) -> None:
+def test_where_rows_meet(source: str, vgroups: int, distribution: str, reason: str) -> None:
     """Rows meet on their vnode if all pairs are of one vnode for sure; else they are exchanged by key."""
     join = planned(source, Catalog(vgroups))
-    assert join.meeting == meeting
+    assert join.distribution == distribution
     assert reason in join.reason
 
 

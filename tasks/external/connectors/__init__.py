@@ -1,1 +1,1 @@
-"""What talks to servers outside: one module per library, which builds its clients and translates its errors."""
+"""What talks to external servers: one module per library, which builds its clients and translates its errors."""

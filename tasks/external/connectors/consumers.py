@@ -18,7 +18,7 @@ ConsumerFactory = Callable[["IngestDeployment", int, "Positions", Clock, Callabl
 def open_consumer(
     deployment: IngestDeployment, index: int, positions: Positions, clock: Clock, wake: Callable[[], None]
 ) -> Consumer:
-    """Returns the consumer of a task. Raises OutsideErrors, NotSupportedError if a library is missing."""
+    """Returns the consumer of a task. Raises ExternalSystemErrors, NotSupportedError if a library is missing."""
     kind = deployment.plan.kind
     if kind == "kafka":
         from penstock.tasks.external.connectors.kafka_consumer import KafkaConsumer

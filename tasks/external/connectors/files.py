@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import ConnectionFailedError, LoginRefusedError, OutsideError, TargetMissingError
+from penstock.common.errors import ConnectionFailedError, ExternalSystemError, LoginRefusedError, TargetMissingError
 from penstock.tasks.external.connectors.libraries import importing
 
 with importing("fsspec"):
@@ -18,7 +18,7 @@ with importing("fsspec"):
 
 
 def open_place(connection: OpenedConnection) -> tuple[AbstractFileSystem, str]:
-    """Returns the file system of a connection and the path of its folder there. Raises OutsideErrors."""
+    """Returns the file system of a connection and the path of its folder there. Raises ExternalSystemErrors."""
     try:
         return url_to_fs(connection.options["url"], **_storage_options(connection))  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
@@ -26,7 +26,7 @@ def open_place(connection: OpenedConnection) -> tuple[AbstractFileSystem, str]:
                                  hint="fsspec may need a further package for this kind of URL") from None
 
 
-def external_error(connection: OpenedConnection, error: Exception) -> OutsideError:
+def external_error(connection: OpenedConnection, error: Exception) -> ExternalSystemError:
     """Returns the Penstock error for what a file system raises; it is an OSError, or what the library below raises."""
     url = connection.options["url"]
     text = connection.hidden(f"{type(error).__name__}: {error}")
@@ -41,7 +41,7 @@ class Folder:
     """A folder below the connection's own, into which whole files are put."""
 
     def __init__(self, connection: OpenedConnection, path: str) -> None:
-        """Raises OutsideErrors."""
+        """Raises ExternalSystemErrors."""
         self._connection = connection
         self._filesystem, root = open_place(connection)
         self._folder = f"{root.rstrip('/')}/{path.strip('/')}".rstrip("/")
@@ -49,7 +49,7 @@ class Folder:
             self._filesystem.makedirs(self._folder, exist_ok=True)
 
     def put(self, name: str, data: bytes) -> None:
-        """Puts a file there, all of it or nothing, instead of one that had its name. Raises OutsideErrors."""
+        """Puts a file there, all of it or nothing, instead of one that had its name. Raises ExternalSystemErrors."""
         path = f"{self._folder}/{name}"
         with self._translating():
             if "file" not in self._filesystem.protocol:
@@ -80,7 +80,7 @@ def _sync_directory(path: str) -> None:
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
-    """Lists the folder, or looks whether it can be made in one that is there. Raises OutsideErrors.
+    """Lists the folder, or looks whether it can be made in one that is there. Raises ExternalSystemErrors.
 
     The time is bounded by the file system, and by who asks.
     """

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from penstock.common.clock import Clock
-from penstock.common.errors import OutsideError, PenstockError
+from penstock.common.errors import ExternalSystemError, PenstockError
 from penstock.tasks.external.connectors.files import external_error, open_place
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Positions
 from penstock.tasks.protocol.deployment import IngestDeployment
@@ -36,7 +36,7 @@ class FilesConsumer:
         self._name, self._offset = positions[PARTITION].place if PARTITION in positions else ("", 0)
         self._looked_at: float | None = None
         self._held = False
-        self._problem: OutsideError | None = None
+        self._problem: ExternalSystemError | None = None
         self._reached = False
         self._names: list[str] = []
 

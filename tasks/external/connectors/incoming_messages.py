@@ -1,4 +1,4 @@
-"""What comes from outside: messages with their places, in batches of one partition, and who gives them."""
+"""What comes from external: messages with their places, in batches of one partition, and who gives them."""
 
 from __future__ import annotations
 

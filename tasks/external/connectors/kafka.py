@@ -11,8 +11,8 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import (
     ConnectionFailedError,
     ContentRefusedError,
+    ExternalSystemError,
     LoginRefusedError,
-    OutsideError,
     PenstockError,
     StaleAttemptError,
     TargetMissingError,
@@ -68,7 +68,7 @@ def client_config(connection: OpenedConnection) -> dict[str, Any]:
     return config
 
 
-def external_error(connection: OpenedConnection, error: KafkaError) -> OutsideError:
+def external_error(connection: OpenedConnection, error: KafkaError) -> ExternalSystemError:
     """Returns the Penstock error for what librdkafka reports."""
     text = connection.hidden(f"{error.name()}: {error.str()}")
     code = error.code()
@@ -94,7 +94,7 @@ class Sender:
     def __init__(
         self, connection: OpenedConnection, topic: str, *, transactional_id: str = "", group: str = ""
     ) -> None:
-        """Raises OutsideErrors."""
+        """Raises ExternalSystemErrors."""
         self._connection = connection
         self._topic = topic
         self._timeout_s = connection.timeout_s
@@ -122,7 +122,7 @@ class Sender:
     def send(self, messages: Iterable[Message]) -> list[tuple[int, str]]:
         """Sends messages and waits until all are acknowledged. Returns those that are refused: places and reasons.
 
-        Raises OutsideErrors.
+        Raises ExternalSystemErrors.
         """
         self._failed.clear()
         for place, (key, value, headers) in enumerate(messages):
@@ -139,7 +139,7 @@ class Sender:
         return refused
 
     def mark(self) -> int:
-        """Returns what the last committed transaction left, 0 if there is none. Raises OutsideErrors."""
+        """Returns what the last committed transaction left, 0 if there is none. Raises ExternalSystemErrors."""
         assert self._consumer is not None
         with self._translating():
             (found,) = self._consumer.committed([TopicPartition(self._topic, 0)], self._timeout_s)
@@ -150,7 +150,7 @@ class Sender:
     def send_marked(self, messages: Iterable[Message], mark: int) -> list[tuple[int, str]]:
         """Sends messages in one transaction that leaves `mark`; returns as `send`: then nothing was sent.
 
-        Raises OutsideErrors, StaleAttemptError if another producer has taken over.
+        Raises ExternalSystemErrors, StaleAttemptError if another producer has taken over.
         """
         assert self._consumer is not None
         with self._translating():
@@ -205,7 +205,7 @@ class Sender:
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
-    """Asks the brokers for their topics. Raises OutsideErrors."""
+    """Asks the brokers for their topics. Raises ExternalSystemErrors."""
     reported: list[KafkaError] = []
     config = client_config(connection)
     config["error_cb"] = reported.append

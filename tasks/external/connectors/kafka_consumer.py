@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import OutsideError, PenstockError, TargetMissingError
+from penstock.common.errors import ExternalSystemError, PenstockError, TargetMissingError
 from penstock.common.logging import logger
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, MessagePosition, Positions, mark_of
 from penstock.tasks.external.connectors.kafka import client_config, external_error
@@ -63,7 +63,7 @@ class KafkaConsumer:
         self._assigned: dict[str, TopicPartition] = {}
         self._missing: TargetMissingError | None = None
         self._reported: deque[tuple[float, KafkaError]] = deque(maxlen=4)
-        self._problem: OutsideError | None = None
+        self._problem: ExternalSystemError | None = None
         self._asked_at: float | None = None
         self._held = False
         self._reached = False

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import ConnectionFailedError, ContentRefusedError, LoginRefusedError, OutsideError
+from penstock.common.errors import ConnectionFailedError, ContentRefusedError, ExternalSystemError, LoginRefusedError
 from penstock.tasks.external.connectors.libraries import importing
 
 with importing("paho-mqtt"):
@@ -54,7 +54,7 @@ def new_client(
 def connect(client: Client, connection: OpenedConnection, **options: Any) -> None:
     """Opens the connection to the broker; whether it lets us in comes with `on_connect`.
 
-    `options`: what paho's `connect` takes further. Raises OutsideErrors.
+    `options`: what paho's `connect` takes further. Raises ExternalSystemErrors.
     """
     url = urlsplit(connection.options["url"])
     try:
@@ -69,7 +69,7 @@ def connect_later(client: Client, connection: OpenedConnection, **options: Any) 
     client.connect_async(url.hostname or "", url.port or _PORTS[url.scheme], **options)
 
 
-def external_error(connection: OpenedConnection, reason: ReasonCode | OSError) -> OutsideError:
+def external_error(connection: OpenedConnection, reason: ReasonCode | OSError) -> ExternalSystemError:
     """Returns the Penstock error for a broker's refusal, or for what the network says."""
     url = connection.options["url"]
     if isinstance(reason, OSError):
@@ -86,7 +86,10 @@ class Publisher:
     """A client that publishes, and waits until the broker has taken everything."""
 
     def __init__(self, connection: OpenedConnection, name: str) -> None:
-        """Connects, as the connection's client id and `name`: only one client may have an id. Raises OutsideErrors."""
+        """Connects, as the connection's client id and `name`: only one client may have an id.
+
+        Raises ExternalSystemErrors.
+        """
         client_id = "-".join(filter(None, (connection.options.get("client_id"), name)))
         connection = replace(connection, options={**connection.options, "client_id": client_id})
         self._connection = connection
@@ -108,7 +111,7 @@ class Publisher:
     def publish(self, messages: Iterable[tuple[str, bytes]], qos: int) -> list[tuple[int, str]]:
         """Publishes (topic, payload) pairs; returns the places of those that the broker refuses, with its reason.
 
-        Raises OutsideErrors if not all are answered.
+        Raises ExternalSystemErrors if not all are answered.
         """
         self._refused.clear()
         sent = [self._client.publish(topic, payload, qos) for topic, payload in messages]
@@ -141,7 +144,7 @@ class Publisher:
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
-    """Connects and leaves again. Raises OutsideErrors."""
+    """Connects and leaves again. Raises ExternalSystemErrors."""
     answers: list[ReasonCode] = []
     answered = threading.Event()
 

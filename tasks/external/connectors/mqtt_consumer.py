@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.common.clock import Clock
-from penstock.common.errors import ContentRefusedError, OutsideError, PenstockError
+from penstock.common.errors import ContentRefusedError, ExternalSystemError, PenstockError
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Positions
 from penstock.tasks.external.connectors.libraries import importing
 from penstock.tasks.external.connectors.mqtt import connect_later, external_error, new_client
@@ -47,7 +47,7 @@ class MqttConsumer:
         self._generation = 0  # of the connection: what was received over another can't be acknowledged any more
         self._received: dict[int, tuple[int, int, int]] = {}
         self._count = 0
-        self._problem: OutsideError | None = None
+        self._problem: ExternalSystemError | None = None
         self._reached = False
         self._five = self._connection.options["version"] == "5"
         options: dict[str, Any] = {} if self._five else {"clean_session": False}

@@ -10,8 +10,8 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import (
     ConnectionFailedError,
     ContentRefusedError,
+    ExternalSystemError,
     LoginRefusedError,
-    OutsideError,
     TargetMissingError,
 )
 from penstock.tasks.external.connectors.libraries import importing
@@ -26,7 +26,7 @@ _UNREACHABLE = ("08", "53", "57", "58", "40", "55P03", "25006")
 
 
 def connect(connection: OpenedConnection, *, autocommit: bool = False) -> psycopg.Connection:
-    """Returns an open connection. Raises OutsideErrors."""
+    """Returns an open connection. Raises ExternalSystemErrors."""
     options = connection.options
     try:
         return psycopg.connect(
@@ -38,7 +38,7 @@ def connect(connection: OpenedConnection, *, autocommit: bool = False) -> psycop
         raise external_error(connection, error) from None
 
 
-def external_error(connection: OpenedConnection, error: psycopg.Error) -> OutsideError:
+def external_error(connection: OpenedConnection, error: psycopg.Error) -> ExternalSystemError:
     """Returns the Penstock error for what psycopg raises."""
     options = connection.options
     place = f"{options['host']}:{options['port']}"
@@ -55,7 +55,7 @@ def external_error(connection: OpenedConnection, error: psycopg.Error) -> Outsid
 
 @contextmanager
 def translating(connection: OpenedConnection) -> Iterator[None]:
-    """Raises OutsideErrors for what psycopg raises inside of the block."""
+    """Raises ExternalSystemErrors for what psycopg raises inside of the block."""
     try:
         yield
     except psycopg.Error as error:
@@ -63,7 +63,7 @@ def translating(connection: OpenedConnection) -> Iterator[None]:
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
-    """Logs in and asks for the version. Raises OutsideErrors."""
+    """Logs in and asks for the version. Raises ExternalSystemErrors."""
     with connect(connection, autocommit=True) as opened:
         try:
             opened.execute(f"SET statement_timeout = {round(timeout_s * 1000)}")
@@ -73,7 +73,7 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
     return f"PostgreSQL {row[0] if row else ''}, database {connection.options['database']}"
 
 
-def _kind_by_state(state: str) -> type[OutsideError]:
+def _kind_by_state(state: str) -> type[ExternalSystemError]:
     if state.startswith(_LOGIN):
         return LoginRefusedError
     if state.startswith(_MISSING):
@@ -81,7 +81,7 @@ def _kind_by_state(state: str) -> type[OutsideError]:
     return ConnectionFailedError if state.startswith(_UNREACHABLE) else ContentRefusedError
 
 
-def _kind_by_text(text: str) -> type[OutsideError]:
+def _kind_by_text(text: str) -> type[ExternalSystemError]:
     """Tells by the words: libpq gives no SQLSTATE for what a server says while it is connected to."""
     if "does not exist" in text and 'database "' in text:
         return TargetMissingError

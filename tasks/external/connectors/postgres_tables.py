@@ -34,7 +34,7 @@ _COLUMNS = """
 def describe(connection: OpenedConnection, name: str) -> tuple[Column, ...]:
     """Returns the columns of a table or view; what has no type of ours is text.
 
-    Raises TargetMissingError if there is none, OutsideErrors.
+    Raises TargetMissingError if there is none, ExternalSystemErrors.
     """
     with connect(connection, autocommit=True) as server, translating(connection):
         found = server.execute(_COLUMNS, (quoted(*name.split(".")),)).fetchall()
@@ -47,7 +47,7 @@ def read(connection: OpenedConnection, name: str, columns: Sequence[tuple[str, D
     """Returns all rows of a table, timestamps as integers in the units of their type.
 
     Raises TargetMissingError if the table, or a column, is gone, NotSupportedError for more than ROWS_MAX rows,
-    OutsideErrors.
+    ExternalSystemErrors.
     """
     values = ", ".join(_value(column, kind) for column, kind in columns)
     query = f"SELECT {values} FROM {quoted(*name.split('.'))} LIMIT {ROWS_MAX + 1}"

@@ -8,8 +8,8 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import (
     ConnectionFailedError,
     ContentRefusedError,
+    ExternalSystemError,
     LoginRefusedError,
-    OutsideError,
     TargetMissingError,
 )
 from penstock.tasks.external.connectors.libraries import importing
@@ -31,7 +31,7 @@ def new_client(connection: OpenedConnection) -> httpx.Client:
     return httpx.Client(headers=headers, timeout=connection.timeout_s, verify=context, trust_env=False)
 
 
-def answer_error(connection: OpenedConnection, response: httpx.Response) -> OutsideError | None:
+def answer_error(connection: OpenedConnection, response: httpx.Response) -> ExternalSystemError | None:
     """Returns the Penstock error for an answer, None if it is fine."""
     if response.status_code < 400:
         return None
@@ -45,7 +45,7 @@ def answer_error(connection: OpenedConnection, response: httpx.Response) -> Outs
     return ContentRefusedError(f"refused: {text}")
 
 
-def external_error(connection: OpenedConnection, error: httpx.HTTPError) -> OutsideError:
+def external_error(connection: OpenedConnection, error: httpx.HTTPError) -> ExternalSystemError:
     """Returns the Penstock error for a request that got no answer."""
     text = connection.hidden(f"{type(error).__name__}: {error}")
     return ConnectionFailedError(f"unreachable: {connection.address}: {text}")
@@ -55,14 +55,14 @@ class Poster:
     """Posts to the connection's address, or to a path below it."""
 
     def __init__(self, connection: OpenedConnection, path: str) -> None:
-        """Raises OutsideErrors."""
+        """Raises ExternalSystemErrors."""
         self._connection = connection
         url = connection.options["url"]
         self._url = f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url
         self._client = new_client(connection)
 
     def post(self, body: bytes, identity: str) -> None:
-        """Returns once the other side has said that it has it. Raises OutsideErrors."""
+        """Returns once the other side has said that it has it. Raises ExternalSystemErrors."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": identity}
         try:
             response = self._client.post(self._url, content=body, headers=headers)
@@ -77,7 +77,7 @@ class Poster:
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
-    """Asks for the headers of the address, which sets nothing off. Raises OutsideErrors."""
+    """Asks for the headers of the address, which sets nothing off. Raises ExternalSystemErrors."""
     with new_client(connection) as client:
         try:
             response = client.head(connection.options["url"], timeout=timeout_s)

@@ -6,7 +6,7 @@ import ssl
 from contextlib import ExitStack
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import ConnectionFailedError, LoginRefusedError, OutsideError, TargetMissingError
+from penstock.common.errors import ConnectionFailedError, ExternalSystemError, LoginRefusedError, TargetMissingError
 from penstock.tasks.external.connectors.libraries import importing
 
 with importing("websockets"):
@@ -19,7 +19,7 @@ class Talker:
     """An open WebSocket connection to the address of a connection."""
 
     def __init__(self, connection: OpenedConnection) -> None:
-        """Raises OutsideErrors."""
+        """Raises ExternalSystemErrors."""
         self._connection = connection
         self._open = ExitStack()
         url = connection.options["url"]
@@ -33,7 +33,7 @@ class Talker:
     def say(self, text: str) -> None:
         """Returns once the other side has taken the text: it has answered a ping that came behind it.
 
-        Raises OutsideErrors.
+        Raises ExternalSystemErrors.
         """
         try:
             self._socket.send(text)
@@ -51,7 +51,7 @@ class Talker:
             raise external_error(self._connection, error) from None
 
 
-def external_error(connection: OpenedConnection, error: OSError | WebSocketException) -> OutsideError:
+def external_error(connection: OpenedConnection, error: OSError | WebSocketException) -> ExternalSystemError:
     """Returns the Penstock error for what the network or the other side says."""
     if isinstance(error, InvalidStatus):
         status = error.response.status_code

@@ -1,4 +1,4 @@
-"""Brings deliveries to a target outside, in their order, until each is taken; says what keeps it from that."""
+"""Brings deliveries to an external target, in their order, until each is taken; says what keeps it from that."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Rows, as `OutsideRows.of` makes them, that a target takes as a whole or not at all.
+    """Rows, as `ExternalRows.of` makes them, that a target takes as a whole or not at all.
 
     `number` tells it from all others of its task and grows from one to the next. A delivery that comes again has the
     same number and the same rows, unless numbers are counted by attempts (`DirectWriter`).

@@ -30,7 +30,7 @@ def part_of(number: int) -> int:
 
 
 class ExternalWriter(ResultWriter, Protocol):
-    """A `ResultWriter` whose target is outside, and may be away for a while."""
+    """A `ResultWriter` whose target is external, and may be away for a while."""
 
     @property
     def outage(self) -> Outage | None:

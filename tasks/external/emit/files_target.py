@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from penstock.planner.task_plans.stream_plan import OutsidePlan
-from penstock.sql.tree.statements import OutsideFormat
+from penstock.planner.task_plans.stream_plan import ExternalSinkPlan
+from penstock.sql.tree.statements import ExternalFormat
 from penstock.tasks.external.connectors.files import Folder
 from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.emit.external_writers import checkpoint_of, part_of
 from penstock.tasks.external.emit.result_events import ExternalRows, json_text
 
-_ENDINGS: dict[OutsideFormat, str] = {"parquet": "parquet", "json": "jsonl", "csv": "csv", "avro": "avro"}
+_ENDINGS: dict[ExternalFormat, str] = {"parquet": "parquet", "json": "jsonl", "csv": "csv", "avro": "avro"}
 
 
 class FilesTarget:
     """A folder. A delivery that comes again replaces its own file: exactly once."""
 
-    def __init__(self, folder: Folder, plan: OutsidePlan, rows: ExternalRows, stream: str, index: int) -> None:
+    def __init__(self, folder: Folder, plan: ExternalSinkPlan, rows: ExternalRows, stream: str, index: int) -> None:
         assert plan.format is not None
         self._format = plan.format
         self._rows = rows
@@ -37,7 +37,7 @@ class FilesTarget:
         """Nothing is open between deliveries."""
 
 
-def encoded(rows: ExternalRows, batch: pa.RecordBatch, format_: OutsideFormat) -> bytes:
+def encoded(rows: ExternalRows, batch: pa.RecordBatch, format_: ExternalFormat) -> bytes:
     """Returns the file of some rows."""
     sink = io.BytesIO()
     if format_ == "parquet":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.planner.task_plans.stream_plan import OutsidePlan
+from penstock.planner.task_plans.stream_plan import ExternalSinkPlan
 from penstock.tasks.external.connectors.kafka import Message, Sender
 from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.emit.result_events import ExternalRows, json_text
@@ -16,7 +16,7 @@ from penstock.tasks.external.emit.result_messages import Encoder, refuse
 class KafkaTarget:
     """A topic. At least once: a delivery that fails half-way is sent again as a whole."""
 
-    def __init__(self, sender: Sender, plan: OutsidePlan, rows: ExternalRows) -> None:
+    def __init__(self, sender: Sender, plan: ExternalSinkPlan, rows: ExternalRows) -> None:
         self._encode = Encoder(plan.format, rows)
         self._sender = sender
 
@@ -34,7 +34,7 @@ class KafkaTransactionTarget:
     all earlier ones from going on.
     """
 
-    def __init__(self, sender: Sender, plan: OutsidePlan, rows: ExternalRows) -> None:
+    def __init__(self, sender: Sender, plan: ExternalSinkPlan, rows: ExternalRows) -> None:
         self._encode = Encoder(plan.format, rows)
         self._sender = sender
         self._mark = self._sender.mark()

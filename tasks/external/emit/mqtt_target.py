@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.planner.streams.stream_outside import filled_in
-from penstock.planner.task_plans.stream_plan import OutsidePlan
+from penstock.planner.streams.external_sink import filled_in
+from penstock.planner.task_plans.stream_plan import ExternalSinkPlan
 from penstock.tasks.external.connectors.mqtt import Publisher
 from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.emit.result_events import ExternalRows
@@ -13,7 +13,7 @@ from penstock.tasks.external.emit.result_messages import Encoder, refuse
 class MqttTarget:
     """Topics of a broker, each result a message. At least once."""
 
-    def __init__(self, publisher: Publisher, plan: OutsidePlan, rows: ExternalRows) -> None:
+    def __init__(self, publisher: Publisher, plan: ExternalSinkPlan, rows: ExternalRows) -> None:
         self._plan = plan
         self._encode = Encoder(plan.format, rows)
         self._publisher = publisher

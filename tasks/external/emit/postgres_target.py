@@ -52,7 +52,7 @@ class PostgresTarget:
         known: bool,
     ) -> None:
         """Creates the table if it isn't there, unless it was `known`: then somebody has dropped it, with what was in
-        it. Raises OutsideErrors, TargetMissingError if it doesn't fit."""
+        it. Raises ExternalSystemErrors, TargetMissingError if it doesn't fit."""
         self._connection = connection
         self._table = table
         self._known = known

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.planner.streams.stream_outside import columns_outside, key_names
+from penstock.planner.streams.external_sink import external_columns, key_names
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.types import DataType, Kind
 
@@ -62,7 +62,7 @@ class PostgresTable:
 
     def __init__(self, sink: SinkPlan) -> None:
         self.path = tuple(sink.table.split("."))
-        self.columns = tuple((column.name, postgres_type(column.type)) for column in columns_outside(sink))
+        self.columns = tuple((column.name, postgres_type(column.type)) for column in external_columns(sink))
         self.key = key_names(sink)
         self.deleted_by = self.key[:len(sink.tags) + 1]  # a delete is of all second keys at a time
         self._groups = len(sink.tags)

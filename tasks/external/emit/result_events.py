@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.streams.stream_outside import IDENTITY, OPERATION, avro_schema, columns_outside
+from penstock.planner.streams.external_sink import IDENTITY, OPERATION, avro_schema, external_columns
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
@@ -46,14 +46,14 @@ class ResultEvent:
 
 
 class ExternalRows:
-    """Makes rows outside of the writes of one sink task."""
+    """Makes external rows of the writes of one sink task."""
 
     def __init__(self, sink: SinkPlan, stream: str) -> None:
         """`stream`: its name, which is part of every id."""
         self._sink = sink
         self._stream = stream
         self._tags = len(sink.tags)
-        self.columns = columns_outside(sink)
+        self.columns = external_columns(sink)
         self.schema = pa.schema([
             pa.field(OPERATION, pa.uint8()),
             *(pa.field(column.name, column.type.arrow()) for column in self.columns)])

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import RowRefusedError
-from penstock.planner.streams.stream_outside import IDENTITY, OPERATION
-from penstock.sql.tree.statements import OutsideFormat
+from penstock.planner.streams.external_sink import IDENTITY, OPERATION
+from penstock.sql.tree.statements import ExternalFormat
 from penstock.tasks.external.emit.result_events import ExternalRows, ResultEvent, json_text
 
 
 class Encoder:
     """Makes a message of each event: JSON with names, a line of CSV in the order of the columns, a record of Avro."""
 
-    def __init__(self, format_: OutsideFormat | None, rows: ExternalRows) -> None:
+    def __init__(self, format_: ExternalFormat | None, rows: ExternalRows) -> None:
         self._rows = rows
         self._csv = format_ == "csv"
         self._names = (OPERATION, IDENTITY, *(column.name for column in rows.columns))

@@ -1,1 +1,1 @@
-"""NOTIFY: tells addresses outside of windows that open and close."""
+"""NOTIFY: tells external addresses of windows that open and close."""

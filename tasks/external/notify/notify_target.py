@@ -14,7 +14,7 @@ class Mouth(Protocol):
     """What takes messages to an address."""
 
     def say(self, identity: str, text: str) -> None:
-        """Returns once the message has arrived. Raises OutsideErrors."""
+        """Returns once the message has arrived. Raises ExternalSystemErrors."""
         ...
 
     def close(self) -> None: ...
@@ -67,6 +67,6 @@ class WebSocketMouth:
 
 
 def open_mouth(connection: OpenedConnection) -> Mouth:
-    """Returns what speaks the protocol of the connection's URL. Raises OutsideErrors, LibraryMissingError."""
+    """Returns what speaks the protocol of the connection's URL. Raises ExternalSystemErrors, LibraryMissingError."""
     web = connection.options["url"].startswith("http")
     return HttpMouth(connection) if web else WebSocketMouth(connection)

@@ -63,10 +63,10 @@ class Harness:
     def function(self, name: str) -> UserFunction | None:
         return None
 
-    def outside(self, name: str) -> ExternalConnection | None:
+    def external_connection(self, name: str) -> ExternalConnection | None:
         return None
 
-    def outside_names(self) -> Iterable[str]:
+    def external_connection_names(self) -> Iterable[str]:
         return []
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:

@@ -1,4 +1,4 @@
-"""Streams into targets outside for tests: connections, targets that fail when told to, and a Kafka topic in memory."""
+"""Streams into external targets for tests: connections, targets that fail when told to, and a Kafka topic in memory."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class MemorySender:
 
 
 def steps(*, changes: bool) -> st.SearchStrategy[list[tuple[str, Any]]]:
-    """Draws what happens to a stream into a target outside; with `changes` rows also come late, twice, and go."""
+    """Draws what happens to a stream into an external target; with `changes` rows also come late, twice, and go."""
     minutes = st.integers(0, 8)
     row = st.tuples(st.integers(0, 3), minutes, st.integers(0, 9))
     kinds = [

@@ -100,10 +100,10 @@ class Catalog:
     def function(self, name: str) -> UserFunction | None:
         return next((function for function in self.functions if function.name == name), None)
 
-    def outside(self, name: str) -> ExternalConnection | None:
+    def external_connection(self, name: str) -> ExternalConnection | None:
         return next((one for one in self.connections if one.name == name), None)
 
-    def outside_names(self) -> Iterable[str]:
+    def external_connection_names(self) -> Iterable[str]:
         return [one.name for one in self.connections]
 
 

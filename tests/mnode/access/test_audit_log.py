@@ -1,4 +1,4 @@
-"""The audit log: who came by which door, what was done and refused, and nothing that is secret."""
+"""The audit log: who came by which interface, what was done and refused, and nothing that is secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.basics.outside_servers import free_port
+from kits.basics.external_servers import free_port
 from kits.engines.embedded import Embedded
 from kits.engines.served_here import ServedHere
 
@@ -29,11 +29,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def short(path: Path) -> list[tuple[Any, ...]]:
-    return [(each["user"], each["door"], each["what"], each["on"], each["outcome"]) for each in lines(path)]
+    return [(each["user"], each["interface"], each["what"], each["on"], each["outcome"]) for each in lines(path)]
 
 
-def test_each_door_leaves_its_lines(tmp_path: Path) -> None:
-    """Logins right and wrong, definitions and refusals, with address and door; a password sent again is one line."""
+def test_each_interface_leaves_its_lines(tmp_path: Path) -> None:
+    """Logins right and wrong, definitions and refusals, with address and interface; a password is noted once."""
     port = free_port()
     with ServedHere(tmp_path / "data", {"trustLoopback": False, "httpPort": port}) as server:
         with penstock.connect(host=f"unix:{server.server.socket}") as owner:
@@ -116,6 +116,17 @@ def test_the_files_are_bounded_and_damaged_lines_are_passed_over(tmp_path: Path)
     assert rows[-1][-1] == "allowed"
     db.session.identity = Identity("bob", "write")
     assert db.run("select * from information_schema.ins_audit") == []
+    db.close()
+
+
+def test_lines_of_an_older_version_are_read(tmp_path: Path) -> None:
+    """They called the interface a door."""
+    db = Embedded(tmp_path / "data", {"auditLog": "changes"})
+    log = tmp_path / "data" / "log" / "audit.log"
+    log.write_text(json.dumps({"time_ms": 1, "user": "ada", "door": "http", "address": "::1", "what": "LOGIN", "on": "",
+                               "outcome": "allowed"}) + "\n")
+    rows = db.run("select user_name, interface, address from information_schema.ins_audit")
+    assert rows == [("ada", "http", "::1")]
     db.close()
 
 

@@ -1,4 +1,4 @@
-"""A server without users: who gets in at which door, and how the first user is made."""
+"""A server without users: who gets in at which interface, and how the first user is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import adbc_driver_flightsql.dbapi as adbc
 import pytest
-from kits.basics.outside_servers import free_port
+from kits.basics.external_servers import free_port
 from kits.engines.embedded import Embedded
 from kits.engines.served_here import ServedHere
 

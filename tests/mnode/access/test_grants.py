@@ -1,4 +1,4 @@
-"""GRANT and REVOKE: what a user may read, write and see, by role and beyond it, at every door."""
+"""GRANT and REVOKE: what a user may read, write and see, by role and beyond it, at every interface."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Bed(Embedded):
             self.asked.append(connection)
             raise NotSupportedError("the server was asked")
 
-        self.engine.catalog.describe_outside = describe
+        self.engine.catalog.describe_external = describe
 
     def as_user(self, name: str | None) -> None:
         """Makes the session one of this user as a login would, with the rights of now; None is the owner."""
@@ -135,7 +135,7 @@ READS = {
 
 
 def test_no_role_but_admin_reaches_what_connections_lead_to(bed: Bed) -> None:
-    """Each way to a table outside is refused before the server is asked; with a grant each of them asks it."""
+    """Each way to an external table is refused before the server is asked; with a grant each of them asks it."""
     bed.granted("grant all on e.* to bob")
     for role in ("none", "read", "write"):
         bed.granted(f"alter user bob role {role}")

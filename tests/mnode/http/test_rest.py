@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
-from kits.basics.outside_servers import free_port
+from kits.basics.external_servers import free_port
 from kits.basics.places import ROOT
 from kits.basics.waiting import wait_until
 from kits.engines.embedded import Embedded

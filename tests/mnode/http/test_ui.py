@@ -14,7 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from kits.basics.outside_servers import free_port
+from kits.basics.external_servers import free_port
 from kits.engines.overviews import staged
 
 from penstock.common.errors import ConfigError, UnavailableError

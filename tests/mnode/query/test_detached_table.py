@@ -11,7 +11,7 @@ import pytest
 from kits.engines.statement_engine import StatementEngine
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, UnavailableError
-from penstock.mnode.query.detached_table import OutsideTable, RowBounds
+from penstock.mnode.query.detached_table import DetachedTable, RowBounds
 from penstock.wal.reader import WalGapError
 
 CONFIG = {"timezone": "UTC", "viewRefreshInterval": "1h", "walSegmentSize": "64KiB"}  # nothing is flushed by itself
@@ -48,7 +48,7 @@ def found(tables: Iterator[pa.Table]) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
-def everything(table: OutsideTable, **options: Any) -> list[tuple[Any, ...]]:
+def everything(table: DetachedTable, **options: Any) -> list[tuple[Any, ...]]:
     names = [name for name, _ in table.columns]
     return sorted(row for vgroup_id in table.vgroup_ids for row in found(table.rows(vgroup_id, names, **options)))
 
@@ -61,7 +61,7 @@ def test_rows_are_those_that_sql_gives(tmp_path: Path, engine: StatementEngine) 
     """Of super, child and normal tables, with names and tags, acknowledged a moment ago, before and after a flush."""
     data = tmp_path / "data"
     insert(engine, 0, 20)
-    table = OutsideTable(data, "d", "m")
+    table = DetachedTable(data, "d", "m")
     assert [name for name, _ in table.columns] == ["ts", "v", "s", "tbname", "g", "place", "since"]
     assert everything(table) == expected(range(20))
     engine.run("FLUSH DATABASE d")
@@ -78,11 +78,11 @@ def test_rows_are_those_that_sql_gives(tmp_path: Path, engine: StatementEngine) 
     assert sorted(row for vgroup_id, version in cut.items()
                   for row in found(table.rows(vgroup_id, names, as_of=version))) == sorted(
         (f"c{n % 5}", n) for n in range(30))
-    wider = OutsideTable(data, "d", "m")
+    wider = DetachedTable(data, "d", "m")
     assert [row[3] for row in everything(wider) if row[3] is not None] == [7]
-    child = OutsideTable(data, "d", "c2")
+    child = DetachedTable(data, "d", "c2")
     assert [(*row[:3], *row[4:]) for row in everything(child)] == expected(range(12, 30, 5))
-    normal = OutsideTable(data, "d", "n")
+    normal = DetachedTable(data, "d", "n")
     assert len(normal.vgroup_ids) == 1
     assert everything(normal) == [(T0 + n, float(n)) for n in range(30)]
     assert everything(table, bounds=RowBounds(T0 + 20, T0 + 21)) == expected([20, 21])
@@ -95,7 +95,7 @@ def test_what_was_written_comes_once(
 ) -> None:
     """From cut to cut, also when the engine was killed in between; tables that were dropped have no rows."""
     data = tmp_path / "data"
-    table = OutsideTable(data, "d", "m")
+    table = DetachedTable(data, "d", "m")
     names = [name for name, _ in table.columns]
     first = dict(table.cut())
     rows: list[tuple[Any, ...]] = []
@@ -124,11 +124,11 @@ def test_tables_that_were_moved_or_dropped(tmp_path: Path, engine: StatementEngi
     """Rows that moved to another vnode come once, from there; who began before the move is told, as of a drop."""
     data = tmp_path / "data"
     insert(engine, 0, 20)
-    before = OutsideTable(data, "d", "m")
+    before = DetachedTable(data, "d", "m")
     assert everything(before) == expected(range(20))
     engine.run("ALTER DATABASE d VGROUPS 4")
     insert(engine, 20, 10)
-    after = OutsideTable(data, "d", "m")
+    after = DetachedTable(data, "d", "m")
     names = [name for name, _ in after.columns]
     cut = dict(after.cut())
     assert cut == dict(before.cut())
@@ -151,7 +151,7 @@ def test_names_that_do_not_exist_are_named(tmp_path: Path, engine: StatementEngi
                             ((data, "e", "m"), "database e does not exist"),
                             ((data, "d", "nn"), r"table d.nn does not exist.*did you mean n")):
         with pytest.raises(NotFoundError, match=text):
-            OutsideTable(*arguments)
-    table = OutsideTable(data, "d", "m")
+            DetachedTable(*arguments)
+    table = DetachedTable(data, "d", "m")
     with pytest.raises(InvalidStatementError, match=r"no column plaze.*did you mean place"):
         found(table.rows(table.vgroup_ids[0], ["plaze"]))

@@ -38,7 +38,7 @@ def read(db: Embedded, table: str, columns: tuple[str, ...], small_rows: int, **
 
     found = db.engine.catalog.table("d", table)
     assert found is not None
-    scans = Scans(db.engine.catalog, db.engine.storage, db.engine.system_tables, db.engine.parts.outside_tables,
+    scans = Scans(db.engine.catalog, db.engine.storage, db.engine.system_tables, db.engine.parts.external_tables,
                   small_rows)
     relation = scans.relation(Scan("scan", found, columns, **bounds))
     with duckdb.connect() as connection:

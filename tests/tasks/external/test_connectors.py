@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from kits.basics.outside_servers import Kafka, Mosquitto, Postgres, free_port
+from kits.basics.external_servers import Kafka, Mosquitto, Postgres, free_port
 from kits.engines.embedded import Embedded
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import (
     ConnectionFailedError,
     ContentRefusedError,
+    ExternalSystemError,
     LoginRefusedError,
-    OutsideError,
     TargetMissingError,
 )
 from penstock.sql.tree.expression_nodes import quote_string
@@ -134,7 +134,7 @@ def test_kafka_brokers_that_hang(tested: Tester) -> None:
     (KafkaError.MSG_SIZE_TOO_LARGE, ContentRefusedError), (KafkaError._ALL_BROKERS_DOWN, ConnectionFailedError),
     (KafkaError.NOT_LEADER_FOR_PARTITION, ConnectionFailedError),
 ])
-def test_errors_of_kafka(code: int, kind: type[OutsideError]) -> None:
+def test_errors_of_kafka(code: int, kind: type[ExternalSystemError]) -> None:
     """What only brokers with users and limits say has its class, and no secret in it."""
     connection = OpenedConnection("c", "kafka", {"servers": "k:9092", "password": "guessed-it"}, 1)
     error = kafka_connector.external_error(connection, KafkaError(code, "guessed-it is wrong"))

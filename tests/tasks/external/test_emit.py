@@ -11,13 +11,13 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from kits.basics.outside_servers import Postgres
+from kits.basics.external_servers import Postgres
 from kits.streams.emit_kit import LONG_ENOUGH_S, Faults, Faulty, MemorySender, Topic, opened, play, steps
 from kits.streams.stream_kit import StreamKit, unhurried
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ContentRefusedError, InvalidStreamError, LoginRefusedError, NotFoundError
-from penstock.planner.streams.stream_outside import filled_in
+from penstock.planner.streams.external_sink import filled_in
 from penstock.tasks.external.connectors.files import Folder
 from penstock.tasks.external.connectors.kafka import Sender
 from penstock.tasks.external.connectors.mqtt import Publisher
@@ -91,11 +91,11 @@ def test_kafka_has_each_result_exactly_once(kits: Kits, drawn: list[Any]) -> Non
 
     def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
         sender = cast(Sender, MemorySender(topic, "s-0"))
-        return Faulty(KafkaTransactionTarget(sender, outside, ExternalRows(kit.plan.sink, "s")), faults)
+        return Faulty(KafkaTransactionTarget(sender, external, ExternalRows(kit.plan.sink, "s")), faults)
 
     kit = kits(CLOSED.format("", "CONNECTION kafka (TOPIC 't')"), connection=opened("kafka"), open_target=open_target)
-    outside = kit.plan.sink.outside
-    assert outside is not None
+    external = kit.plan.sink.external
+    assert external is not None
     with closing(kit):
         play(kit, faults, drawn, in_order=True)
     want = in_a_table(kits, CLOSED.format("", "o"), drawn, in_order=True)
@@ -113,12 +113,12 @@ def test_files_have_each_result_exactly_once(
 
     def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
         folder = Folder(connection, "a/b")
-        return Faulty(FilesTarget(folder, outside, ExternalRows(kit.plan.sink, "s"), "s", 0), faults)
+        return Faulty(FilesTarget(folder, external, ExternalRows(kit.plan.sink, "s"), "s", 0), faults)
 
     kit = kits(CLOSED.format("", "CONNECTION files (PATH 'a/b')"), open_target=open_target,
                connection=opened("files", url=f"file://{root}"))
-    outside = kit.plan.sink.outside
-    assert outside is not None
+    external = kit.plan.sink.external
+    assert external is not None
     with closing(kit):
         play(kit, faults, drawn, in_order=True)
     want = in_a_table(kits, CLOSED.format("", "o"), drawn, in_order=True)
@@ -172,15 +172,15 @@ def test_messages_come_at_least_once_and_are_known_again(kits: Kits, kind: Any, 
     def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
         rows = ExternalRows(kit.plan.sink, "s")
         targets: dict[str, ExternalTarget] = {
-            "mqtt": MqttTarget(cast(Publisher, heard), outside, rows),
+            "mqtt": MqttTarget(cast(Publisher, heard), external, rows),
             "webhook": WebhookTarget(cast(Poster, heard), rows, "s"),
-            "kafka": KafkaTarget(cast(Sender, heard), outside, rows)}
+            "kafka": KafkaTarget(cast(Sender, heard), external, rows)}
         return Faulty(targets[kind], faults)
 
     kit = kits(CLOSED.format("GUARANTEE AT_LEAST_ONCE", f"CONNECTION {kind} {where}"), connection=opened(kind),
                open_target=open_target)
-    outside = kit.plan.sink.outside
-    assert outside is not None
+    external = kit.plan.sink.external
+    assert external is not None
     with closing(kit):
         play(kit, faults, drawn, in_order=True)
     want = in_a_table(kits, CLOSED.format("", "o"), drawn, in_order=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from kits.basics.outside_servers import Postgres
+from kits.basics.external_servers import Postgres
 from kits.basics.waiting import wait_until
 
 import penstock
@@ -60,7 +60,7 @@ class Bed:
         return found
 
     def wait_equal(self) -> None:
-        """Waits until the table outside is the neighbour's."""
+        """Waits until the external table is the neighbour's."""
         want = [(g, ts.timestamp(), n, total) for g, ts, n, total in self.inside()]
         with self.server.connect() as session:
             def same() -> bool:
@@ -70,7 +70,7 @@ class Bed:
                     return False
                 return [(g, ts.timestamp(), n, int(total)) for g, ts, n, total in found] == want
 
-            wait_until(same, 60, "the table outside is another one")
+            wait_until(same, 60, "the external table is another one")
 
     def wait_told(self, words: str) -> None:
         """Waits until a task is RETRYING for this reason, and the stream and the connection say so, too."""

@@ -17,7 +17,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
-from kits.basics.outside_servers import Kafka, Mosquitto
+from kits.basics.external_servers import Kafka, Mosquitto
 from kits.basics.waiting import wait_until
 from kits.streams.emit_kit import opened
 from kits.streams.ingest_kit import FakeBroker, sandbox
@@ -27,8 +27,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, LoginRefusedError, RowRefusedError
-from penstock.planner.streams.stream_outside import avro_schema
-from penstock.planner.task_plans.stream_plan import OutsidePlan, SinkPlan
+from penstock.planner.streams.external_sink import avro_schema
+from penstock.planner.task_plans.stream_plan import ExternalSinkPlan, SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import BIGINT, VARCHAR, DataType, Kind, timestamp
 from penstock.tasks.external.connectors.avro import reader
@@ -104,7 +104,7 @@ def test_kafka_gets_json_by_the_groups_key(kafka: Kafka, transactions: bool) -> 
     """All readers get each event once, also those of transactions that come again."""
     topic = f"emit-{transactions}"
     kafka.create_topic(topic, 2)
-    plan = OutsidePlan("kafka", "kafka", topic, "json")
+    plan = ExternalSinkPlan("kafka", "kafka", topic, "json")
     names = {"transactional_id": "t-1", "group": "t-1"} if transactions else {}
     kind = KafkaTransactionTarget if transactions else KafkaTarget
     target = kind(Sender(kafka_connection(kafka), topic, **names), plan, ROWS)
@@ -122,7 +122,7 @@ def test_kafka_refuses_single_messages(kafka: Kafka) -> None:
     """One that is too large is named by its place, and keeps no later ones from being sent."""
     kafka.create_topic("emit-large", 1)
     sender = Sender(kafka_connection(kafka), "emit-large")
-    target = KafkaTarget(sender, OutsidePlan("kafka", "kafka", "emit-large", "csv"), ROWS)
+    target = KafkaTarget(sender, ExternalSinkPlan("kafka", "kafka", "emit-large", "csv"), ROWS)
     with pytest.raises(RowRefusedError, match="too large") as refused:
         target.deliver(delivery((0, "d1", 0, 1, "a"), (0, "d1", 1, 1, "a" * 3_000_000)))
     assert refused.value.row == 1
@@ -136,7 +136,7 @@ def test_kafka_refuses_single_messages(kafka: Kafka) -> None:
 def test_kafka_that_is_away_is_named() -> None:
     """Whether messages are sent one by one or in transactions."""
     connection = opened("kafka", servers="127.0.0.1:9", security="plaintext", timeout="1s")
-    target = KafkaTarget(Sender(connection, "emit"), OutsidePlan("kafka", "kafka", "emit", "json"), ROWS)
+    target = KafkaTarget(Sender(connection, "emit"), ExternalSinkPlan("kafka", "kafka", "emit", "json"), ROWS)
     with pytest.raises(ConnectionFailedError, match="unreachable"):
         target.deliver(THREE)
     target.close()
@@ -165,7 +165,7 @@ def test_mqtt_gets_a_message_per_result(mosquitto: Mosquitto) -> None:
     reader.loop_start()
     try:
         assert subscribed.wait(30)
-        plan = OutsidePlan("mqtt", "mqtt", "emit/${device}", "json", 1)
+        plan = ExternalSinkPlan("mqtt", "mqtt", "emit/${device}", "json", 1)
         target = MqttTarget(Publisher(mqtt_connection(mosquitto), "emit-test"), plan, ROWS)
         target.deliver(THREE)
         target.close()
@@ -181,15 +181,15 @@ def test_mqtt_that_is_away_or_refuses_is_named(tmp_path: Path, mosquitto: Mosqui
     """And once it is back, it takes what comes."""
     with pytest.raises(LoginRefusedError, match="login refused"):
         Publisher(mqtt_connection(mosquitto, "wrong"), "emit-test")
-    own = Mosquitto(tmp_path)
+    own, plan = Mosquitto(tmp_path), ExternalSinkPlan("mqtt", "mqtt", "x", "json")
     own.start()
-    target = MqttTarget(Publisher(mqtt_connection(own), "emit-test"), OutsidePlan("mqtt", "mqtt", "x", "json"), ROWS)
+    target = MqttTarget(Publisher(mqtt_connection(own), "emit-test"), plan, ROWS)
     own.kill()
     with pytest.raises(ConnectionFailedError, match="unreachable"):
         target.deliver(THREE)
     target.close()
     own.start()
-    target = MqttTarget(Publisher(mqtt_connection(own), "emit-test"), OutsidePlan("mqtt", "mqtt", "x", "json"), ROWS)
+    target = MqttTarget(Publisher(mqtt_connection(own), "emit-test"), plan, ROWS)
     target.deliver(THREE)
     target.close()
     own.stop()
@@ -266,7 +266,7 @@ def test_webhooks_that_refuse_a_row_are_asked_which(web: Web) -> None:
 def test_text_files_have_a_line_per_result(tmp_path: Path, format_: Any) -> None:
     """A delivery that comes again replaces its file."""
     connection = opened("files", url=tmp_path.as_uri())
-    target = FilesTarget(Folder(connection, "out"), OutsidePlan("files", "files", "out", format_), ROWS, "s", 0)
+    target = FilesTarget(Folder(connection, "out"), ExternalSinkPlan("files", "files", "out", format_), ROWS, "s", 0)
     number = 3 << 20 | 1
     target.deliver(Delivery(number, THREE.rows))
     target.deliver(Delivery(number, THREE.rows))
@@ -286,7 +286,7 @@ def test_records_of_avro_keep_types(tmp_path: Path) -> None:
     """In a file that has the schema, and in messages that an ingest with the schema of EXPLAIN reads; deletes have what
     names the result."""
     connection = opened("files", url=tmp_path.as_uri())
-    FilesTarget(Folder(connection, "out"), OutsidePlan("files", "files", "out", "avro"), ROWS, "s", 0).deliver(
+    FilesTarget(Folder(connection, "out"), ExternalSinkPlan("files", "files", "out", "avro"), ROWS, "s", 0).deliver(
         Delivery(1, THREE.rows))
     with (tmp_path / "out" / "s-0-00000000-0001.avro").open("rb") as file:
         found: list[Any] = list(fastavro.reader(file))

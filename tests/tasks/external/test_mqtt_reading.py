@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
-from kits.basics.outside_servers import Mosquitto
+from kits.basics.external_servers import Mosquitto
 from kits.basics.waiting import wait_until
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from kits.basics.outside_servers import free_port
+from kits.basics.external_servers import free_port
 from kits.basics.places import ROOT
 from kits.engines.threaded import Threaded
 from kits.streams.stream_kit import StreamKit, millis, play, unhurried

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kits.basics.outside_servers import Kafka
+from kits.basics.external_servers import Kafka
 from kits.basics.waiting import wait_until
 
 import penstock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kits.basics.outside_servers import Kafka, Mosquitto
+from kits.basics.external_servers import Kafka, Mosquitto
 from kits.basics.waiting import wait_until
 from kits.streams.ingest_kit import connections, logged, rows, state
 from paho.mqtt.client import Client

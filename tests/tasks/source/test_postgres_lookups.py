@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.basics.outside_servers import Postgres
+from kits.basics.external_servers import Postgres
 from kits.basics.places import ROOT
 from kits.basics.waiting import wait_until
 from kits.engines.sandboxes import T0, TestBed
@@ -56,7 +56,7 @@ class Bed(TestBed):
 
 
 def test_types_of_columns(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
-    """A table outside is read like one of our own; what has no type here is text."""
+    """An external table is read like one of our own; what has no type here is text."""
     with Bed(postgres, tmp_path / "p") as bed:
         rows = bed.rows("select * from connection pg (table 'fleet.devices') order by id")
         since = 1_704_164_645_678 - T0
@@ -81,7 +81,7 @@ def test_many_rows_are_read_in_pieces(postgres: Postgres, fleet: Any, tmp_path: 
 
 
 def test_streams_find_what_queries_find(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
-    """Whichever side of the join the table outside is, and with groups of what is found there."""
+    """Whichever side of the join the external table is, and with groups of what is found there."""
     with Bed(postgres, tmp_path / "p") as bed:
         bed.execute(f"create stream s into d.o as {JOINED} partition by m.tbname")
         bed.execute("create stream t trigger at_once into d.o2 as select _wstart, p.site, count(*) n from "

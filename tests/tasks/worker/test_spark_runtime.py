@@ -168,16 +168,16 @@ def test_users_functions_run_at_a_lower_priority_that_ends_with_their_group(engi
 def test_a_cancelled_group_ends_without_a_reason(runtime: SparkRuntime, tmp_path: Path) -> None:
     """A group whose workers hang can be cancelled from outside."""
     ended: list[str | None] = []
-    door = threading.Event()
+    ended_it = threading.Event()
     with runtime_fakes.silent_listener() as address:
         spec = WorkerSpec("hanging", address, "127.0.0.1:1", SECRET, str(tmp_path))
         handle = runtime.submit_group(
-            spec, 2, "a group that hangs", lambda reason: (ended.append(reason), door.set())  # type: ignore[func-returns-value]
+            spec, 2, "a group that hangs", lambda reason: (ended.append(reason), ended_it.set())  # type: ignore[func-returns-value]
         )
         context = runtime.context()
         wait_until(lambda: context.statusTracker().getActiveJobsIds())
         handle.cancel()
-        assert door.wait(30)
+        assert ended_it.wait(30)
     assert ended == [None]
     assert handle.wait(0)
 

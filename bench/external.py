@@ -1,6 +1,6 @@
 """Messages of a broker, joined and put into windows, end up in PostgreSQL, while worker and engine are killed.
 
-`python -m bench.outside --broker kafka --messages 1000000`: meters and weather stations send messages; two ingests
+`python -m bench.external --broker kafka --messages 1000000`: meters and weather stations send messages; two ingests
 put them into super tables; a stream joins the rows of each site, and upserts a result per site and ten seconds. A
 worker is killed (SIGKILL) when 30 % of the messages are sent, the engine at 60 %. Afterwards single windows are sent,
 and the time until PostgreSQL has their results is taken. In the end its table must be the answer of DuckDB over all
@@ -32,7 +32,7 @@ import duckdb
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from kits.basics.outside_servers import Kafka, Mosquitto, Postgres  # noqa: E402
+from kits.basics.external_servers import Kafka, Mosquitto, Postgres  # noqa: E402
 from kits.engines.engine_process import workers_below  # noqa: E402
 from kits.engines.serve_kit import Served  # noqa: E402
 
@@ -238,7 +238,7 @@ def _give_up(*_: object) -> None:
 
 def main() -> int:
     """Runs what the command line asks for; returns 1 if the answer is wrong or doesn't come."""
-    parser = argparse.ArgumentParser(prog="python -m bench.outside", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.external", description=__doc__)
     parser.add_argument("--broker", choices=("kafka", "mqtt"), default="kafka")
     parser.add_argument("--messages", type=int, default=1_000_000, help="before the single windows (default 1,000,000)")
     parser.add_argument("--windows", type=int, default=30, help="that are sent one by one (default 30)")
@@ -267,7 +267,7 @@ def main() -> int:
 
 def _prepared(options: argparse.Namespace, stack: ExitStack) -> Run:
     """Starts PostgreSQL, the broker and the engine; `stack` ends them all."""
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-outside-")))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-external-")))
     store = Postgres()
     stack.callback(store.remove)
     store.start()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.basics.outside_servers import Kafka, Mosquitto, Postgres
+from kits.basics.external_servers import Kafka, Mosquitto, Postgres
 
-from bench.outside import Run, passwords
+from bench.external import Run, passwords
 from penstock.mnode.admin.sandbox import Sandbox
 
 

@@ -1,4 +1,4 @@
-"""INTO CONNECTION: what results are outside of Penstock, where they go, and what is guaranteed there."""
+"""INTO CONNECTION: what external results look like, where they go, and what is guaranteed there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from penstock.common.connection import ConnectionKind, ExternalConnection
 from penstock.common.errors import InvalidStreamError
-from penstock.planner.task_plans.stream_plan import OutsidePlan, SinkPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import ExternalSinkPlan, SinkPlan, StreamPlan
 from penstock.sql.schema import Column
-from penstock.sql.tree.statements import OutsideFormat, OutsideTarget
+from penstock.sql.tree.statements import ExternalFormat, ExternalTargetOptions
 from penstock.sql.types import DataType, Kind
 
 Place = Literal["topic", "table", "path"]
 OPERATION, IDENTITY = "_op", "_id"
-"""What every result outside has besides its columns: whether it is or ceased to be, and a hash of it."""
+"""What every external result has besides its columns: whether it is or ceased to be, and a hash of it."""
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 _WILDCARDS = re.compile(r"[+#\x00]")
@@ -29,7 +29,7 @@ class _Kind:
 
     place: Place
     place_required: bool
-    formats: tuple[OutsideFormat, ...]
+    formats: tuple[ExternalFormat, ...]
     qos: bool = False
     placeholders: bool = False
 
@@ -43,7 +43,9 @@ _KINDS: Mapping[ConnectionKind, _Kind] = {
 }
 
 
-def plan_outside(target: OutsideTarget, connection: ExternalConnection, keys: Sequence[str]) -> OutsidePlan:
+def plan_external_sink(
+    target: ExternalTargetOptions, connection: ExternalConnection, keys: Sequence[str]
+) -> ExternalSinkPlan:
     """Returns where results go. `keys`: names of what the stream is partitioned by, for `${...}` in topics.
 
     Raises InvalidStreamError for what the connection's type doesn't have.
@@ -72,7 +74,7 @@ def plan_outside(target: OutsideTarget, connection: ExternalConnection, keys: Se
             raise InvalidStreamError(f"the topic refers to {name}, which is not in PARTITION BY",
                                      hint=f"there are {', '.join(keys)}" if keys else "add PARTITION BY")
     default = kind.formats[0] if kind.formats else None
-    return OutsidePlan(connection.name, connection.kind, place or "", target.format or default, target.qos or 1)
+    return ExternalSinkPlan(connection.name, connection.kind, place or "", target.format or default, target.qos or 1)
 
 
 def placeholders(topic: str) -> list[str]:
@@ -95,8 +97,8 @@ def key_names(sink: SinkPlan) -> tuple[str, ...]:
     return (*(tag.name for tag in sink.tags), sink.columns[0].name, *second)
 
 
-def columns_outside(sink: SinkPlan) -> tuple[Column, ...]:
-    """Returns the columns of results outside: the groups' keys, then what is selected and isn't among these."""
+def external_columns(sink: SinkPlan) -> tuple[Column, ...]:
+    """Returns the columns of external results: the groups' keys, then what is selected and isn't among these."""
     keys = {tag.name for tag in sink.tags}
     return (*sink.tags, *(column for column in sink.columns if column.name not in keys))
 
@@ -107,7 +109,7 @@ def avro_schema(sink: SinkPlan) -> dict[str, Any]:
     Raises InvalidStreamError for a column whose name can't be one of a field.
     """
     fields: list[dict[str, Any]] = [{"name": name, "type": "string"} for name in (OPERATION, IDENTITY)]
-    for column in columns_outside(sink):
+    for column in external_columns(sink):
         if not _AVRO_NAME.fullmatch(column.name):
             raise InvalidStreamError(f"{column.name} can't be the name of a field of Avro", hint="give it an alias")
         fields.append({"name": column.name, "type": ["null", _avro_type(column.type)], "default": None})
@@ -137,11 +139,11 @@ def _avro_type(kind: DataType) -> str | dict[str, Any]:
 
 
 def delivery(plan: StreamPlan) -> str | None:
-    """Returns what is guaranteed of each result at its target outside; None for a table of Penstock's."""
-    outside = plan.sink.outside
-    if outside is None:
+    """Returns what is guaranteed of each result at its external target; None for a table of Penstock's."""
+    external = plan.sink.external
+    if external is None:
         return None
-    match outside.kind:
+    match external.kind:
         case "postgres":
             keys = ", ".join(key_names(plan.sink))
             return f"exactly once in effect: upserts and deletes by ({keys}), each write is one transaction"
@@ -155,6 +157,6 @@ def delivery(plan: StreamPlan) -> str | None:
             return ("exactly once: one file per part of a checkpoint, written when that is valid; a replay replaces "
                     f"it{again}")
         case "mqtt":
-            return f"at least once: QoS {outside.qos}; after a failure messages may come again, with the same _id"
+            return f"at least once: QoS {external.qos}; after a failure messages may come again, with the same _id"
         case "webhook":
             return "at least once: after a failure rows may be posted again, with the same _id"

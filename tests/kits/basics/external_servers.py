@@ -1,4 +1,4 @@
-"""Real servers outside for tests: Mosquitto, PostgreSQL, and Kafka brokers that librdkafka simulates.
+"""Real external servers for tests: Mosquitto, PostgreSQL, and Kafka brokers that librdkafka simulates.
 
 Each listens on a free port of 127.0.0.1, keeps its files in a folder of its own and keeps its address when it is
 stopped and started again. The fixtures of these names are shared by a whole run: tests use topics and tables of their
