@@ -21,7 +21,7 @@ _FRAME = frozenset({"kind", "start", "start_side", "end", "end_side"})
 _UNION = frozenset({"this", "expression", "distinct", "with_"})
 _STAR = frozenset({"except_", "replace"})
 _NAMED = frozenset({"this", "alias"})
-_THIS = frozenset({"this"})
+_ALIAS = frozenset({"this", "columns"})
 _EXPRESSION = frozenset({"expression"})
 _EXPRESSIONS = frozenset({"expressions"})
 
@@ -83,14 +83,16 @@ def _with(args: Args) -> Parts | None:
 
 def _cte(args: Args) -> Parts | None:
     alias = _alias(args)
-    return [alias, " AS (", args["this"], ")"] if alias is not None and _has_only(args, _NAMED) else None
+    return [*alias, " AS (", args["this"], ")"] if alias is not None and _has_only(args, _NAMED) else None
 
 
-def _alias(args: Args) -> exp.Identifier | None:
-    """The name that a relation is given, if that is all that is said of it."""
+def _alias(args: Args) -> Parts | None:
+    """The names that a relation and its columns are given, if that is all that is said of it."""
     alias = args["alias"]
-    found = alias.args["this"] if isinstance(alias, exp.TableAlias) and _has_only(alias.args, _THIS) else None
-    return found if isinstance(found, exp.Identifier) else None
+    if not isinstance(alias, exp.TableAlias) or not _has_only(alias.args, _ALIAS):
+        return None
+    name, columns = alias.args["this"], alias.args.get("columns")
+    return [name, *listed("(", columns, ")")] if columns else [name]
 
 
 def _relation(begin: str, end: str) -> Callable[[Args], Parts | None]:
@@ -100,7 +102,7 @@ def _relation(begin: str, end: str) -> Callable[[Args], Parts | None]:
         if not args.get("alias"):
             return [begin, args["this"], end]
         alias = _alias(args)
-        return None if alias is None else [begin, args["this"], end, " AS ", alias]
+        return None if alias is None else [begin, args["this"], end, " AS ", *alias]
 
     return parts
 

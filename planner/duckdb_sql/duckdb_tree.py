@@ -216,7 +216,7 @@ def select(
     """Returns a SELECT. `source`: the name of a relation, or a SELECT; `steps`: what WITH names, in its order."""
     args: dict[str, Any] = {"expressions": list(columns)}
     if source is not None:
-        args["from_"] = made(exp.From, this=_relation(source))
+        args["from_"] = _from_named(source) if isinstance(source, str) else made(exp.From, this=_relation(source))
     if joins:
         args["joins"] = list(joins)
     if distinct:
@@ -235,7 +235,7 @@ def select(
         args["order"] = made(exp.Order, expressions=list(order_by))
     if steps:
         args["with_"] = made(exp.With, expressions=[_step(*step) for step in steps])
-    return made(exp.Select, **args)
+    return _node(exp.Select, args)
 
 
 def extended(query: exp.Select, columns: Sequence[Tree] = (), joins: Sequence[exp.Join] = ()) -> exp.Select:
@@ -299,6 +299,10 @@ def is_loose(tree: Tree) -> bool:
 
 def made(kind: type[_Node], /, **args: Any) -> _Node:
     """Returns a node. Other trees may have its parts as well, so that they aren't told of it, as sqlglot would."""
+    return _node(kind, args)
+
+
+def _node(kind: type[_Node], args: dict[str, Any]) -> _Node:
     anew: Any = kind.__new__
     node: _Node = anew(kind)
     node.args = args
@@ -319,6 +323,8 @@ def _maker(node: Tree) -> _Maker:
     """What makes a template's node with the holes below it filled."""
     if isinstance(node, exp.Placeholder) and isinstance(node.this, str):
         return _taker(node.this)
+    if not _has_holes(node):
+        return lambda _holes: node
     kind, constant = type(node), dict(node.args)
     one: list[tuple[str, _Maker]] = []
     several: list[tuple[str, list[_Maker]]] = []
@@ -334,7 +340,7 @@ def _maker(node: Tree) -> _Maker:
             args[key] = maker(holes)
         for key, makers in several:
             args[key] = [maker(holes) for maker in makers]
-        return made(kind, **args)
+        return _node(kind, args)
 
     return make
 
@@ -362,7 +368,10 @@ def _taker(name: str) -> _Maker:
     return take
 
 
-def _relation(source: str | Tree) -> Tree:
-    if isinstance(source, str):
-        return made(exp.Table, this=identifier(source))
+@lru_cache(maxsize=_NAMES)
+def _from_named(relation: str) -> exp.From:
+    return made(exp.From, this=made(exp.Table, this=identifier(relation)))
+
+
+def _relation(source: Tree) -> Tree:
     return made(exp.Subquery, this=source) if isinstance(source, exp.Select) else source

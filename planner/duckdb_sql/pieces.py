@@ -18,8 +18,14 @@ def columns(names: Iterable[str]) -> list[Tree]:
 
 def star(without: Sequence[str] = (), replaced: Sequence[exp.Alias] = (), of: str | None = None) -> Tree:
     """Returns all columns, of the relation `of` if given; `replaced` are those that have another value."""
-    found = made(exp.Star, except_=columns(without) or None, replace=list(replaced) or None)
+    found = made(exp.Star, except_=columns(without) or None, replace=list(replaced) or None) \
+        if without or replaced else _all_columns()
     return found if of is None else made(exp.Column, this=found, table=identifier(of))
+
+
+@cache
+def _all_columns() -> exp.Star:
+    return made(exp.Star)
 
 
 def relation(name: str, alias: str | None = None) -> exp.Table:

@@ -2,12 +2,15 @@
 
 Each says which columns its rows have. Expressions name columns of the operator's input; those of a Join name its sides
 as well, `l` and `r`. Nothing here is SQL text, and nothing says how rows are found: that is what a lowering does.
+
+Operators have no slots: what their rows have is computed once, as it is asked for by each operator above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from penstock.planner.logical.expr import ColumnExpr, Computed, Expr, Line, Written
@@ -37,7 +40,7 @@ Comparison = Literal[">", ">=", "<", "<=", "="]
 # --- rows that are read -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scan:
     """One read of a table, also of a system table or of one of an external server.
 
@@ -59,13 +62,13 @@ class Scan:
     cuts: tuple[Cut, Cut] | None = None
     precision: Precision = "ms"
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         uid = () if self.table.kind in ("system", "tags", "external") else (ColumnExpr(TABLE_UID, UBIGINT),)
         return (*uid, *_of_table(self.table, self.columns, self.precision))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Children:
     """A row per child table of a super table, with its uid, name and tags: the relation `name`, known when planning."""
 
@@ -73,17 +76,17 @@ class Children:
     table: Table
     precision: Precision
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         names = ("tbname", *(tag.name for tag in self.table.tags))
         return (ColumnExpr(TABLE_UID, UBIGINT), *_of_table(self.table, names, self.precision))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OneRow:
     """One row: what SELECT without FROM reads."""
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return (ColumnExpr(ONE, BIGINT),)
 
@@ -91,7 +94,7 @@ class OneRow:
 # --- row by row -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Filter:
     """The rows for which the condition is true. `clause` is what EXPLAIN calls it."""
 
@@ -100,12 +103,12 @@ class Filter:
     written: Written
     clause: Literal["condition", "having"] = "condition"
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Project:
     """Computes columns; if it `extends` the rows, these keep the columns that they have."""
 
@@ -113,7 +116,7 @@ class Project:
     columns: tuple[Computed, ...]
     extends: bool = False
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         own = tuple(column.column for column in self.columns)
         return (*self.input.output, *own) if self.extends else own
@@ -127,7 +130,7 @@ class LookedUp:
     column: ColumnExpr
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lookup:
     """Adds the `columns` of the rows of `table` for which `on` is true; `outer`: or NULLs, where there is none.
 
@@ -142,7 +145,7 @@ class Lookup:
     outer: bool
     written: Written | None = None
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return (*self.input.output, *(ColumnExpr(column.name, column.column.type) for column in self.columns))
 
@@ -208,7 +211,7 @@ class JoinedRows:
     qualifiers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Join:
     """Pairs of rows of both sides for which `condition` is true: it names their columns as of `l` and `r`.
 
@@ -244,7 +247,7 @@ class Join:
     def side(self, side: Side) -> JoinedRows:
         return self.left if side == "l" else self.right
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         row = (ColumnExpr(ROW, BIGINT),) if self.variant == "window" else ()
         return (*(ColumnExpr(column.name, column.column.type) for column in self.columns), *row)
@@ -253,7 +256,7 @@ class Join:
 # --- windows and groups -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """Puts rows into windows of a kind: adds the column START (interval) or NUMBER, with `borders` START and END.
 
@@ -268,7 +271,7 @@ class Window:
     borders: bool = False
     least: int | None = None
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         interval = isinstance(self.shape, ByInterval | ByClock)
         time = timestamp(self.shape.interval.precision) if isinstance(self.shape, ByClock) else _named(
@@ -281,7 +284,7 @@ class Window:
         return (*self.input.output, *own)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Aggregate:
     """One row per group: the columns `keys`, and what is computed over its rows. Without keys, all rows are one group.
 
@@ -302,7 +305,7 @@ class Aggregate:
     by: tuple[str, ...] = ()
     functions: tuple[Written, ...] = ()
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         keys = tuple(_named(self.input.output, key) for key in self.keys)
         bounds: tuple[ColumnExpr, ...] = ()
@@ -335,7 +338,7 @@ class FillSpan:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FillGaps:
     """Adds windows without rows: each group then has all windows of the `span`, None: all between two that have rows.
 
@@ -350,7 +353,7 @@ class FillGaps:
     mode: FillMode
     columns: tuple[FillColumn, ...]
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         known = self.input.output
         return known if any(column.name == END for column in known) else (
@@ -375,7 +378,7 @@ class RowCall:
     unit: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeriesValues:
     """DIFF, CSUM and their kin: the rows that the calls leave, with a column per call. All calls leave the same rows.
 
@@ -387,12 +390,12 @@ class SeriesValues:
     line: Line
     by: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return (*self.input.output, *(ColumnExpr(call.name, call.type) for call in self.calls))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pick:
     """TOP, BOTTOM, SAMPLE, TAIL, UNIQUE: the rows that the call picks in each group, with its value on them.
 
@@ -406,7 +409,7 @@ class Pick:
     window: statements.Window | None = None
     by: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return (*self.input.output, ColumnExpr(self.call.name, self.call.type))
 
@@ -438,7 +441,7 @@ class Interpolated:
     constant: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Interpolate:
     """INTERP: one row per group and instant of the grid, with AT, FILLED, ORIGIN and a column per call."""
 
@@ -448,7 +451,7 @@ class Interpolate:
     grid: WindowGrid
     mode: FillMode
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         known = self.input.output
         time = _named(known, self.line.order[0]).type
@@ -459,13 +462,13 @@ class Interpolate:
 # --- results ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Distinct:
     """Each different row once."""
 
     input: Operator
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
@@ -480,19 +483,19 @@ class SortKey:
     written: Written | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sort:
     """The rows in an order."""
 
     input: Operator
     keys: tuple[SortKey, ...]
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LimitRows:
     """`count` rows after the first `offset`, in each partition that `keys` tell apart, in the order of `order`."""
 
@@ -502,12 +505,12 @@ class LimitRows:
     keys: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartitionLimit:
     """The rows of `count` partitions after the first `offset`; `keys` tell partitions apart, and order them."""
 
@@ -516,19 +519,19 @@ class PartitionLimit:
     count: int
     offset: int = 0
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Union:
     """The rows of all inputs, whose columns have the same names and types; each different one once, unless `all`."""
 
     inputs: tuple[Operator, ...]
     all: bool
 
-    @property
+    @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.inputs[0].output
 

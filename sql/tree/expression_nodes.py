@@ -38,6 +38,7 @@ Print with `expression_sql`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 from sqlglot import exp
@@ -196,4 +197,10 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
 
 def expression_sql(expression: exp.Expression) -> str:
     """Returns the expression as text of the dialect."""
-    return str(ExpressionGenerator().generate(expression, copy=False))
+    return str(_generator().generate(expression, copy=False))
+
+
+@cache
+def _generator() -> ExpressionGenerator:
+    """Printing changes nothing of a generator, and to make one takes longer than to print a short expression."""
+    return ExpressionGenerator()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from sqlglot import exp
 
 from penstock.common.errors import InternalError
 from penstock.planner.duckdb_sql.duckdb_tree import (
+    Template,
     Tree,
     all_of,
     any_of,
     call,
     column,
     fragment,
+    hole,
     made,
     named,
     number,
@@ -38,6 +41,7 @@ from penstock.planner.logical.window_kinds import END, START
 from penstock.planner.lower.duckdb.aggregate_sql import aggregate as computed
 from penstock.planner.lower.duckdb.steps import Steps
 from penstock.planner.lower.duckdb.window_sql import end_of, long_enough
+from penstock.sql.types import DataType
 
 _HIT = "#hit"
 
@@ -49,7 +53,7 @@ def aggregated(aggregate: Aggregate, steps: Steps) -> exp.Select:
         shown += [named(call(function, column(aggregate.time)), name)
                   for function, name in (("min", START), ("max", END))]
     shown += [named(computed(value), value.name) for value in aggregate.calls]
-    found = select(shown or [number(1)], relation(steps.rows(aggregate.input)), group_by=columns(aggregate.keys),
+    found = select(shown or [number(1)], steps.rows(aggregate.input), group_by=columns(aggregate.keys),
                    having=None if aggregate.present is None else _present(aggregate.present))
     if aggregate.interval is not None:
         return select([star(), named(end_of(aggregate.interval), END)], steps.add("groups", found))
@@ -69,7 +73,7 @@ def filled(fill: FillGaps, steps: Steps) -> exp.Select:
     windows = steps.rows(fill.input, "values")
     keys, mode = fill.keys, fill.mode
     if keys:
-        groups = select(columns(keys), relation(windows), distinct=True)
+        groups = select(columns(keys), windows, distinct=True)
     else:
         met = None if mode in FORCED else made(exp.Exists, this=select([number(1)], windows))
         groups = select([number(1)], where=met)
@@ -140,7 +144,13 @@ def _filled_value(index: int, item: FillColumn, fill: FillGaps) -> Tree | None:
         case "next":
             return over(ignoring_nulls("first_value", value), *_line(fill), from_here())
         case "linear" if can_interpolate(item.type):
-            computed = straight_line(column(f"#before{index}"), column(f"#after{index}"), column(START), item.type)
-            return fragment("CASE WHEN :hit THEN :value ELSE :computed END", hit=column(_HIT), value=value,
-                            computed=computed)
+            return _on_line(index, item.type).filled(value=value)
     return None
+
+
+@lru_cache(maxsize=256)
+def _on_line(index: int, type_: DataType) -> Template:
+    """The `value` of this column where there are rows, else that on the line between what `_around` found."""
+    computed = straight_line(column(f"#before{index}"), column(f"#after{index}"), column(START), type_)
+    return Template(fragment("CASE WHEN :hit THEN :value ELSE :computed END", hit=column(_HIT), value=hole("value"),
+                             computed=computed))

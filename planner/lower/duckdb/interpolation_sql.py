@@ -15,7 +15,6 @@ from penstock.planner.duckdb_sql.pieces import (
     joined,
     nested,
     over,
-    relation,
     so_far,
     star,
 )
@@ -39,9 +38,9 @@ def interpolated(interpolate: Interpolate, steps: Steps) -> exp.Select:
     tie_names = [f"#tie{index}" for index in range(len(ties))]
     data = select(
         [*columns(keys), named(column(time), AT), named(number(0), _KIND), *points,
-         *(named(column(tie), name) for tie, name in zip(ties, tie_names, strict=True))], relation(rows))
+         *(named(column(tie), name) for tie, name in zip(ties, tie_names, strict=True))], rows)
     if keys:
-        groups = select(columns(keys), relation(rows), distinct=True)
+        groups = select(columns(keys), rows, distinct=True)
     else:
         met = None if mode in FORCED else made(exp.Exists, this=select([number(1)], rows))
         groups = select([number(1)], where=met)

@@ -21,7 +21,6 @@ from penstock.planner.duckdb_sql.pieces import (
     nested,
     ordered,
     over,
-    relation,
     row_number,
     star,
 )
@@ -121,7 +120,7 @@ def _selected(operator: Operator, steps: Steps) -> exp.Select:
             order, operator = [_sorted(key) for key in operator.keys], operator.input
     if isinstance(operator, Filter):
         where, operator = operator.condition.node, operator.input
-    return select(shown or [number(1)], relation(steps.rows(operator)), where=where, order_by=order, limit=limit,
+    return select(shown or [number(1)], steps.rows(operator), where=where, order_by=order, limit=limit,
                   offset=offset, distinct=distinct)
 
 
@@ -141,7 +140,7 @@ def _sorted(key: SortKey) -> Tree:
 
 def _between(operator: LimitRows | PartitionLimit, rank: Tree, name: str, steps: Steps) -> exp.Select:
     """The rows whose rank is among the wanted ones."""
-    ranked = steps.add("ranked", select([star(), named(rank, name)], relation(steps.rows(operator.input))))
+    ranked = steps.add("ranked", select([star(), named(rank, name)], steps.rows(operator.input)))
     kept = fragment(":rank > :offset AND :rank <= :last", rank=column(name), offset=operator.offset,
                     last=operator.offset + operator.count)
     return select([star(without=[name])], ranked, where=kept)

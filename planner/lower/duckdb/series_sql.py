@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, all_of, any_of, column, fragment, named, select
-from penstock.planner.duckdb_sql.pieces import columns, relation, row_number, so_far, star
+from penstock.planner.duckdb_sql.pieces import columns, row_number, so_far, star
 from penstock.planner.functions.line_call import ROW_NUMBER, AlongRows, LineBuilder, LineCall, PicksRows
 from penstock.planner.functions.table import require
 from penstock.planner.logical.operators import Pick, RowCall, SeriesValues
@@ -47,7 +47,7 @@ def picked(pick: Pick, steps: Steps) -> exp.Select:
     given, picks = LineCall(pick.call, pick.line, pick.seed), _picks(pick.call)
     # Computed once: what is ranked by is what is shown, also if it is random.
     valued = steps.add("valued", select([star(), named(given.value, pick.call.name)],
-                                        relation(steps.rows(pick.input))))
+                                        steps.rows(pick.input)))
     keys: list[Tree] = [*columns(pick.line.keys), *([given.shown] if picks.each_value else [])]
     ranked = steps.add("ranked", select([star(), named(row_number(keys, picks.ranking(given)), _RANK)], valued,
                                         where=given.has_value if picks.present else None))

@@ -89,7 +89,7 @@ def _by_calendar(interval: ByInterval, time: str, rows: str, steps: Steps) -> ex
     For many rows in few windows that is far cheaper than asking for each row's windows on a grid of local times.
     """
     ends = select([named(call(function, column(time)), name) for function, name in (("min", "lo"), ("max", "hi"))],
-                  relation(rows))
+                  rows)
     grid = (interval.window, interval.precision, interval.zone)
     starts = select([named(call("unnest", starts_in_range(column("lo"), column("hi"), *grid)), START)], nested(ends))
     calendar = steps.add("calendar", select([column(START), named(end_of(interval), END)], nested(starts)))
@@ -137,7 +137,7 @@ def _event(event: ByEvent, rows: str, keys: Sequence[Tree], order: Sequence[Tree
     """
     marked = select([star(), *(
         named(fragment("coalesce(:met, false)::TINYINT", met=condition.node), name)
-        for condition, name in ((event.start, "#start"), (event.end, "#end")))], relation(rows))
+        for condition, name in ((event.start, "#start"), (event.end, "#end")))], rows)
     # Running sums over all rows so far are what DuckDB computes fastest; frames that end before the row are not.
     after = over(call("lag", column("#end"), number(1), number(0)), keys, order)
     stepped = select([star(), named(row_number(keys, order), "#row"), named(after, "#after")], nested(marked))
