@@ -36,10 +36,9 @@ class SharedComputer(Computer):
     database = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
 
     def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
-        if functions is None or not functions._calls:
-            self._connection = self.database.cursor()
-        else:  # which are one DuckDB's own
-            super().__init__(functions, bounds)
+        super().__init__(functions, bounds)
+        if functions is None or not functions._calls:  # which are one DuckDB's own
+            self._opened = self.database.cursor()
 
 
 def share_computers(patch: Callable[[Any, str, Any], None]) -> None:
