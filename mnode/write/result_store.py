@@ -18,13 +18,13 @@ from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
 from penstock.mnode.write.result_children import Places, ResultChildren
 from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
 from penstock.planner.bind.binder import children_table
+from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.schema import Table
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.wal.record import TUID_COLUMN
 
-CHILD, OPERATION, OFFSET = "_child", "_op", "_offset"
 UPSERT, DELETE, REPLACE = 0, 1, 2
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 

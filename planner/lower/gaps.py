@@ -23,6 +23,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import FillColumn
 from penstock.planner.logical.window_kinds import ByInterval
 from penstock.planner.lower.targets import converted
+from penstock.planner.task_plans.column_names import OPERATION
 from penstock.planner.task_plans.stream_plan import Field, FillPlan
 from penstock.sql.schema import Column
 from penstock.sql.tree.statements import FillMode
@@ -62,7 +63,7 @@ def fill_plan(
         else:
             shown.append(cast(exp.null(), target.type.duckdb()))
     end = interval_end(column("_wstart"), interval.window, interval.precision, interval.zone)
-    shown = [column("_op"), column("_gid"), *(column(key.name) for key in keys),
+    shown = [column(OPERATION), column("_gid"), *(column(key.name) for key in keys),
              *(named(value, f"r{place}") for place, value in enumerate(shown))]
     sql = select(shown, select([star(), named(end, "_wend")], "gaps"))
     return FillPlan(mode, tuple(before), tuple(after), render(sql))

@@ -18,6 +18,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 )
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.stream import GROUP, StreamKey, Target
+from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind
@@ -71,5 +72,5 @@ def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
                          suffix=fragment(":name || _gid::VARCHAR", name=f"_{target.table}_"))
     of_blocks[GROUP] = column("_gid")
     tags = [replaced_columns(value.node, of_blocks) for value in target.tag_values]
-    return select([column("_gid"), named(child, "_child"), *(named(tag, f"t{n}") for n, tag in enumerate(tags))],
+    return select([column("_gid"), named(child, CHILD), *(named(tag, f"t{n}") for n, tag in enumerate(tags))],
                   "groups")

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from penstock.common.connection import ConnectionKind, ExternalConnection
 from penstock.common.errors import InvalidStreamError
+from penstock.planner.task_plans.column_names import OPERATION
 from penstock.planner.task_plans.stream_plan import ExternalSinkPlan, SinkPlan, StreamPlan
 from penstock.sql.schema import Column
 from penstock.sql.tree.statements import ExternalFormat, ExternalTargetOptions
 from penstock.sql.types import DataType, Kind
 
 Place = Literal["topic", "table", "path"]
-OPERATION, IDENTITY = "_op", "_id"
+IDENTITY = "_id"
 """What every external result has besides its columns: whether it is or ceased to be, and a hash of it."""
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")

@@ -28,6 +28,7 @@ from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
 from penstock.planner.streams.stream_scopes import SubtableScope
+from penstock.planner.task_plans.column_names import CHILD, OPERATION
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import ExternalTargetOptions
@@ -35,7 +36,7 @@ from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Preci
 
 _NULL = SqlExpr(exp.null(), DataType(Kind.NULL))
 #: What result rows have beside the columns of their table: the child table, and whether to write or to delete.
-_OF_RESULT_ROWS = ("_child", "_op")
+_OF_RESULT_ROWS = (CHILD, OPERATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.streams.ingest_plan import IngestPlan, MappedColumn
+from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.rows.constants import shorten
 from penstock.sql.rows.fitting import fitted
 from penstock.sql.schema import Column, can_name_child
@@ -31,8 +32,6 @@ from penstock.tasks.ingest.message_decoding import (
     Path,
 )
 from penstock.tasks.protocol.messages import ResultChild
-
-CHILD, OPERATION, OFFSET = "_child", "_op", "_offset"
 
 _NAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 _UNITS: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -10,7 +10,6 @@ from typing import Any
 from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.errors import PenstockError
 from penstock.planner.task_plans.stream_plan import StreamPlan
-from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.flow.outbox import Outbox
@@ -22,10 +21,7 @@ from penstock.tasks.protocol.messages import (
     Barrier,
     CheckpointAbandoned,
     CheckpointCommitted,
-    Pause,
-    Resume,
     SetRates,
-    StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
     TaskId,
@@ -169,69 +165,3 @@ class ComputingTask(BaseTask):
         functions = self._functions
         return super()._status(output, table_bytes, udf_errors=functions.errors, udf_report=functions.report,
                                udf_s=functions.seconds, slowest_udf=functions.slowest, **more)
-
-
-class BaseSourceTask(ComputingTask):
-    """A task that follows one vnode's WAL, and may be paused. Subclasses open `_wal` once they know from where on."""
-
-    def __init__(self, index: int, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
-        super().__init__(TaskId(deployment.stream_id, "source", index), deployment, environment)
-        self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
-        self._source = self._plan.source
-        self.followed_table = self._source.storage_uid
-        self._vgroup_id = deployment.graph.source_vgroup_ids[index]
-        self._children = ChildTables(self._source, deployment.children[index])
-        self._checkpoints: deque[int] = deque()
-        self._begun = 0
-        self._paused = deployment.paused
-        self._version = deployment.start_versions[index]
-        self._rows_in = 0
-        self._rows_before = 0
-
-    def _handle(self, event: TaskEvent) -> None:
-        match event:
-            case StartCheckpoint(checkpoint_id):
-                if checkpoint_id > self._begun:  # told twice, it is begun once
-                    self._begun = checkpoint_id
-                    self._checkpoints.append(checkpoint_id)
-            case Pause():
-                self._paused = True
-            case Resume(skip_to_end):
-                self._paused = False
-                if skip_to_end:
-                    self._skip_to_end()
-            case _:
-                super()._handle(event)
-
-    def _abandon(self, checkpoint_id: int) -> None:
-        if checkpoint_id in self._checkpoints:
-            self._checkpoints.remove(checkpoint_id)
-
-    def _enter_blocked(self, outbox: Outbox) -> None:
-        """What it has made isn't taken; a task that rests makes nothing more, and is paused."""
-        if self._paused:
-            self._tracker.enter("PAUSED", "paused by PAUSE STREAM; what it has sent isn't taken")
-        else:
-            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(outbox.blocked_channel))
-
-    @property
-    def _rows_total(self) -> int:
-        return self._rows_before + self._rows_in
-
-    def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
-        meta = super()._restore_store(checkpoint_id)
-        # Checkpoints of older versions don't have the number.
-        self._rows_before = 0 if meta is None else meta.get(ROWS_TOTAL, 0)
-        return meta
-
-    def _skip_to_end(self) -> None:
-        """Leaves out what is in the WAL and wasn't processed."""
-        raise NotImplementedError
-
-    def _open_wal(self) -> None:
-        """Follows the WAL from the version that was processed last."""
-        self._wal = self._environment.open_wal(self._vgroup_id, self._version)
-
-    def close(self) -> None:
-        self._wal.close()
-        super().close()

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.placement import place
+from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.tasks.compute.dense_ids import Ids, Numbering, Numbers
 from penstock.tasks.compute.duckdb_computer import Computer
@@ -29,7 +30,7 @@ class Destinations:
         self.children: list[ResultChild] = []
         self._sinks: Numbers = np.zeros(0, np.int64)
         self._schema = pa.schema([
-            GROUP, pa.field("_child", pa.string()),
+            GROUP, pa.field(CHILD, pa.string()),
             *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
         ])
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.planner.task_plans import column_names
 from penstock.planner.task_plans.stream_plan import Field, StreamPlan, WindowsPlan
 from penstock.sql.types import DataType, Kind
 
@@ -31,7 +32,7 @@ def fields_schema(fields: Sequence[Field]) -> list[pa.Field]:
     return [pa.field(field.name, field_type(field)) for field in fields]
 
 
-OPERATION = pa.field("_op", pa.uint8())
+OPERATION = pa.field(column_names.OPERATION, pa.uint8())
 #: What a block of partials says in `_op`: add to what its source contributed, take its place, or add after a restart.
 ADD, REPLACE, REPLAYED = 0, 1, 2
 #: Rows for a join: 0 to put, 1 to remove; plus this if an earlier attempt may have sent them.

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.tasks.compute.dense_ids import Numbers
 from penstock.tasks.protocol.block_schema import OPERATION
@@ -26,7 +27,7 @@ class ResultRows:
         self._windowed = windowed
         self._names = [OPERATION.name, *(f"r{n}" for n in range(len(sink.columns)))]
         self._types = [column.type.arrow() for column in sink.columns]
-        self._columns = ["_child", OPERATION.name, *(column.name for column in sink.columns)]
+        self._columns = [CHILD, OPERATION.name, *(column.name for column in sink.columns)]
 
     def of(self, blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers]) -> pa.RecordBatch:
         """Returns the rows of blocks without those that later ones make void.

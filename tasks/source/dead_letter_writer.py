@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.planner.streams.dead_letters import CONTENT_BYTES, MESSAGE_BYTES, dlq_columns
+from penstock.planner.task_plans.column_names import CHILD, OPERATION
 from penstock.planner.task_plans.stream_plan import DlqPlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow, ResultChild, ResultWrite, TaskId
@@ -73,7 +74,7 @@ class DeadLetters:
         count = len(rows)
         return pa.RecordBatch.from_arrays(
             [pa.array(np.zeros(count, np.int32)), pa.array(np.zeros(count, np.uint8)), *arrays],
-            names=["_child", "_op", *(column.name for column in self._columns)])
+            names=[CHILD, OPERATION, *(column.name for column in self._columns)])
 
 
 def retried(row: DeadRow, message: str) -> DeadRow:

@@ -20,11 +20,11 @@ from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute.lateness import source_rows
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
-from penstock.tasks.operators.base_task import BaseSourceTask
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import GROUP, result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId, TaskStatus
+from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.state.old_pickles import is_pickle
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
 from penstock.tasks.window.window_fill import GapRows, filled_rows, gap_schema
@@ -66,17 +66,7 @@ class ForceSourceTask(BaseSourceTask):
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        progressed = self._handle_events()
-        if not self._outbox.flush():
-            self._enter_blocked(self._outbox)
-            return progressed
-        if self._checkpoints:
-            self._checkpoint(self._checkpoints.popleft(), self._outbox, self._version)
-            return True
-        if self._paused:
-            self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
-            return progressed
+    def _work(self, progressed: bool) -> bool:
         self._read_ahead()
         until_ms = self._records[0].ingest_time_ms if self._records else self._clock.now_ms()
         if self._end_ms(self._next) <= until_ms:
@@ -105,15 +95,15 @@ class ForceSourceTask(BaseSourceTask):
 
     def _skip_to_end(self) -> None:
         """Leaves out the windows that have ended meanwhile."""
-        while self._read_ahead():
-            while self._records:
-                self._apply(self._records.popleft())
+        while self._records or self._read_ahead():
+            self._apply(self._records.popleft())
         now = self._clock.now_ms() * UNITS_PER_SECOND[self._force.windows.precision] // 1000
         self._next = max(self._next, self._window_of(now))
 
     def _read_ahead(self) -> bool:
-        if not self._records:
-            self._records.extend(self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max))
+        if self._records:
+            return False
+        self._records.extend(self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max))
         return bool(self._records)
 
     def _apply(self, record: Record) -> None:

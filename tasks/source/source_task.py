@@ -14,11 +14,12 @@ from penstock.tasks.compute.lateness import ClassifiedRows, classify, never_late
 from penstock.tasks.compute.quarantine import TableTimes
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
-from penstock.tasks.operators.base_task import ROWS_TOTAL, BaseSourceTask
+from penstock.tasks.operators.base_task import ROWS_TOTAL
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import block_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Recalculate, Replay, TaskEvent, TaskId, TaskStatus, UseConnection
+from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.source.change_emitter import ChangeEmitter
 from penstock.tasks.source.computable_rows import ComputableRows
 from penstock.tasks.source.dead_letter_writer import DeadLetters
@@ -105,22 +106,10 @@ class SourceTask(BaseSourceTask):
     # -- what the runtime calls ------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        progressed = self._handle_events()
         self._rates.allowed_at = None
-        if not self._outbox.flush():
-            self._enter_blocked(self._outbox)
-            return self._read_ahead() or progressed
-        if self._dead_letters is not None:
-            progressed |= self._dead_letters.step()
-            if self._dead_letters.full or (self._checkpoints and not self._dead_letters.settled):
-                self._tracker.enter("WRITING", "waits for the dnode to acknowledge rows of its DLQ")
-                return progressed
-        if self._checkpoints:
-            self._checkpoint(self._checkpoints.popleft(), self._outbox, self._needed_version())
-            return True
-        if self._paused:
-            self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
-            return progressed
+        return super().step()
+
+    def _work(self, progressed: bool) -> bool:
         if self._lookup is not None:
             progressed |= self._read_ahead()
             if self._has_work and not self._may_look_up(self._lookup):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.common.clock import Clock
@@ -103,6 +105,16 @@ class TableStore:
         manifests.save(self.fs, self.folder, self._manifest())
         self._doubtful = False
 
+    @contextmanager
+    def saving(self, undo: Callable[[], object]) -> Iterator[None]:
+        """Saves what the block changes. Raises StorageError; then `undo` has taken the change back."""
+        try:
+            yield
+            self.save()
+        except StorageError:
+            undo()
+            raise
+
     def save_if_doubtful(self) -> None:
         """Writes the MANIFEST again if nobody knows which one is on disk. Raises StorageError."""
         with self.manifest_lock, self.lock:
@@ -124,13 +136,8 @@ class TableStore:
                 self.pins[owner] = version  # saved with the next flush: an older pin only keeps more
                 return
         # A first pin must survive a crash, and must not come while rows are being collapsed without regard to it.
-        with self.manifest_lock, self.lock:
+        with self.manifest_lock, self.lock, self.saving(lambda: self.pins.pop(owner)):
             self.pins[owner] = version
-            try:
-                self.save()
-            except StorageError:
-                del self.pins[owner]
-                raise
 
     def release_pin(self, owner: str) -> None:
         """Forgets a pin; on disk with the next flush."""

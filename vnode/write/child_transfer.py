@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import StorageError
 from penstock.vnode.store.delivery import Partition, Place
 from penstock.vnode.store.manifest import PartInfo
 from penstock.vnode.store.part_writing import write_last_times, write_parts
@@ -112,14 +111,14 @@ class ChildTransfer:
             last = write_last_times(store, table_uid, times, store.persisted)
             with store.lock:
                 before = table.parts, table.last_times
-                table.parts = (*(part for part in table.parts if part not in old), *new)
-                table.last_times = last
-                try:
-                    store.save()
-                except StorageError:
+
+                def undo() -> None:
                     table.parts, table.last_times = before
                     store.files.replace_parts(table_uid, new)
-                    raise
+
+                with store.saving(undo):
+                    table.parts = (*(part for part in table.parts if part not in old), *new)
+                    table.last_times = last
                 table.newest.forget(tuple(tuids.tolist()))
                 store.files.replace_parts(table_uid, old, new)
                 store.files.replace_last_times(table_uid, before[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.common.errors import StorageError
 from penstock.vnode.store.manifest import PartInfo
 from penstock.vnode.store.memtable import TimeRange, join_ranges
 from penstock.vnode.store.merging import in_key_order
@@ -82,15 +81,15 @@ class Compactor:
         store = self._store
         with store.lock:
             before = table.parts, table.floor
-            table.parts = (*(part for part in table.parts if part not in old), *new)
-            if rows_in(new) < rows_in(old):
-                table.floor = max(table.floor, horizon)
-            try:
-                store.save()
-            except StorageError:
+
+            def undo() -> None:
                 table.parts, table.floor = before
                 store.files.replace_parts(table.uid, new)
-                raise
+
+            with store.saving(undo):
+                table.parts = (*(part for part in table.parts if part not in old), *new)
+                if rows_in(new) < rows_in(old):
+                    table.floor = max(table.floor, horizon)
             store.files.replace_parts(table.uid, old, new)
 
     def _drop_applied_tombstones(self, table: TableState) -> None:
@@ -106,12 +105,8 @@ class Compactor:
             if needed == table.tombstones:
                 return
             before = table.tombstones
-            table.set_tombstones(needed)
-            try:
-                store.save()
-            except StorageError:
-                table.set_tombstones(before)
-                raise
+            with store.saving(lambda: table.set_tombstones(before)):
+                table.set_tombstones(needed)
         self._tombstone_files.publish(table)
 
 

@@ -131,22 +131,23 @@ class Flusher:
             if job.generation != store.generation:
                 raise StorageError("the flush was overtaken by a refused write", hint="it is tried again")
             before = [(f.table.parts, f.table.last_times, f.table.floor, f.table.stored_places) for f in flushed]
-            persisted, store.persisted = store.persisted, job.persisted
-            for result in flushed:
-                table = result.table
-                table.parts = (*table.parts, *result.parts)
-                table.last_times = result.last_times
-                table.stored_places = result.places
-                if result.collapsed:
-                    table.floor = max(table.floor, store.horizon(job.persisted))
-            try:
-                store.save()
-            except StorageError:
+            persisted = store.persisted
+
+            def undo() -> None:
                 store.persisted = persisted
                 for result, (parts, last, floor, places) in zip(flushed, before, strict=True):
                     result.table.parts, result.table.last_times, result.table.floor = parts, last, floor
                     result.table.stored_places = places
-                raise
+
+            with store.saving(undo):
+                store.persisted = job.persisted
+                for result in flushed:
+                    table = result.table
+                    table.parts = (*table.parts, *result.parts)
+                    table.last_times = result.last_times
+                    table.stored_places = result.places
+                    if result.collapsed:
+                        table.floor = max(table.floor, store.horizon(job.persisted))
             for result, (_, last, *_) in zip(flushed, before, strict=True):
                 result.table.sealed = ()
                 if last != result.table.last_times:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.common.errors import CorruptionError, InvalidStatementError, StorageError
+from penstock.common.errors import CorruptionError, InvalidStatementError
 from penstock.vnode.store.manifest import SCHEMA_FILE
 from penstock.vnode.store.memtable import VERSION_COLUMN
 from penstock.vnode.store.parts import parquet_bytes
@@ -39,25 +39,19 @@ class TableDefinitions:
                 raise CorruptionError(
                     f"{store.folder} has files of table {table_uid} that its MANIFEST doesn't know",
                     hint="restore the MANIFEST that belongs to them; penstock fsck --repair sets them aside")
-            table = store.tables.get(table_uid)
-            if table is not None:
-                if table.schema.equals(schema) and table.key_columns == key_columns:
-                    return
-                _check_evolution(table, schema, key_columns)
-            before = None if table is None else (table.schema, table.key_columns)
-            if table is None:
-                table = store.tables[table_uid] = TableState(table_uid, schema, key_columns)
-            else:
-                table.set_schema(schema, key_columns)
-            try:
-                self._write_schema_files(table)
-                store.save()
-            except StorageError:
-                if before is None:
-                    del store.tables[table_uid]
-                else:
-                    table.set_schema(*before)
-                raise
+            known = store.tables.get(table_uid)
+            if known is None:
+                with store.saving(lambda: store.tables.pop(table_uid)):
+                    store.tables[table_uid] = TableState(table_uid, schema, key_columns)
+                    self._write_schema_files(store.tables[table_uid])
+                return
+            before = known.schema, known.key_columns
+            if known.schema.equals(schema) and known.key_columns == key_columns:
+                return
+            _check_evolution(known, schema, key_columns)
+            with store.saving(lambda: known.set_schema(*before)):
+                known.set_schema(schema, key_columns)
+                self._write_schema_files(known)
 
     def _write_schema_files(self, table: TableState) -> None:
         """Writes files without rows, so that other readers' globs always match and know all columns."""
@@ -72,16 +66,17 @@ class TableDefinitions:
         store = self._store
         with store.manifest_lock, store.lock:
             store.require_writable()
-            table = store.tables.pop(table_uid, None)
+            table = store.tables.get(table_uid)
             if table is None:
                 return
-            store.files.dropped.add(table_uid)
-            try:
-                store.save()
-            except StorageError:
+
+            def undo() -> None:
                 store.tables[table_uid] = table
                 store.files.dropped.discard(table_uid)
-                raise
+
+            with store.saving(undo):
+                del store.tables[table_uid]
+                store.files.dropped.add(table_uid)
             store.files.replace_all(table)
             self._tombstone_files.forget(table_uid)
 
@@ -94,12 +89,8 @@ class TableDefinitions:
             store.require_writable()
             table = store.table(table_uid)
             before = table.tombstones
-            table.delete(Tombstone(store.wal.last_version + 1, tuple(sorted(set(tuids))), TS_MIN, TS_MAX, True))
-            try:
-                store.save()
-            except StorageError:
-                table.set_tombstones(before)
-                raise
+            with store.saving(lambda: table.set_tombstones(before)):
+                table.delete(Tombstone(store.wal.last_version + 1, tuple(sorted(set(tuids))), TS_MIN, TS_MAX, True))
         self._tombstone_files.publish(table)
 
 

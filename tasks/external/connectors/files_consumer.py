@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from penstock.common.clock import Clock
-from penstock.common.errors import ExternalSystemError, PenstockError
+from penstock.tasks.external.connectors.base_consumer import BaseConsumer
 from penstock.tasks.external.connectors.files import external_error, open_place
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Positions
 from penstock.tasks.protocol.deployment import IngestDeployment
@@ -17,7 +17,7 @@ _LOOK_EVERY_S = 1.0
 _READ_BYTES = 4 << 20
 
 
-class FilesConsumer:
+class FilesConsumer(BaseConsumer):
     """All files whose names fit PATH, in the order of their names, which is also the order of their lines.
 
     A message is a line; its offset is where it begins in its file. A file is left behind once there is one with a
@@ -27,17 +27,14 @@ class FilesConsumer:
     replays = True
 
     def __init__(self, deployment: IngestDeployment, positions: Positions, clock: Clock) -> None:
+        super().__init__(deployment, clock)
         plan = deployment.plan
-        self._connection = deployment.connection
-        self._clock = clock
         self._pattern = plan.path or "*"
         self._longest = plan.max_message + 2
         self._filesystem, self._root = open_place(self._connection)
         self._name, self._offset = positions[PARTITION].place if PARTITION in positions else ("", 0)
         self._looked_at: float | None = None
         self._held = False
-        self._problem: ExternalSystemError | None = None
-        self._reached = False
         self._names: list[str] = []
 
     def poll(self, messages: int) -> Sequence[MessageBatch]:
@@ -50,26 +47,8 @@ class FilesConsumer:
             self._looked_at = self._clock.monotonic()
             return ()
 
-    def begun(self) -> Positions:
-        return {}
-
     def hold(self, held: bool) -> None:
         self._held = held
-
-    def done(self, batch: MessageBatch) -> None:
-        """Positions say it all."""
-
-    def committed(self, positions: Positions) -> None:
-        """Nobody else wants to know."""
-
-    def lag(self) -> int | None:
-        return None
-
-    def reached(self) -> bool:
-        return self._reached
-
-    def problem(self) -> PenstockError | None:
-        return self._problem
 
     def close(self) -> None:
         """Files are opened for each read."""

@@ -1,4 +1,4 @@
-"""What comes from external: messages with their places, in batches of one partition, and who gives them."""
+"""What connections bring: messages with their places, in batches of one partition, and who gives them."""
 
 from __future__ import annotations
 

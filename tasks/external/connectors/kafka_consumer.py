@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from penstock.common.clock import Clock
-from penstock.common.connection import OpenedConnection
-from penstock.common.errors import ExternalSystemError, PenstockError, TargetMissingError
+from penstock.common.errors import PenstockError, TargetMissingError
 from penstock.common.logging import logger
+from penstock.tasks.external.connectors.base_consumer import BaseConsumer
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, MessagePosition, Positions, mark_of
 from penstock.tasks.external.connectors.kafka import client_config, external_error
 from penstock.tasks.external.connectors.libraries import importing
@@ -35,7 +35,7 @@ _TROUBLE_S = 3.0
 """So long what the library has told counts, if nothing has come since."""
 
 
-class KafkaConsumer:
+class KafkaConsumer(BaseConsumer):
     """The share of one task: of each topic the partitions whose number leaves its own when divided by all tasks.
 
     A topic may be deleted and made anew, with other messages at the offsets that were read. So the last message that
@@ -46,11 +46,10 @@ class KafkaConsumer:
     replays = True
 
     def __init__(self, deployment: IngestDeployment, index: int, positions: Positions, clock: Clock) -> None:
+        super().__init__(deployment, clock)
         plan = deployment.plan
-        self._connection: OpenedConnection = deployment.connection
         self._topics = plan.topics
         self._share = index, plan.tasks
-        self._clock = clock
         self._given = dict(positions)
         self._from_latest = plan.from_latest
         self._begun: dict[str, MessagePosition] = {}
@@ -63,10 +62,8 @@ class KafkaConsumer:
         self._assigned: dict[str, TopicPartition] = {}
         self._missing: TargetMissingError | None = None
         self._reported: deque[tuple[float, KafkaError]] = deque(maxlen=4)
-        self._problem: ExternalSystemError | None = None
         self._asked_at: float | None = None
         self._held = False
-        self._reached = False
         config = client_config(self._connection)
         config |= {
             "group.id": f"penstock-{deployment.name}", "enable.auto.commit": False, "auto.offset.reset": "error",
@@ -100,9 +97,6 @@ class KafkaConsumer:
         (self._client.pause if held else self._client.resume)(partitions)
         self._held = held
 
-    def done(self, batch: MessageBatch) -> None:
-        """Positions say it all."""
-
     def committed(self, positions: Positions) -> None:
         """Tells the broker's group, so that Kafka's own tools show how far the ingest is; nobody reads it back."""
         offsets = [TopicPartition(self._assigned[name].topic, self._assigned[name].partition, position.offset)
@@ -134,9 +128,6 @@ class KafkaConsumer:
         except KafkaException:
             return waiting
         return waiting
-
-    def reached(self) -> bool:
-        return self._reached
 
     def problem(self) -> PenstockError | None:
         if self._problem is not None:

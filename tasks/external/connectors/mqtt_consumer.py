@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.common.clock import Clock
-from penstock.common.errors import ContentRefusedError, ExternalSystemError, PenstockError
-from penstock.tasks.external.connectors.incoming_messages import MessageBatch, Positions
+from penstock.common.errors import ContentRefusedError
+from penstock.tasks.external.connectors.base_consumer import BaseConsumer
+from penstock.tasks.external.connectors.incoming_messages import MessageBatch
 from penstock.tasks.external.connectors.libraries import importing
 from penstock.tasks.external.connectors.mqtt import connect_later, external_error, new_client
 from penstock.tasks.external.connectors.mqtt_reading import ReadingClient
@@ -29,16 +30,14 @@ _WAITING_BYTES = 32 << 20
 """More than this isn't kept of QoS 0, whose sender doesn't wait."""
 
 
-class MqttConsumer:
+class MqttConsumer(BaseConsumer):
     """One session, which the broker keeps while the ingest is away. The library's thread receives, the task polls."""
 
     replays = False
 
     def __init__(self, deployment: IngestDeployment, clock: Clock, wake: Callable[[], None]) -> None:
-        plan = deployment.plan
-        self._connection = deployment.connection
-        self._topics, self._qos = plan.topics, plan.qos
-        self._clock = clock
+        super().__init__(deployment, clock)
+        self._topics, self._qos = deployment.plan.topics, deployment.plan.qos
         self._wake = wake
         self._lock = threading.Lock()
         self._waiting: deque[tuple[str, bytes, int, int]] = deque()
@@ -47,8 +46,6 @@ class MqttConsumer:
         self._generation = 0  # of the connection: what was received over another can't be acknowledged any more
         self._received: dict[int, tuple[int, int, int]] = {}
         self._count = 0
-        self._problem: ExternalSystemError | None = None
-        self._reached = False
         self._five = self._connection.options["version"] == "5"
         options: dict[str, Any] = {} if self._five else {"clean_session": False}
         self._client = new_client(
@@ -81,9 +78,6 @@ class MqttConsumer:
         topics, values, times, receipts = zip(*taken, strict=True)
         return [MessageBatch("mqtt", "", receipts, values, times, topics, receipts=receipts)]
 
-    def begun(self) -> Positions:
-        return {}
-
     def hold(self, held: bool) -> None:
         """Who isn't polled acknowledges nothing, and the broker sends no more than it may without that."""
 
@@ -94,18 +88,6 @@ class MqttConsumer:
         for one in known:
             if one is not None and one[0] == generation and one[2] > 0:
                 self._client.ack(one[1], one[2])
-
-    def committed(self, positions: Positions) -> None:
-        """The broker has been told of each message."""
-
-    def lag(self) -> int | None:
-        return None
-
-    def reached(self) -> bool:
-        return self._reached
-
-    def problem(self) -> PenstockError | None:
-        return self._problem
 
     def close(self) -> None:
         """Leaves; the broker keeps the session. A thread that is just trying to connect is left to itself."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.streams.external_sink import IDENTITY, OPERATION, avro_schema, external_columns
+from penstock.planner.streams.external_sink import IDENTITY, avro_schema, external_columns
+from penstock.planner.task_plans.column_names import OPERATION
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
