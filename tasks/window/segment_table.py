@@ -95,7 +95,7 @@ class SegmentTable:
             withdrawn.update(zip(self.groups.intern(doubtful).tolist(), starts, strict=True))
         void = counted == 0
         if self._window.kind == "session":
-            touched = self._apply_sessions(partials, void, input, withdrawn)
+            touched = self._apply_sessions(partials, void, input, withdrawn, replayed=replayed)
         else:
             if void.any():
                 for group, first, last in self._stretches(partials.filter(pa.array(void))):
@@ -252,15 +252,16 @@ class SegmentTable:
             self._index.remove(slot)
 
     def _apply_sessions(
-        self, partials: pa.RecordBatch, void: Bools, input: int, withdrawn: set[tuple[int, int]]
+        self, partials: pa.RecordBatch, void: Bools, input: int, withdrawn: set[tuple[int, int]], *, replayed: bool
     ) -> list[SegmentWindow]:
         touched: Stretches = {}
         for group, first, last in self._stretches(partials.filter(pa.array(void))):
-            touched.setdefault(group, []).append(self._sessions.withdraw(group, first, last, withdrawn))
+            touched.setdefault(group, []).append(self._sessions.withdraw(
+                group, first, last, withdrawn, replayed=replayed))
             self._remove(input, group, first, last, withdrawn)
         added = partials.filter(pa.array(~void)) if void.any() else partials
         if added.num_rows:
-            self._sessions.add(added, input, touched, withdrawn)
+            self._sessions.add(added, input, touched, withdrawn, replayed=replayed)
         return self._sessions.windows_of(touched)
 
     # -- windows and results -----------------------------------------------------------------------------------

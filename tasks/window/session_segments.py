@@ -30,7 +30,8 @@ class SessionSegments:
         self._opened = opened
         self._gap = gap
 
-    def add(self, added: pa.RecordBatch, input: int, touched: Stretches, withdrawn: set[tuple[int, int]]) -> None:
+    def add(self, added: pa.RecordBatch, input: int, touched: Stretches, withdrawn: set[tuple[int, int]], *,
+            replayed: bool) -> None:
         """Adds segments, merging those of this input that they bring within the gap of each other."""
         slots, first_field = self._slots, 3 + len(self._groups.key_fields)
         groups = self._groups.intern(added).tolist()
@@ -40,7 +41,7 @@ class SessionSegments:
         begin = 0
         taken: set[int] = set()
         for row, (group, start, last) in enumerate(zip(groups, starts, lasts, strict=True)):
-            touched.setdefault(group, []).append(self.withdraw(group, start, last, withdrawn))
+            touched.setdefault(group, []).append(self.withdraw(group, start, last, withdrawn, replayed=replayed))
             near = self._near(input, group, start, last)
             if len(near) > 1 or not taken.isdisjoint(near):
                 # What was found so far has to be in place before its segments are merged or hit again.
@@ -57,11 +58,15 @@ class SessionSegments:
             slots.last_of.valid[slot] = True
         slots.add(targets[begin:], added, np.arange(begin, len(groups)), first_field)
 
-    def withdraw(self, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> tuple[int, int]:
-        """Notes the results that are out around a stretch as withdrawn; returns how far their windows reach."""
+    def withdraw(self, group: int, first: int, last: int, withdrawn: set[tuple[int, int]], *, replayed: bool
+                 ) -> tuple[int, int]:
+        """Notes the results that are out around a stretch as withdrawn; returns how far their windows reach.
+
+        `replayed`: an earlier attempt may have let out any of them, after the checkpoint that the segments are from.
+        """
         first, last, slots = self._reach(group, first, last)
         for slot in slots:
-            if self._slots.out.data[slot]:
+            if replayed or self._slots.out.data[slot]:
                 withdrawn.add((group, int(self._slots.start_of[slot])))
                 self._slots.set_out(slot, False)
         return first, last

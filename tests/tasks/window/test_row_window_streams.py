@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -241,6 +242,26 @@ def test_window_close_equals_batch(
             least, most = (choose(newest.values(), default=0) - watermark for choose in (min, max))
             assert all(answer in answers and answer[1] - case.added < most for answer in got)
             assert all(answer in got for answer in answers if answer[1] - case.added < least)
+    finally:
+        kit.close()
+
+
+def test_a_session_that_was_shown_and_forgotten_is_withdrawn_when_it_begins_earlier(tmp_path: Path) -> None:
+    """Its row came after the last checkpoint, by the clock: who goes on from there doesn't know that it is out."""
+    case = CASES["session"]
+    kit = StreamKit(tmp_path, sql_of(case, "column", "window_close"), vnodes=2, settings=unhurried(idle_timeout_s=1.0))
+    try:
+        kit.insert([(0, 10_000, 1, None, "x"), (0, 100_000, 1, None, "y")])
+        kit.run()
+        kit.checkpoint()
+        assert stream(kit) == []
+        kit.pass_time(3)  # the other vnode is idle
+        assert [row[0] for row in stream(kit)] == [10_000]
+        kit.insert([(0, 9_000, 2, None, "x")])
+        kit.kill()
+        kit.run()
+        kit.pass_time(3)
+        assert [(row[0], row[2], row[3]) for row in stream(kit)] == [(9_000, 2, 3)]
     finally:
         kit.close()
 
