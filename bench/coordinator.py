@@ -46,8 +46,9 @@ from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeepe
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
+from penstock.tasks.protocol.messages import StartCheckpoint, TaskCheckpoint
 from penstock.tasks.protocol.task_graph import TaskEdges
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.wire import decode, encode
 from penstock.tasks.worker.spark_executors import Executor as SparkExecutor
 from penstock.tasks.worker.spark_executors import Executors

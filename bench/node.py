@@ -26,7 +26,8 @@ from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.coordinator.stream_status import StreamsSnapshot
 from penstock.mnode.engine import Engine
 from penstock.mnode.write.result_store import ResultStore
-from penstock.tasks.protocol.messages import ResultWrite, TaskStatus
+from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.protocol.task_status import TaskStatus
 
 _POLL_S = 0.05
 _START_TIMEOUT_S = 180.0
@@ -153,8 +154,9 @@ class Node:
     def _rests(self, ends: Sequence[int]) -> bool:
         tasks = self.tasks()
         return bool(tasks) and all(
-            task.state == "IDLE" and not task.input_bytes and not task.output_bytes
-            and (task.processed_version is None or task.processed_version >= ends[task.task.index]) for task in tasks)
+            task.state == "IDLE" and not task.queues.input_bytes and not task.queues.output_bytes
+            and (task.log.processed_version is None or task.log.processed_version >= ends[task.task.index])
+            for task in tasks)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> None:
         """Waits until a condition holds, and looks every `poll_s`. Raises UnavailableError."""

@@ -182,14 +182,14 @@ def catch_up(setup: Setup, way: str, groups: int, windows: int, rows: int) -> tu
         first, *blocks = [results(setup.plan, groups, n * windows, windows) for n in range(count)]
         total = first.num_rows + sum(block.num_rows for block in blocks)
         sink.input.try_put(UPSTREAM, Block(first))  # creates the child tables
-        drive(sink, flag, lambda: sink.status().rows_out == first.num_rows)
+        drive(sink, flag, lambda: sink.status().progress.rows_out == first.num_rows)
         start, start_cpu = time.perf_counter(), time.process_time()
         for block in blocks:
             while not sink.input.try_put(UPSTREAM, Block(block)):
                 flag.clear()
                 if not sink.step():
                     flag.wait(1.0)
-        drive(sink, flag, lambda: sink.input.is_empty() and sink.status().rows_out == total)
+        drive(sink, flag, lambda: sink.input.is_empty() and sink.status().progress.rows_out == total)
         setup.engine.execute("FLUSH DATABASE bench", SessionState("UTC"))
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
         sink.close()
@@ -210,7 +210,7 @@ def latencies(setup: Setup, way: str, groups: int, count: int) -> list[float]:
             began = time.perf_counter()
             sink.input.try_put(UPSTREAM, block)
             sink.input.try_put(UPSTREAM, Watermark(number))
-            drive(sink, flag, lambda expected=expected: sink.status().rows_out == expected)
+            drive(sink, flag, lambda expected=expected: sink.status().progress.rows_out == expected)
             found.append((time.perf_counter() - began) * 1000)
         sink.close()
     return found[count // 10:]

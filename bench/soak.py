@@ -197,13 +197,13 @@ class Watch(Background):
         statuses = [report.status for report in reports]
         queues = [(f"{status.task.operator} {side}", size, peak, bound) for status in statuses
                   for side, size, peak, bound in (
-                      ("input", status.input_bytes, status.input_peak, status.input_capacity),
-                      ("output", status.output_bytes, status.output_peak, status.output_capacity))
+                      ("input", status.queues.input_bytes, status.queues.input_peak, status.queues.input_capacity),
+                      ("output", status.queues.output_bytes, status.queues.output_peak, status.queues.output_capacity))
                   if size is not None and peak is not None and bound]
         sample = Sample(
             time.monotonic(), info.status.state if info is not None else "", info.verdict if info is not None else "",
             {status.task.operator: status.state for status in statuses}, queues,
-            sum(status.in_flight_bytes for status in statuses), sum(report.lag or 0 for report in reports),
+            sum(status.queues.in_flight_bytes for status in statuses), sum(report.lag or 0 for report in reports),
             self._node.results.rows)
         if len(self.samples) % _MEMORY_EVERY == 0:
             sample.rss = self._memory()

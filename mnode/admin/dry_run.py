@@ -35,7 +35,8 @@ from penstock.sql.schema import ChildTable, Column, Database, Session, Table, Ta
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import CreateDatabase, DryRunStream, UseDatabase
 from penstock.sql.types import VARCHAR, timestamp
-from penstock.tasks.protocol.messages import Reason, TaskStatus
+from penstock.tasks.protocol.messages import Reason
+from penstock.tasks.protocol.task_status import TaskStatus
 
 SAMPLE_ROWS_MAX = 1_000_000
 _RECORDS_WANTED = 5_000
@@ -276,9 +277,9 @@ def _late(sandbox: Bed, copy: _Copy) -> Iterator[_Line]:
 def _summary(sandbox: Bed, rows: int, lines: Sequence[_Line]) -> _Line:
     statuses = sandbox.streams.statuses()
     results = sum(line[0] == "row" for line in lines)
-    late = sum(status.late_rows for status in statuses)
-    windows = sum(status.windows_open or 0 for status in statuses)
-    state = sum(status.state_bytes or 0 for status in statuses if status.task.operator == "agg")
+    late = sum(status.late.late_rows for status in statuses)
+    windows = sum(status.size.windows_open or 0 for status in statuses)
+    state = sum(status.size.bytes or 0 for status in statuses if status.task.operator == "agg")
     return ("summary", None, None, f"{rows} rows read, {results} result rows, {late} late rows, {windows} windows in "
                                    f"{state} bytes of state")
 

@@ -22,7 +22,8 @@ from penstock.mnode.coordinator.task_monitor import Monitor
 from penstock.mnode.coordinator.worker_groups import GroupMachine
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.deployment import Deployment
-from penstock.tasks.protocol.messages import ConnectionHealth, TaskEvent, TaskId
+from penstock.tasks.protocol.messages import TaskEvent, TaskId
+from penstock.tasks.protocol.task_status import ConnectionHealth
 
 _log = logger(__name__)
 

@@ -24,7 +24,6 @@ from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_c
 from penstock.tasks.protocol.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
-    ConnectionHealth,
     Pause,
     ReadBack,
     Recalculate,
@@ -33,9 +32,9 @@ from penstock.tasks.protocol.messages import (
     SetRates,
     StartCheckpoint,
     TaskCheckpoint,
-    TaskStatus,
     UseConnection,
 )
+from penstock.tasks.protocol.task_status import ConnectionHealth, TaskStatus
 from penstock.tasks.worker.local_environment import LocalEnvironment, LocalStream
 from penstock.tasks.worker.runner import TaskFailure
 

@@ -98,7 +98,7 @@ class MemoryControl:
                 continue
             by_worker: dict[int, int] = {}
             for status in self._state.monitor.statuses_of(placed.stream_id):
-                held = status.state_memory + status.input_bytes + (status.output_bytes or 0)
+                held = status.size.memory + status.queues.input_bytes + (status.queues.output_bytes or 0)
                 index = stream.stream.graph.worker_of(status.task)
                 by_worker[index] = by_worker.get(index, 0) + held
             for index, nbytes in by_worker.items():

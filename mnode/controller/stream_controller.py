@@ -41,7 +41,8 @@ from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, Stre
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
 from penstock.mnode.coordinator.worker_groups import GroupMachine
 from penstock.tasks.protocol import control
-from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, TaskStatus, UseConnection
+from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, UseConnection
+from penstock.tasks.protocol.task_status import TaskStatus
 
 if TYPE_CHECKING:
     from penstock.common.connection import OpenedConnection

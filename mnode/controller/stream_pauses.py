@@ -96,10 +96,10 @@ class StreamPauses:
         statuses = self._state.monitor.statuses_of(stream.stream_id)
         report_health(statuses, stream.contacts, running.keeper.note_health)
         external = None if isinstance(running.plan, IngestPlan) else running.plan.sink.external
-        away = next((status for status in statuses if status.outage_since_ms is not None), None)
-        if external is None or away is None or away.outage_since_ms is None:
+        away = next((status for status in statuses if status.connection.outage_since_ms is not None), None)
+        if external is None or away is None or away.connection.outage_since_ms is None:
             return
-        tried_ms = self._clock.now_ms() - max(away.outage_since_ms, stream.resumed_ms)
+        tried_ms = self._clock.now_ms() - max(away.connection.outage_since_ms, stream.resumed_ms)
         long_enough = tried_ms > running.settings.retry_time_s * 1000
         if long_enough and external.on_failure == "pause" and not stream.paused:
             self.pause_for(stream, PauseCause(

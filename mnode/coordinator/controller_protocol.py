@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.common.connection import OpenedConnection
 from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.coordinator.task_monitor import TaskReport
-from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, TaskStatus
+from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates
+from penstock.tasks.protocol.task_status import TaskStatus
 
 if TYPE_CHECKING:
     from penstock.mnode.coordinator.commit_records import CommitRecord

@@ -11,8 +11,8 @@ from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import IsolationClass, StreamPlan
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings
-from penstock.tasks.protocol.messages import ConnectionHealth
 from penstock.tasks.protocol.task_graph import TaskGraph
+from penstock.tasks.protocol.task_status import ConnectionHealth
 from penstock.tasks.state.state_layout import layout_of
 
 

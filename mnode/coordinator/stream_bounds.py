@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from penstock.common.quantities import mebibytes
 from penstock.sql.tree.expression_nodes import quote_identifier
-from penstock.tasks.protocol.messages import TaskStatus
+from penstock.tasks.protocol.task_status import TaskStatus
 
 
 def state_bytes(statuses: Iterable[TaskStatus]) -> int:
     """Returns the state of some tasks, in memory and on disk."""
-    return sum(status.state_bytes or 0 for status in statuses)
+    return sum(status.size.bytes or 0 for status in statuses)
 
 
 def over_state_limit(stream: str, held: int, limit: int) -> str | None:

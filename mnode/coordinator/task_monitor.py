@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.tasks.protocol.messages import DroppedRow, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import DroppedRow, TaskId
+from penstock.tasks.protocol.task_status import TaskStatus
 
 RATE_WINDOW_S = 5.0
 
@@ -66,16 +67,17 @@ class _Track:
         self.progress_at = 0.0
 
     def add(self, status: TaskStatus, now: float) -> None:
+        passed, spent = status.progress, status.spent
         sample = _Sample(
-            now, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out, status.elapsed_s, status.busy_s,
-            status.blocked_s, status.limited_s, status.udf_s)
+            now, passed.rows_in, passed.rows_out, passed.bytes_in, passed.bytes_out, spent.elapsed_s, spent.busy_s,
+            spent.blocked_s, spent.limited_s, spent.udf_s)
         if self.samples and (
                 sample.rows_in < self.samples[-1].rows_in or sample.elapsed_s < self.samples[-1].elapsed_s):
             self.samples.clear()  # another attempt counts from zero
         self.samples.append(sample)
         while len(self.samples) > 2 and now - self.samples[1].at >= RATE_WINDOW_S:
             self.samples.popleft()
-        progress = (status.processed_version, status.rows_in, status.rows_out)
+        progress = (status.log.processed_version, passed.rows_in, passed.rows_out)
         if progress != self.progress or not _has_work(status):
             self.progress, self.progress_at = progress, now
         if status.dropped is not None:
@@ -90,15 +92,16 @@ class _Track:
 
 
 def _lag(status: TaskStatus) -> int | None:
-    if status.wal_version is None or status.processed_version is None:
+    log = status.log
+    if log.wal_version is None or log.processed_version is None:
         return None
-    return max(0, status.wal_version - status.processed_version)
+    return max(0, log.wal_version - log.processed_version)
 
 
 def _has_work(status: TaskStatus) -> bool:
-    """Whether there is something that the task could get on with now; who waits for a token, or for a
+    """Whether there is something that the task could get on with now; who waits for a token, or for an
     external target, couldn't."""
-    waiting = status.input_bytes + status.in_flight_bytes + (_lag(status) or 0)
+    waiting = status.queues.input_bytes + status.queues.in_flight_bytes + (_lag(status) or 0)
     return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED", "RETRYING")
 
 

@@ -22,7 +22,7 @@ from penstock.mnode.catalog.catalog_records import ConnectionRecord
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.sql.types import DOUBLE, DataType, Kind
-from penstock.tasks.protocol.messages import ConnectionHealth, TaskStatus
+from penstock.tasks.protocol.task_status import ConnectionHealth, TaskStatus
 
 Probe = Callable[[OpenedConnection, float], str]
 """(connection, seconds it may take): connects and returns what was found there, or raises an ExternalSystemError."""
@@ -236,7 +236,7 @@ def report_health(
     """
     worst: dict[str, ConnectionHealth] = {}
     for status in statuses:
-        contact = status.health
+        contact = status.connection.health
         if contact is not None and (contact.connection not in worst
                                     or (contact.problem and not worst[contact.connection].problem)):
             worst[contact.connection] = contact

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from penstock.sql.types import UNITS_PER_SECOND, Precision
-from penstock.tasks.protocol.messages import HistoryProgress
+from penstock.tasks.protocol.task_status import HistoryProgress
 
 
 def history_text(progress: Sequence[HistoryProgress], precision: Precision) -> str | None:

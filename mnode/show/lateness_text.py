@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.common.durations import duration_text
-from penstock.tasks.protocol.messages import Lateness
+from penstock.tasks.protocol.task_status import Lateness
 
 SHARE = 0.999
 

@@ -241,21 +241,22 @@ def _progress(stream: StreamRecord, reports: Sequence[TaskReport], precision: Pr
     sources = [report.status for report in reports if report.status.task.operator == "source"]
     sinks = [report.status for report in reports if report.status.task.operator == "sink"]
     lags = [report.lag for report in reports if report.lag is not None]
-    marks = [status.watermark for status in sources if status.watermark is not None and not status.idle]
-    all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
+    marks = [status.time.watermark for status in sources if status.time.watermark is not None and not status.time.idle]
+    all_marks = marks or [status.time.watermark for status in sources if status.time.watermark is not None]
     history = [status.history for status in sources if status.history is not None]
     filling = any(not progress.done for progress in history)
     return {
         "history_id": f"0x{stream.id:x}" if filling else None, "history": history_text(history, precision),
-        "rows_in": sum(status.rows_in for status in sources), "rows_out": sum(status.rows_out for status in sinks),
-        "late_rows": sum(report.status.late_rows for report in reports), "lag": sum(lags) if lags else None,
+        "rows_in": sum(status.progress.rows_in for status in sources),
+        "rows_out": sum(status.progress.rows_out for status in sinks),
+        "late_rows": sum(report.status.late.late_rows for report in reports), "lag": sum(lags) if lags else None,
         "event_time_watermark": to_ms(min(all_marks), precision) if all_marks else None,
         "blocked_by": next((report.status.blocked_by for report in reports if report.status.blocked_by), None),
         "state_bytes": state_bytes(report.status for report in reports),
-        "notify_sent": sum(status.notify_sent for status in sinks),
-        "notify_failed": sum(status.notify_failed for status in sinks),
-        "notify_waiting": sum(status.notify_waiting for status in sinks),
-        "notify_error": next((status.notify_error for status in sinks if status.notify_error), None),
+        "notify_sent": sum(status.notified.sent for status in sinks),
+        "notify_failed": sum(status.notified.failed for status in sinks),
+        "notify_waiting": sum(status.notified.waiting for status in sinks),
+        "notify_error": next((status.notified.error for status in sinks if status.notified.error), None),
     }
 
 

@@ -13,7 +13,8 @@ from penstock.mnode.show.lateness_text import histogram_text, suggestion
 from penstock.mnode.show.row_source import Row
 from penstock.mnode.streams.stream_verdict import stalled_reason
 from penstock.sql.types import UNITS_PER_SECOND, Precision
-from penstock.tasks.protocol.messages import TaskId, TaskStatus
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes, WorkerNode
 
 _MIB = 1024 * 1024
@@ -57,7 +58,7 @@ def _state(report: TaskReport, setting: TaskSetting) -> Row:
         "history_task_id": f"{status.task}-history" if filling else None,
         "history_task_status": None if not filling else "paused" if paused else "scan-history",
         "history": history_text([status.history], setting.precision) if status.history is not None else None,
-        "state": state, "reason": "; ".join(filter(None, (reason, status.udf_report))) or None,
+        "state": state, "reason": "; ".join(filter(None, (reason, status.functions.report))) or None,
         "since": status.since_ms or None, "blocked_by": status.blocked_by,
         "downstream": ", ".join(map(str, setting.downstream)) or None,
     }
@@ -69,14 +70,14 @@ def _place(report: TaskReport, setting: TaskSetting) -> Row:
     node, vgroup = _node(setting, status.task), _vgroup(setting, status.task)
     start = setting.starts.get(vgroup) if vgroup is not None and operator == "source" else None
     info = None
-    if operator == "source" and status.processed_version is not None:
-        info = f"{status.processed_version} [{(start or 0) + 1}, {status.wal_version}]"
+    if operator == "source" and status.log.processed_version is not None:
+        info = f"{status.log.processed_version} [{(start or 0) + 1}, {status.log.wal_version}]"
     elif operator == "sink":
-        info = f"{status.bytes_out / _MIB:.2f} MiB"
+        info = f"{status.progress.bytes_out / _MIB:.2f} MiB"
     return {
         "node_type": None if node is None else node.type, "node_id": None if node is None else node.id,
-        "info": info, "start_ver": start, "processed_version": status.processed_version,
-        "wal_version": status.wal_version, "wal_access": status.wal_access, "lag": report.lag,
+        "info": info, "start_ver": start, "processed_version": status.log.processed_version,
+        "wal_version": status.log.wal_version, "wal_access": status.log.wal_access, "lag": report.lag,
     }
 
 
@@ -92,34 +93,34 @@ def _vgroup(setting: TaskSetting, task: TaskId) -> int | None:
 
 def _queues(report: TaskReport) -> Row:
     """Says what waits before and behind the task, and what has passed it."""
-    status = report.status
-    is_sink = status.task.operator == "sink"
-    used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
+    queues, passed, is_sink = report.status.queues, report.status.progress, report.status.task.operator == "sink"
+    used = 100.0 * queues.input_bytes / queues.input_capacity if queues.input_capacity else 0.0
     return {
-        "in_queue": f"{status.input_bytes / _MIB:.2f} MiB ({used:.2f}%)",
-        "process_total": f"{status.bytes_in / _MIB:.2f} MiB",
+        "in_queue": f"{queues.input_bytes / _MIB:.2f} MiB ({used:.2f}%)",
+        "process_total": f"{passed.bytes_in / _MIB:.2f} MiB",
         "process_throughput": f"{report.bytes_in_rate / 1024:.2f} KiB/s",
-        "out_total": None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",
+        "out_total": None if is_sink else f"{passed.bytes_out / _MIB:.2f} MiB",
         "out_throughput": None if is_sink else f"{report.bytes_out_rate / 1024:.2f} KiB/s",
-        "input_bytes": status.input_bytes, "input_capacity": status.input_capacity, "input_peak": status.input_peak,
-        "output_bytes": status.output_bytes, "output_capacity": status.output_capacity,
-        "output_peak": status.output_peak, "rows_in": status.rows_in, "rows_out": status.rows_out,
-        "bytes_in": status.bytes_in, "bytes_out": status.bytes_out, "aside_bytes": status.in_flight_bytes,
+        "input_bytes": queues.input_bytes, "input_capacity": queues.input_capacity, "input_peak": queues.input_peak,
+        "output_bytes": queues.output_bytes, "output_capacity": queues.output_capacity,
+        "output_peak": queues.output_peak, "rows_in": passed.rows_in, "rows_out": passed.rows_out,
+        "bytes_in": passed.bytes_in, "bytes_out": passed.bytes_out, "aside_bytes": queues.in_flight_bytes,
     }
 
 
 def _work(report: TaskReport, setting: TaskSetting) -> Row:
     """Says what time it is for the task, what it holds, and what its own time goes into."""
     status, precision = report.status, setting.precision
+    time, size, spent = status.time, status.size, status.spent
     return {
-        "event_time_watermark": to_ms(status.watermark, precision),
-        "max_event_time": to_ms(status.max_event_time, precision), "idle": status.idle,
-        "late_rows": status.late_rows, "windows_open": status.windows_open, "state_bytes": status.state_bytes,
-        "state_capacity": status.state_capacity, "udf_errors": status.udf_errors,
+        "event_time_watermark": to_ms(time.watermark, precision),
+        "max_event_time": to_ms(time.max_event_time, precision), "idle": time.idle,
+        "late_rows": status.late.late_rows, "windows_open": size.windows_open, "state_bytes": size.bytes,
+        "state_capacity": size.capacity, "udf_errors": status.functions.errors,
         "starved_percent": _percent(report.starved), "busy_percent": _percent(report.busy),
         "blocked_percent": _percent(report.blocked), "udf_percent": _percent(report.udf),
-        "blocked_seconds": status.blocked_now_s, "busy_total_seconds": status.busy_s,
-        "blocked_total_seconds": status.blocked_s, "udf_total_seconds": status.udf_s,
+        "blocked_seconds": spent.blocked_now_s, "busy_total_seconds": spent.busy_s,
+        "blocked_total_seconds": spent.blocked_s, "udf_total_seconds": spent.udf_s,
     }
 
 
@@ -138,8 +139,8 @@ def _notifications(status: TaskStatus) -> Row:
     """Says how the notifications of a sink task go; the others send none."""
     if status.task.operator != "sink":
         return {}
-    return {"notify_sent": status.notify_sent, "notify_failed": status.notify_failed,
-            "notify_waiting": status.notify_waiting, "notify_error": status.notify_error or None}
+    return {"notify_sent": status.notified.sent, "notify_failed": status.notified.failed,
+            "notify_waiting": status.notified.waiting, "notify_error": status.notified.error or None}
 
 
 def watermark_row(
@@ -147,23 +148,24 @@ def watermark_row(
 ) -> Row:
     """Returns a line of ins_watermarks: what time it is for one vnode of a stream."""
     status = report.status
+    time, late = status.time, status.late
     aggs = [other.status for other in reports if other.status.task.operator == "agg"]
     index = status.task.index
     mine = [agg for agg in aggs if agg.task.index == index] or aggs
-    marks = [agg.watermark for agg in mine if agg.watermark is not None]
-    holds = any(index in agg.held_back_by for agg in aggs)
+    marks = [agg.time.watermark for agg in mine if agg.time.watermark is not None]
+    holds = any(index in agg.time.held_back_by for agg in aggs)
     per_second = UNITS_PER_SECOND[precision]
     return {
-        "stream_name": stream, "node_id": vgroup, "event_time_watermark": to_ms(status.watermark, precision),
-        "max_event_time": to_ms(status.max_event_time, precision),
-        "upper_bound": to_ms(status.upper_bound, precision), "idle": status.idle, "lag": report.lag,
-        "late_rows": status.late_rows + sum(dict(agg.late_forgotten).get(index, 0) for agg in aggs),
-        "late_kept": sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
-        "future_rows": status.future_rows, "error_rows": status.error_rows, "idle_since": status.idle_since_ms,
-        "holds_back": holds, "processed_version": status.processed_version,
+        "stream_name": stream, "node_id": vgroup, "event_time_watermark": to_ms(time.watermark, precision),
+        "max_event_time": to_ms(time.max_event_time, precision),
+        "upper_bound": to_ms(time.upper_bound, precision), "idle": time.idle, "lag": report.lag,
+        "late_rows": late.late_rows + sum(dict(agg.late.late_forgotten).get(index, 0) for agg in aggs),
+        "late_kept": sum(dict(each.late.late_kept).get(index, 0) for each in (status, *aggs)),
+        "future_rows": late.future_rows, "error_rows": late.error_rows, "idle_since": time.idle_since_ms,
+        "holds_back": holds, "processed_version": status.log.processed_version,
         "stream_watermark": to_ms(min(marks), precision) if marks else None,
-        "suggested_watermark": suggestion(status.lateness, per_second),
-        "lateness": histogram_text(status.lateness, per_second),
+        "suggested_watermark": suggestion(late.lateness, per_second),
+        "lateness": histogram_text(late.lateness, per_second),
     }
 
 

@@ -13,8 +13,9 @@ from penstock.mnode.streams.explain_stream import work_of
 from penstock.mnode.streams.stream_verdict import TaskNames
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind
-from penstock.tasks.protocol.messages import TaskId, TaskStatus
+from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_graph import TaskGraph
+from penstock.tasks.protocol.task_status import TaskStatus
 
 _TEXT = DataType(Kind.VARCHAR)
 COLUMNS = (
@@ -39,7 +40,7 @@ def analysis(
     total_in = total_out = 0.0
     for edge in graph.edges(next(iter(later)).stream_id if later else 0):
         first, last = earlier.get(edge.task), later.get(edge.task)
-        if first is None or last is None or last.status.elapsed_s <= first.elapsed_s:
+        if first is None or last is None or last.status.spent.elapsed_s <= first.spent.elapsed_s:
             continue
         row = _row(edge.task, names, work_of(plan, edge), first, last)
         rows.append(row)
@@ -56,17 +57,20 @@ def analysis(
 
 
 def _row(task: TaskId, names: TaskNames, work: str, first: TaskStatus, last: TaskReport) -> tuple[Any, ...]:
-    status = last.status
-    seconds = status.elapsed_s - first.elapsed_s
+    status, since = last.status, first.spent
+    spent, passed = status.spent, status.progress
+    seconds = spent.elapsed_s - since.elapsed_s
 
-    def per_second(name: str) -> float:
-        return max(0.0, float(getattr(status, name) - getattr(first, name)) / seconds)
+    def per_second(earlier: float, later: float) -> float:
+        return max(0.0, (later - earlier) / seconds)
 
-    busy, blocked = min(1.0, per_second("busy_s")), min(1.0, per_second("blocked_s"))
+    busy = min(1.0, per_second(since.busy_s, spent.busy_s))
+    blocked = min(1.0, per_second(since.blocked_s, spent.blocked_s))
     remark = f"{work}; blocked by {names(TaskId.parse(status.blocked_by))}" if status.blocked_by else work
     return (
-        names(task), round(per_second("rows_in"), 1), round(per_second("rows_out"), 1), round(1000 * busy, 1),
-        round(1000 * per_second("udf_s"), 1), round(100 * blocked, 1),
-        round(100 * max(0.0, 1.0 - busy - blocked), 1), status.input_bytes, status.output_bytes, status.state_bytes,
-        last.lag, remark,
+        names(task), round(per_second(first.progress.rows_in, passed.rows_in), 1),
+        round(per_second(first.progress.rows_out, passed.rows_out), 1), round(1000 * busy, 1),
+        round(1000 * per_second(since.udf_s, spent.udf_s), 1), round(100 * blocked, 1),
+        round(100 * max(0.0, 1.0 - busy - blocked), 1), status.queues.input_bytes, status.queues.output_bytes,
+        status.size.bytes, last.lag, remark,
     )

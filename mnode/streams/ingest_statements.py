@@ -29,7 +29,7 @@ from penstock.planner.streams.ingest_plan import IngestPlan, aimed, plan_ingest
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
-from penstock.tasks.protocol.messages import ConnectionHealth, TaskStatus
+from penstock.tasks.protocol.task_status import ConnectionHealth, TaskStatus
 
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
@@ -319,10 +319,11 @@ def _with_tasks(info: IngestInfo, statuses: Iterable[TaskStatus]) -> IngestInfo:
             if worst is not None:
                 info = replace(info, state=state, reason=worst.reason, since_ms=worst.since_ms)
                 break
-    lags = [task.messages_lag for task in tasks]
+    lags = [task.ingest.lag for task in tasks]
     return replace(
-        info, rows=sum(task.rows_total or 0 for task in tasks), messages=sum(task.messages for task in tasks),
-        nbytes=sum(task.bytes_in for task in tasks),
-        errors=sum(task.error_rows for task in tasks), unknown=sum(task.unknown_rows for task in tasks),
+        info, rows=sum(task.progress.rows_total or 0 for task in tasks),
+        messages=sum(task.ingest.messages for task in tasks),
+        nbytes=sum(task.progress.bytes_in for task in tasks),
+        errors=sum(task.late.error_rows for task in tasks), unknown=sum(task.ingest.unknown_rows for task in tasks),
         lag=sum(lag or 0 for lag in lags) if any(lag is not None for lag in lags) else None,
-        last_refused=next((task.last_refused for task in tasks if task.last_refused), ""))
+        last_refused=next((task.ingest.last_refused for task in tasks if task.ingest.last_refused), ""))

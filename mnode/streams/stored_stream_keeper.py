@@ -15,7 +15,7 @@ from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.sql.schema import ChildTable, Table
-from penstock.tasks.protocol.messages import ConnectionHealth
+from penstock.tasks.protocol.task_status import ConnectionHealth
 
 
 class StoredStreamKeeper(StreamKeeper):

@@ -54,8 +54,8 @@ class StreamCheckpoints:
         for status in controller.statuses():
             if status.task.stream_id == stream.id and status.task.operator == "source":
                 filling = status.history is not None and not status.history.done
-                if not filling and status.processed_version is not None:
-                    reached[status.task.index] = status.processed_version
+                if not filling and status.log.processed_version is not None:
+                    reached[status.task.index] = status.log.processed_version
         if len(reached) < len(vgroup_ids):
             return None
         return {vgroup_id: min(reached[n] for n, other in enumerate(vgroup_ids) if other == vgroup_id)

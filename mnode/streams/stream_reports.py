@@ -18,7 +18,7 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_settings import state_limit
 from penstock.mnode.streams.stream_verdict import TaskNames, with_verdict
 from penstock.sql.tree.statements import AnalyzeStream
-from penstock.tasks.protocol.messages import TaskStatus
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 
@@ -126,5 +126,5 @@ class StreamReports:
 
 def _rows_total(reports: Iterable[TaskReport]) -> int | None:
     """Returns how many rows the source tasks have read since the stream was created, or None if none has said it."""
-    totals = [report.status.rows_total for report in reports if report.status.rows_total is not None]
+    totals = [report.status.progress.rows_total for report in reports if report.status.progress.rows_total is not None]
     return sum(totals) if totals else None

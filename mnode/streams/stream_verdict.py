@@ -90,8 +90,8 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
                        stalled.status.task)
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
     if full is not None:
-        why = (f"its state of {mebibytes(full.status.state_bytes or 0)} has nearly reached its limit of "
-               f"{mebibytes(full.status.state_capacity or 0)}")
+        why = (f"its state of {mebibytes(full.status.size.bytes or 0)} has nearly reached its limit of "
+               f"{mebibytes(full.status.size.capacity or 0)}")
         return Verdict("state", _sentence(names(full.status.task), why), full.status.task)
     limited = _near_state_limit(info, reports, names)
     if limited is not None:
@@ -115,7 +115,7 @@ def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Ta
     held = state_bytes(report.status for report in reports)
     if not info.state_limit or held < _STATE_FULL * info.state_limit:
         return None
-    task = max(reports, key=lambda report: report.status.state_bytes or 0).status.task
+    task = max(reports, key=lambda report: report.status.size.bytes or 0).status.task
     why = (f"most of the stream's state of {mebibytes(held)}, which has nearly reached its STATE_LIMIT of "
            f"{mebibytes(info.state_limit)}, is there")
     return Verdict("state", _sentence(names(task), why), task)
@@ -191,7 +191,7 @@ def _has_more(report: TaskReport) -> bool:
 
 
 def _waiting(report: TaskReport) -> int:
-    return report.status.input_bytes + report.status.in_flight_bytes
+    return report.status.queues.input_bytes + report.status.queues.in_flight_bytes
 
 
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
@@ -220,15 +220,15 @@ def _why(end: TaskReport) -> tuple[str, Kind]:
     status = end.status
     kind: Kind = "sink" if status.task.operator == "sink" else "source"
     if end.blocked is None or end.blocked >= (end.busy or 0.0):
-        if status.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
-            return status.limit, kind
+        if status.spent.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
+            return status.spent.limit, kind
         if kind == "sink" and status.state in ("WRITING", "RATE_LIMITED"):
             return "its writes are acknowledged slowly", "sink"
     busy = end.busy
     if busy is None:
         return f"{status.state}, {status.reason}" if status.reason else status.state, "busy"
     if end.udf is not None and busy > 0 and 2 * end.udf >= busy:
-        return f"{end.udf:.0%} of its time goes into the function {status.slowest_udf}", "function"
+        return f"{end.udf:.0%} of its time goes into the function {status.functions.slowest}", "function"
     return f"busy {busy:.0%} of the time", "busy"
 
 
@@ -260,7 +260,7 @@ def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
 
 def _state_share(report: TaskReport) -> float:
     status = report.status
-    return (status.state_bytes or 0) / status.state_capacity if status.state_capacity else 0.0
+    return (status.size.bytes or 0) / status.size.capacity if status.size.capacity else 0.0
 
 
 def _sentence(name: str, why: str) -> str:

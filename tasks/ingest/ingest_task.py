@@ -22,7 +22,6 @@ from penstock.tasks.protocol.deployment import IngestDeployment
 from penstock.tasks.protocol.messages import (
     Block,
     CheckpointCommitted,
-    ConnectionHealth,
     DeadRow,
     Delivered,
     DroppedRow,
@@ -32,8 +31,15 @@ from penstock.tasks.protocol.messages import (
     StartCheckpoint,
     TaskEvent,
     TaskId,
-    TaskStatus,
     UseConnection,
+)
+from penstock.tasks.protocol.task_status import (
+    ConnectionHealth,
+    ConnectionStatus,
+    IngestProgress,
+    LateRows,
+    TaskProgress,
+    TaskStatus,
 )
 from penstock.tasks.source.dead_letter_writer import DeadLetters
 
@@ -163,9 +169,9 @@ class IngestTask(BaseTask):
     def status(self) -> TaskStatus:
         lag = None if self._consumer is None else self._consumer.lag()
         return self._status(
-            None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in, error_rows=self._errors,
-            messages=self._messages, messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused,
-            health=self._health())
+            TaskProgress(self._rows_in, self._rows_out, self._bytes_in), late=LateRows(error_rows=self._errors),
+            ingest=IngestProgress(self._messages, lag, self._unknown, self._last_refused),
+            connection=ConnectionStatus(health=self._health()))
 
     def _health(self) -> ConnectionHealth | None:
         connection, state = self._deployment.connection, self._tracker.current

@@ -406,8 +406,9 @@ class JoinTask(WindowedOperator):
 
     # -- state -------------------------------------------------------------------------------------------------
 
-    def _own_status(self) -> dict[str, Any]:
-        return {"table_bytes": sum(rows.memory_bytes for rows in self._sides)}
+    @property
+    def _table_bytes(self) -> int:
+        return sum(rows.memory_bytes for rows in self._sides)
 
     def _own_state(self) -> Mapping[str, Any]:
         for rows in self._sides:

@@ -25,7 +25,14 @@ from penstock.tasks.protocol.messages import (
     TaskCheckpoint,
     TaskEvent,
     TaskId,
+)
+from penstock.tasks.protocol.task_status import (
+    FunctionStatus,
+    QueueStatus,
+    StateSize,
+    TaskProgress,
     TaskStatus,
+    TimeSpent,
 )
 
 ROWS_TOTAL = "rows"
@@ -126,22 +133,47 @@ class BaseTask:
             self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total,
             self._has_unwritten))
 
-    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
-        """Returns what every task reports, and `more` fields of `TaskStatus`. `table_bytes`: state beside the store."""
-        state = self._tracker.current
+    def _status(self, progress: TaskProgress, output: ChannelQueue[TaskId] | None = None, **more: Any) -> TaskStatus:
+        """Returns what every task reports, and `more` fields of `TaskStatus`."""
+        state, queue = self._tracker.current, self.input
+        queues = QueueStatus(queue.used_bytes, queue.capacity_bytes, queue.peak_bytes,
+                             in_flight_bytes=self._in_flight_bytes)
         if output is not None:
-            more |= {"output_bytes": output.used_bytes, "output_capacity": output.capacity_bytes,
-                     "output_peak": output.peak_bytes}
-        more["state_bytes"] = self._store.used_bytes + table_bytes
-        more["state_memory"] = self._store.memory_bytes + table_bytes
+            queues = queues._replace(output_bytes=output.used_bytes, output_capacity=output.capacity_bytes,
+                                     output_peak=output.peak_bytes)
         blocked = self._tracker.blocked()
         return TaskStatus(
             task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
-            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, checkpoint_id=self._checkpoint_id,
-            checkpoint_time_ms=self._checkpoint_time_ms, rows_total=self._rows_total,
-            blocked_s=blocked.total_s, blocked_now_s=blocked.now_s, limited_s=blocked.limited_s, limit=blocked.limit,
-            state_capacity=self._settings.state_map_bytes, **more)
+            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms, queues=queues,
+            progress=progress._replace(rows_total=self._rows_total), size=self._size(),
+            spent=TimeSpent(udf_s=self._udf_seconds, blocked_s=blocked.total_s, blocked_now_s=blocked.now_s,
+                            limited_s=blocked.limited_s, limit=blocked.limit), **more)
+
+    def _size(self) -> StateSize:
+        """Returns the size of the task's state: what is in its store, and what it has beside that."""
+        beside = self._table_bytes
+        return StateSize(self._store.used_bytes + beside, self._settings.state_map_bytes,
+                         self._store.memory_bytes + beside, self._windows_open)
+
+    @property
+    def _table_bytes(self) -> int:
+        """Bytes of state in memory, beside the store."""
+        return 0
+
+    @property
+    def _in_flight_bytes(self) -> int:
+        """Bytes of results that a sink task writes before those in its input queue."""
+        return 0
+
+    @property
+    def _windows_open(self) -> int | None:
+        """How many windows it keeps; None for tasks without windows."""
+        return None
+
+    @property
+    def _udf_seconds(self) -> float:
+        """How long users' functions have computed for the task."""
+        return 0.0
 
 
 class ComputingTask(BaseTask):
@@ -161,7 +193,10 @@ class ComputingTask(BaseTask):
         self._computer.close()
         super()._release()
 
-    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
-        functions = self._functions
-        return super()._status(output, table_bytes, udf_errors=functions.errors, udf_report=functions.report,
-                               udf_s=functions.seconds, slowest_udf=functions.slowest, **more)
+    def _status(self, progress: TaskProgress, output: ChannelQueue[TaskId] | None = None, **more: Any) -> TaskStatus:
+        functions = FunctionStatus(self._functions.errors, self._functions.report, self._functions.slowest)
+        return super()._status(progress, output, functions=functions, **more)
+
+    @property
+    def _udf_seconds(self) -> float:
+        return self._functions.seconds

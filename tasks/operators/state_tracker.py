@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.common.clock import Clock
-from penstock.tasks.protocol.messages import TaskState
+from penstock.tasks.protocol.task_status import TaskState
 
 
 @dataclass(frozen=True, slots=True)

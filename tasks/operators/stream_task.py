@@ -13,8 +13,9 @@ from penstock.common.connection import OpenedConnection
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
-from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.protocol.task_status import TaskStatus
 
 if TYPE_CHECKING:
     from penstock.planner.task_plans.stream_plan import LookupPlan

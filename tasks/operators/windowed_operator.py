@@ -20,7 +20,8 @@ from penstock.tasks.operators.destinations import Destinations
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import Barrier, Block, End, Retract, RetractEnd, TaskId, TaskStatus, Watermark
+from penstock.tasks.protocol.messages import Barrier, Block, End, Retract, RetractEnd, TaskId, Watermark
+from penstock.tasks.protocol.task_status import LateRows, TaskProgress, TaskStatus, TimeStatus
 
 
 class WindowedOperator(ComputingTask):
@@ -122,13 +123,13 @@ class WindowedOperator(ComputingTask):
 
     def status(self) -> TaskStatus:
         return self._status(
-            self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
-            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
-            late_rows=sum(self._late_forgotten.values()), late_forgotten=tuple(self._late_forgotten.items()),
-            late_kept=tuple(self._late_kept.items()),
-            held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
-            if len(self._upstream) > 1 else (),
-            **self._own_status())
+            TaskProgress(self._rows_in, self._outbox.rows_out, self._bytes_in, self._outbox.bytes_out), self.output,
+            time=TimeStatus(
+                self._watermarks.current,
+                held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
+                if len(self._upstream) > 1 else ()),
+            late=LateRows(sum(self._late_forgotten.values()), tuple(self._late_forgotten.items()),
+                          tuple(self._late_kept.items())))
 
     def _take_blocks(self, channel: TaskId, block: Block) -> None:
         """Merges a block and one of each other channel that has one, and shows at once what they changed.
@@ -204,10 +205,6 @@ class WindowedOperator(ComputingTask):
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         """Makes what the subclass needs for so many inputs; the store isn't restored yet."""
-        raise NotImplementedError
-
-    def _own_status(self) -> dict[str, Any]:
-        """Returns the fields of its status that tell of what it keeps."""
         raise NotImplementedError
 
     def _own_state(self) -> Mapping[str, Any]:

@@ -28,9 +28,9 @@ from penstock.tasks.protocol.messages import (
     TaskCheckpoint,
     TaskEvent,
     TaskId,
-    TaskStatus,
     UseConnection,
 )
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.wire import decode, encode
 
 # --- from the worker ---------------------------------------------------------------------------------------------

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow as pa
 
 from penstock.common.connection import OpenedConnection
-from penstock.wal.log import Access
 
 OperatorKind = Literal["source", "agg", "sink"]
 
@@ -33,7 +30,7 @@ class TaskId:
         return f"{self.stream_id:x}-{self.operator}-{self.index}"
 
     def __reduce__(self) -> tuple[type[TaskId], tuple[int, OperatorKind, int]]:
-        return TaskId, (self.stream_id, self.operator, self.index)  # see TaskStatus
+        return TaskId, (self.stream_id, self.operator, self.index)  # as a TaskStatus: heartbeats are full of these
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
@@ -293,201 +290,3 @@ class DeadRow:
     message: str
     content: str
     attempts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Lateness:
-    """How late `rows` rows were against what their vnode had seen before: `late` has (at most so late, how many) for
-    those that were late at all, ascending, in units of the source's precision."""
-
-    rows: int = 0
-    late: tuple[tuple[int, int], ...] = ()
-
-    def quantile(self, share: float) -> int:
-        """Returns how late at most this share of the rows was."""
-        beyond = self.rows - math.ceil(share * self.rows)
-        for edge, count in reversed(self.late):
-            beyond -= count
-            if beyond < 0:
-                return edge
-        return 0
-
-
-# --- status ------------------------------------------------------------------------------------------------------
-
-TaskState = Literal[
-    "STARTING",       # deployed, restoring its state
-    "RUNNING",        # processing
-    "IDLE",           # caught up, nothing to do
-    "BACKPRESSURED",  # cannot put its output: somebody downstream is full
-    "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
-    "WRITING",        # a sink waits for its target's acknowledgement
-    "RETRYING",       # an external system can't be written to, or read from: it is tried again and again
-    "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
-    "PAUSED",
-    "STOPPED",
-    "FAILED",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryProgress:
-    """How far a source task is with its vnode's history (FILL_HISTORY 1). Times in units of the source's precision.
-
-    `first_ts`, `last_ts`: the range, None before it is known; `reached_ts`: everything up to it is read. `share` is
-    the part of the range's event time that is read, 0 to 1. `remaining_ms` is an estimate, None where there is none.
-    """
-
-    first_ts: int | None
-    last_ts: int | None
-    reached_ts: int | None
-    rows: int
-    share: float
-    remaining_ms: int | None
-    done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionHealth:
-    """How a task fares with what its connection leads to, by a version of the connection's options.
-
-    `problem`: what keeps it from reading or writing there; empty once it has been there.
-    """
-
-    connection: str
-    version: int
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """A task as heartbeats carry it. Counters are totals of this attempt; times of events are in units of the source's
-    precision. None: does not apply to the task."""
-
-    # -- its state
-    task: TaskId
-    state: TaskState
-    reason: str = ""
-    since_ms: int = 0
-    #: the task that it waits for
-    blocked_by: str | None = None
-
-    # -- its queues, in bytes: what they hold, their bounds, and the most they have held
-    input_bytes: int = 0
-    input_capacity: int = 0
-    input_peak: int = 0
-    output_bytes: int | None = None
-    output_capacity: int | None = None
-    output_peak: int | None = None
-
-    # -- what has passed
-    rows_in: int = 0
-    rows_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-
-    # -- a source task's place in its vnode's log
-    processed_version: int | None = None
-    #: rows read since the stream was created
-    rows_total: int | None = None
-    #: the newest version that the vnode has acknowledged
-    wal_version: int | None = None
-
-    # -- time
-    watermark: int | None = None
-    max_event_time: int | None = None
-    idle: bool = False
-    idle_since_ms: int | None = None
-    #: the greatest event time that rows have or writers have noted
-    upper_bound: int | None = None
-
-    # -- late and dropped rows
-    #: came too late and are dropped
-    late_rows: int = 0
-    #: dropped as too far in the future
-    future_rows: int = 0
-    #: dropped because they can't be computed
-    error_rows: int = 0
-    #: (place of the vnode, rows): of `late_rows` those that an agg task dropped, for it had forgotten their windows
-    late_forgotten: tuple[tuple[int, int], ...] = ()
-    #: (place of the vnode, rows): came after their window had closed, and changed its result
-    late_kept: tuple[tuple[int, int], ...] = ()
-    lateness: Lateness = Lateness()
-    #: the last rows that were dropped; None: as in the status before
-    dropped: tuple[DroppedRow, ...] | None = ()
-    #: the places of the vnodes whose time is the least of an agg task's inputs
-    held_back_by: tuple[int, ...] = ()
-
-    # -- state and checkpoints
-    windows_open: int | None = None
-    state_bytes: int | None = None
-    #: the newest checkpoint that is valid
-    checkpoint_id: int | None = None
-    checkpoint_time_ms: int | None = None
-    history: HistoryProgress | None = None
-
-    # -- users' functions
-    #: values that could not be computed
-    udf_errors: int = 0
-    #: how often each function failed, and its last error
-    udf_report: str = ""
-
-    # -- where its seconds go
-    #: of this attempt
-    elapsed_s: float = 0.0
-    #: in its steps
-    busy_s: float = 0.0
-    #: it had something to hand on and couldn't
-    blocked_s: float = 0.0
-    #: the last of `blocked_s`, without a break until now
-    blocked_now_s: float = 0.0
-    #: of `blocked_s`, by a rate limit
-    limited_s: float = 0.0
-    #: the rate limit that held it up last
-    limit: str = ""
-    #: of `busy_s`, in users' functions
-    udf_s: float = 0.0
-    #: the function that took most of `udf_s`
-    slowest_udf: str = ""
-
-    #: the bound of `state_bytes`
-    state_capacity: int | None = None
-    #: of `state_bytes`, those in memory
-    state_memory: int = 0
-    #: results of an unaligned checkpoint, which a sink task writes before those in its input queue
-    in_flight_bytes: int = 0
-    #: how a source task reads its vnode's log: as files of its machine, or over the network
-    wal_access: Access | None = None
-
-    # -- ingests
-    #: messages that rows were made of, or that were dropped, since the ingest was created
-    messages: int = 0
-    #: messages that are still to be read; None where the broker doesn't say
-    messages_lag: int | None = None
-    #: rows with fields that no column takes
-    unknown_rows: int = 0
-    #: the last message that could not be used, and why
-    last_refused: str = ""
-
-    # -- external sinks and sources
-    #: since when nothing could be delivered to a sink task's external target; None: all is well
-    outage_since_ms: int | None = None
-    #: how it fares with its connection; None: there is none, or nothing is known yet
-    health: ConnectionHealth | None = None
-
-    # -- NOTIFY: events of windows, each once per address
-    #: that addresses have taken
-    notify_sent: int = 0
-    #: that were dropped
-    notify_failed: int = 0
-    #: that are still to be sent
-    notify_waiting: int = 0
-    #: what went wrong last
-    notify_error: str = ""
-
-    def __reduce__(self) -> tuple[type[TaskStatus], tuple[Any, ...]]:
-        # Heartbeats are full of these: what a dataclass with slots does by itself takes the mnode eight times as long.
-        return TaskStatus, _values_of_status(self)
-
-
-_values_of_status = attrgetter(*(field.name for field in fields(TaskStatus)))

@@ -12,7 +12,6 @@ from penstock.common.errors import InternalError
 from penstock.tasks.compute.dense_ids import Numbers
 from penstock.tasks.external.emit.async_sink_writer import Outage
 from penstock.tasks.external.emit.external_writers import ExternalWriter
-from penstock.tasks.external.notify.window_notifier import NotifyCounts
 from penstock.tasks.flow.inbox import Inbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.flow.token_bucket import TokenBucket, burst
@@ -25,17 +24,22 @@ from penstock.tasks.protocol.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
-    ConnectionHealth,
     ResultWrite,
     Resume,
     StartCheckpoint,
     TaskEvent,
     TaskId,
-    TaskStatus,
     UseConnection,
     Watermark,
 )
 from penstock.tasks.protocol.result_writers import ResultWriter, TransactionalWriter
+from penstock.tasks.protocol.task_status import (
+    ConnectionHealth,
+    ConnectionStatus,
+    NotifyCounts,
+    TaskProgress,
+    TaskStatus,
+)
 from penstock.tasks.sink.in_flight_results import InFlightResults
 from penstock.tasks.sink.result_rows import ResultRows
 
@@ -197,13 +201,14 @@ class SinkTask(ComputingTask):
 
     def status(self) -> TaskStatus:
         outage = None if self._external is None else self._external.outage
-        notified = NotifyCounts() if self._notifier is None else self._notifier.counts
-        return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
-                            bytes_out=self._bytes_out, in_flight_bytes=self._in_flight.nbytes,
-                            outage_since_ms=None if outage is None else outage.since_ms,
-                            health=self._health(outage),
-                            notify_sent=notified.sent, notify_failed=notified.failed, notify_waiting=notified.waiting,
-                            notify_error=notified.error)
+        return self._status(
+            TaskProgress(self._rows_in, self._rows_out, self._bytes_in, self._bytes_out),
+            connection=ConnectionStatus(None if outage is None else outage.since_ms, self._health(outage)),
+            notified=NotifyCounts() if self._notifier is None else self._notifier.counts)
+
+    @property
+    def _in_flight_bytes(self) -> int:
+        return self._in_flight.nbytes
 
     def _health(self, outage: Outage | None) -> ConnectionHealth | None:
         if self._connection is None or (outage is None and self._rows_out <= self._delivered_before):

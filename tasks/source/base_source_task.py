@@ -12,6 +12,7 @@ from penstock.tasks.operators.base_task import ROWS_TOTAL, ComputingTask
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Pause, Resume, StartCheckpoint, TaskEvent, TaskId
+from penstock.tasks.protocol.task_status import LogProgress
 from penstock.tasks.source.dead_letter_writer import DeadLetters
 
 
@@ -107,6 +108,9 @@ class BaseSourceTask(ComputingTask):
     def _skip_to_end(self) -> None:
         """Leaves out what is in the WAL and wasn't processed."""
         raise NotImplementedError
+
+    def _log_progress(self) -> LogProgress:
+        return LogProgress(self._version, self._wal.acknowledged_version, self._wal.access)
 
     def _open_wal(self) -> None:
         """Follows the WAL from the version that was processed last."""

@@ -13,6 +13,7 @@ from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.compute.quarantine import Quarantine
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow, Reason, RowKey
+from penstock.tasks.protocol.task_status import LateRows
 from penstock.tasks.source.dead_letter_writer import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
 from penstock.tasks.source.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.state.state_store import StateStore
@@ -66,11 +67,12 @@ class DroppedRows:
         self._dead_letters.add([*(retried(row, message) for row in again.values()),
                                 *dead_rows(fresh, self.block, self._plan, self._children.names(), message)])
 
-    def status(self) -> dict[str, Any]:
-        """Returns the fields of `TaskStatus` about dropped rows, but for whose rows the late ones are."""
+    def late_rows(self, place: int) -> LateRows:
+        """Returns how many rows were late or dropped, of the vnode at `place`."""
         ledger = self.ledger
-        return {"late_rows": ledger.count("late"), "future_rows": ledger.count("future"),
-                "error_rows": ledger.count("error"), "lateness": ledger.lateness(), "dropped": ledger.sample}
+        return LateRows(ledger.count("late"), late_kept=((place, ledger.late_kept),),
+                        future_rows=ledger.count("future"), error_rows=ledger.count("error"),
+                        lateness=ledger.lateness())
 
     def save(self) -> dict[str, Any]:
         return {"ledger": self.ledger.save(self._store),

@@ -23,7 +23,8 @@ from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import GROUP, result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import TaskId, TaskStatus
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus, TimeStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.state.old_pickles import is_pickle
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
@@ -87,9 +88,8 @@ class ForceSourceTask(BaseSourceTask):
 
     def status(self) -> TaskStatus:
         return self._status(
-            self._queue, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
-            processed_version=self._version, wal_version=self._wal.acknowledged_version, wal_access=self._wal.access,
-            watermark=self._next)
+            TaskProgress(self._rows_in, self._outbox.rows_out, bytes_out=self._outbox.bytes_out), self._queue,
+            log=self._log_progress(), time=TimeStatus(self._next))
 
     # -- the WAL ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.external.emit.async_sink_writer import Backoff, Outage
-from penstock.tasks.protocol.messages import ConnectionHealth
+from penstock.tasks.protocol.task_status import ConnectionHealth
 
 _log = logger(__name__)
 

@@ -18,7 +18,8 @@ from penstock.tasks.operators.base_task import ROWS_TOTAL
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import block_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import Recalculate, Replay, TaskEvent, TaskId, TaskStatus, UseConnection
+from penstock.tasks.protocol.messages import Recalculate, Replay, TaskEvent, TaskId, UseConnection
+from penstock.tasks.protocol.task_status import ConnectionStatus, TaskProgress, TaskStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.source.change_emitter import ChangeEmitter
 from penstock.tasks.source.computable_rows import ComputableRows
@@ -180,15 +181,17 @@ class SourceTask(BaseSourceTask):
         return self._time.become_idle()
 
     def status(self) -> TaskStatus:
-        lookup: dict[str, Any] = {} if self._lookup is None else {
-            "table_bytes": self._lookup.memory_bytes, "health": self._lookup.health}
         return self._status(
-            self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out,
-            bytes_in=self._log.bytes_read + self._history_bytes, bytes_out=self._outbox.bytes_out,
-            processed_version=self._version, wal_version=self._wal.acknowledged_version, wal_access=self._wal.access,
-            late_kept=((self.id.index, self._dropped.ledger.late_kept),),
+            TaskProgress(self._rows_in, self._outbox.rows_out, self._log.bytes_read + self._history_bytes,
+                         self._outbox.bytes_out),
+            self.output, log=self._log_progress(), time=self._time.status(),
+            late=self._dropped.late_rows(self.id.index), dropped=self._dropped.ledger.sample,
             history=None if self._history is None else self._history.progress(),
-            **self._time.status(), **self._dropped.status(), **lookup)
+            connection=ConnectionStatus(health=None if self._lookup is None else self._lookup.health))
+
+    @property
+    def _table_bytes(self) -> int:
+        return 0 if self._lookup is None else self._lookup.memory_bytes
 
     def contributions(self, windows: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Returns what the stored rows of its vnode come to in some (group, window)s: what it should have sent.

@@ -10,6 +10,7 @@ from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.protocol.messages import Watermark
+from penstock.tasks.protocol.task_status import TimeStatus
 from penstock.tasks.source.writer_times import WriterTimes
 
 
@@ -92,11 +93,9 @@ class SourceTime:
             deadlines += [] if at_ms is None else [self._clock.monotonic() + (at_ms - now_ms) / 1000]
         return min(deadlines, default=None)
 
-    def status(self) -> dict[str, Any]:
-        """Returns the fields of `TaskStatus` about time."""
-        return {"watermark": self.watermark(), "max_event_time": self.newest,
-                "upper_bound": self.newest if self.writers is None else self.writers.upper,
-                "idle": self.idle, "idle_since_ms": self._idle_since_ms if self.idle else None}
+    def status(self) -> TimeStatus:
+        return TimeStatus(self.watermark(), self.newest, self.newest if self.writers is None else self.writers.upper,
+                          self.idle, self._idle_since_ms if self.idle else None)
 
     def save(self) -> dict[str, Any]:
         return {"max_ts": self.newest, "idle": self.idle,

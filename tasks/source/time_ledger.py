@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, record_of
-from penstock.tasks.protocol.messages import DroppedRow, Lateness, Reason
+from penstock.tasks.protocol.messages import DroppedRow, Reason
+from penstock.tasks.protocol.task_status import Lateness
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import damaged, pack, unpack
 

@@ -44,9 +44,13 @@ class AggTask(WindowedOperator):
         self._delayed = Delayed(self._agg.period_ms / 1000)
         self._final = FinalStage(self._agg, self._schema, self._computer)
 
-    def _own_status(self) -> dict[str, Any]:
-        return {"windows_open": self._table.slots_used,
-                "table_bytes": self._table.memory_bytes + self._table.groups.memory_bytes}
+    @property
+    def _windows_open(self) -> int:
+        return self._table.slots_used
+
+    @property
+    def _table_bytes(self) -> int:
+        return self._table.memory_bytes + self._table.groups.memory_bytes
 
     def _own_state(self) -> Mapping[str, Any]:
         return {"table": self._table.save()}

@@ -24,7 +24,8 @@ from penstock.tasks.external.notify.window_notifier import Notifier
 from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
-from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore

@@ -18,7 +18,8 @@ from penstock.common.logging import logger
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol.control import concerns
-from penstock.tasks.protocol.messages import Block, Item, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import Block, Item, TaskEvent, TaskId
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.worker.timesheet import Timesheet
 
 _log = logger(__name__)

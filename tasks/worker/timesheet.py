@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.common.clock import Clock
-from penstock.tasks.protocol.messages import TaskStatus
+from penstock.tasks.protocol.task_status import TaskStatus
 
 _LONG_STEP_S = 1.0
 
@@ -42,12 +42,12 @@ class Timesheet:
         filled = []
         for n, status in enumerate(statuses):
             in_step = max(0.0, now - since) if n == place else 0.0
-            status = replace(status, busy_s=self._busy[n] + in_step, elapsed_s=now - self._begun)
-            if behind and n != place and status.blocked_now_s:
-                status = replace(status, blocked_s=status.blocked_s + behind,
-                                 blocked_now_s=status.blocked_now_s + behind)
+            spent = status.spent._replace(busy_s=self._busy[n] + in_step, elapsed_s=now - self._begun)
+            if behind and n != place and spent.blocked_now_s:
+                spent = spent._replace(blocked_s=spent.blocked_s + behind, blocked_now_s=spent.blocked_now_s + behind)
             elif answered_at is not None and n == place:
                 reason = f"in the same step for {in_step:.0f} s" if in_step >= _LONG_STEP_S else ""
-                status = replace(status, state="RUNNING", reason=reason, blocked_by=None, blocked_now_s=0.0)
-            filled.append(status)
+                status = replace(status, state="RUNNING", reason=reason, blocked_by=None)
+                spent = spent._replace(blocked_now_s=0.0)
+            filled.append(replace(status, spent=spent))
         return tuple(filled)

@@ -171,7 +171,7 @@ def test_expired_rows_are_judged_row_by_row(
         want, late = kept_by_rule(batches, watermark * 1000)
         assert got == want
         source = next(task for task in kit.tasks if task.id.operator == "source")
-        assert source.status().late_rows == late
+        assert source.status().late.late_rows == late
     finally:
         kit.close()
 

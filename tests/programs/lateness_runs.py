@@ -129,7 +129,7 @@ def run(directory: Path, data: Sequence[Rows], way: Way) -> Answer:
         sources = sorted((status for status in kit.stream.statuses() if status.task.operator == "source"),
                          key=lambda status: status.task.index)
         kept = {int(row["_wstart"].timestamp() * 1000): row["n"] for row in kit.rows()}
-        return Answer(kept, tuple(status.late_rows for status in sources))
+        return Answer(kept, tuple(status.late.late_rows for status in sources))
     finally:
         kit.close()
 

@@ -17,7 +17,7 @@ import lmdb
 from penstock.common.config import load_config
 from penstock.common.errors import CorruptionError, InternalError, PenstockError, StorageError, UnavailableError
 from penstock.mnode.controller.controller_settings import ControllerSettings
-from penstock.tasks.protocol.messages import TaskState
+from penstock.tasks.protocol.task_status import TaskState
 from simulation.cluster import Cluster, EngineProcess, NetworkFaults, SimGroup
 from simulation.disk import PowerLost, ProcessDied
 from simulation.oracle import EXCHANGED, KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
@@ -581,7 +581,7 @@ class Run:
                         return False
                     if task.output is not None and task.output.used_bytes:
                         return False
-                    if status.processed_version != status.wal_version:
+                    if status.log.processed_version != status.log.wal_version:
                         return False
         return True
 
@@ -596,8 +596,9 @@ class Run:
             for hosted in worker.hosted.values():
                 head = f"{worker.process}, attempt {hosted.deployment.attempt}, started {hosted.started}: "
                 texts.append(head + " ".join(
-                    f"{status.task} {status.state} ({status.reason}) {status.processed_version}/{status.wal_version} "
-                    f"holds {status.input_bytes}+{status.output_bytes}"
+                    f"{status.task} {status.state} ({status.reason}) "
+                    f"{status.log.processed_version}/{status.log.wal_version} "
+                    f"holds {status.queues.input_bytes}+{status.queues.output_bytes}"
                     for status in (task.status() for task in hosted.tasks)))
         return "; ".join(texts)[:4000]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -16,6 +15,7 @@ from penstock.tasks.external.notify.notify_target import Mouth, NotifyTarget, op
 from penstock.tasks.external.notify.window_events import WindowEvents
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import ResultChild
+from penstock.tasks.protocol.task_status import NotifyCounts
 
 WAITING_MAX = 10_000
 """So many events wait for one address at most that may be dropped (ON_FAILURE DROP); further ones are."""
@@ -23,16 +23,6 @@ _GIVE_UP_AFTER_S = 10.0
 _TIMEOUT = "10s"
 
 OpenMouth = Callable[[OpenedConnection], Mouth]
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyCounts:
-    """Events by address, added up: `sent` and taken, `failed` and dropped, `waiting`; and what went wrong last."""
-
-    sent: int = 0
-    failed: int = 0
-    waiting: int = 0
-    error: str = ""
 
 
 class _Dropped:

@@ -53,10 +53,10 @@ from penstock.tasks.protocol.messages import (
     TaskCheckpoint,
     TaskEvent,
     TaskId,
-    TaskStatus,
     Watermark,
 )
 from penstock.tasks.protocol.task_graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
+from penstock.tasks.protocol.task_status import LogProgress, QueueStatus, TaskProgress, TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
 from penstock.tasks.worker.data_place import mark_place
 from penstock.tasks.worker.spark_executors import Executors
@@ -244,12 +244,10 @@ class FakeTask:
         return TaskStatus(
             self.id,
             state,  # type: ignore[arg-type]
-            input_bytes=self.input.used_bytes,
-            input_peak=self.input.peak_bytes,
-            output_peak=None if self.output is None else self.output.peak_bytes,
-            rows_in=self.rows,
-            processed_version=self.sent,
-            wal_version=self.plan.blocks,
+            queues=QueueStatus(self.input.used_bytes, input_peak=self.input.peak_bytes,
+                               output_peak=None if self.output is None else self.output.peak_bytes),
+            progress=TaskProgress(self.rows),
+            log=LogProgress(self.sent, self.plan.blocks),
             checkpoint_id=self.committed,
         )
 

@@ -145,4 +145,4 @@ def play(kit: StreamKit, faults: Faults, drawn: list[tuple[str, Any]], *, in_ord
 def kit_is_stuck(kit: StreamKit) -> bool:
     """Whether a sink can't acknowledge a checkpoint now, because its target is away."""
     kit.run()
-    return any(task.status().outage_since_ms is not None for task in kit.tasks)
+    return any(task.status().connection.outage_since_ms is not None for task in kit.tasks)

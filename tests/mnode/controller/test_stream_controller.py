@@ -317,7 +317,7 @@ def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     statuses = wait_statuses(engine.controller, lambda found: all(
         s.state == "BACKPRESSURED" and s.blocked_by for s in found if s.task.operator != "sink"
     ))
-    assert max(s.input_peak for s in statuses) <= 200_000
+    assert max(s.queues.input_peak for s in statuses) <= 200_000
     engine.controller.pause(1)
     assert engine.controller.stream_states()[1].state == "PAUSED"
     engine.controller.stop(1, timeout_s=5)
@@ -370,7 +370,7 @@ def test_memory_beyond_the_limit_pauses_the_stream_that_holds_most(tmp_path: Pat
     engine.results.gate.clear()
     engine.controller.start(engine.stream(1, plan))
     engine.controller.start(engine.stream(2, FakePlan(1, 1)))
-    wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()) > 40_000)
+    wait_until(lambda: sum(status.queues.input_bytes for status in engine.controller.statuses()) > 40_000)
     wait_until(lambda: engine.controller.memory()[-1:] == [MemoryInfo("all", None, 100, 900)])
     assert {stream.state for stream in engine.controller.stream_states().values()} == {"RUNNING"}
     takes[0] = 1000
@@ -410,7 +410,7 @@ def test_queries_are_ended_before_a_stream_is_paused(tmp_path: Path) -> None:
     try:
         engine.results.gate.clear()
         engine.controller.start(engine.stream(1, FakePlan(500, 10)))
-        wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()) > 20_000)
+        wait_until(lambda: sum(status.queues.input_bytes for status in engine.controller.statuses()) > 20_000)
         takes[0] = 1000
         wait_until(lambda: len(told) >= 3)
         assert engine.controller.stream_states()[1].state == "RUNNING"
@@ -432,7 +432,7 @@ def test_what_agg_tasks_on_an_snode_hold_counts_for_its_worker(tmp_path: Path) -
         engine.results.gate.clear()
         engine.controller.start(engine.stream(1, FakePlan(500, 10), snode_ids=(9,),
                                               settings=TaskSettings(queue_bytes=1 << 12)))
-        wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()
+        wait_until(lambda: sum(status.queues.input_bytes for status in engine.controller.statuses()
                                if status.task.operator == "agg") > 4000)
         takes[0] = 1000
         wait_until(lambda: engine.controller.stream_states()[1].state == "PAUSED")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from penstock.mnode.coordinator.task_monitor import Monitor
-from penstock.tasks.protocol.messages import TaskId, TaskState, TaskStatus
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.task_status import LogProgress, QueueStatus, TaskProgress, TaskState, TaskStatus
 
 SOURCE = TaskId(1, "source", 0)
 
 
 def status(rows: int = 0, version: int = 0, end: int = 0, state: TaskState = "RUNNING", queued: int = 0) -> TaskStatus:
     return TaskStatus(
-        SOURCE, state, rows_in=rows, bytes_in=rows * 8, processed_version=version, wal_version=end, input_bytes=queued
+        SOURCE, state, progress=TaskProgress(rows, bytes_in=rows * 8), log=LogProgress(version, end),
+        queues=QueueStatus(queued)
     )
 
 

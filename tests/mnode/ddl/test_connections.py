@@ -46,7 +46,7 @@ from penstock.mnode.ddl.connections import Connections
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.tree.expression_nodes import quote_string
 from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, Statement, TestConnection
-from penstock.tasks.protocol.messages import ConnectionHealth
+from penstock.tasks.protocol.task_status import ConnectionHealth
 from penstock.tasks.protocol.wire import decode, encode
 
 NOW = 1_700_000_000_000

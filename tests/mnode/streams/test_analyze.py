@@ -57,8 +57,9 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     assert source["remark"] == "WAL of p.meters, partial aggregates"
     assert stream["remark"] == "healthy"
     assert agg["state_bytes"] > 0
-    blocked = [replace(report, status=replace(report.status, elapsed_s=report.status.elapsed_s + 2, busy_s=0.5,
-                                              blocked_s=1.0, udf_s=0.25, blocked_by="7-sink-0")) for report in before]
+    blocked = [replace(report, status=replace(
+        report.status, blocked_by="7-sink-0", spent=report.status.spent._replace(
+            elapsed_s=report.status.spent.elapsed_s + 2, busy_s=0.5, blocked_s=1.0, udf_s=0.25))) for report in before]
     table = analysis(kit.plan, task_graph(kit.plan, (1,)), names, before, blocked, INFO).table
     assert table is not None
     first = table.to_pylist()[0]

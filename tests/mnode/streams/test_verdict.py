@@ -22,7 +22,8 @@ from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, verdict, w
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.operators.state_tracker import StateTracker
-from penstock.tasks.protocol.messages import ResultWrite, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.protocol.task_status import FunctionStatus, QueueStatus, StateSize, TaskStatus, TimeSpent
 from penstock.tasks.protocol.worker_nodes import Nodes
 from penstock.tasks.source.source_task import SourceTask
 from penstock.tasks.window.window_agg import WindowAggTask
@@ -30,6 +31,7 @@ from penstock.tasks.worker.runner import StreamRunner, drive_once, statuses
 from penstock.tasks.worker.timesheet import Timesheet
 
 RUNNING = StreamInfo(StreamStatus("RUNNING"))
+AT_2_MB = TimeSpent(limit="its rate limit of 2 MB/s")
 NAMES = TaskNames("s1", Nodes((2, 3, 4)))
 
 
@@ -54,22 +56,22 @@ def test_a_sink_at_its_rate_limit_is_named_through_the_chain() -> None:
     found = told(
         report("source", state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=500),
         report("agg", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=0.8),
-        report("sink", state="RATE_LIMITED", limit="its rate limit of 2 MB/s", blocked=0.99, limited=0.97, busy=0.01),
+        report("sink", state="RATE_LIMITED", spent=AT_2_MB, blocked=0.99, limited=0.97, busy=0.01),
     )
     assert found == Verdict("sink", "sink s1/v2 is the bottleneck: its rate limit of 2 MB/s", TaskId(7, "sink", 0))
 
 
 def test_a_sink_at_its_rate_limit_is_named_before_anybody_waits() -> None:
     """Queues of 60 MB take long to fill; a sink without a free moment is told at once, one with none waiting isn't."""
-    sink = {"state": "RATE_LIMITED", "limit": "its rate limit of 2 MB/s", "blocked": 0.95, "limited": 0.95}
-    assert told(report("source", rate=9.0), report("sink", input_bytes=10, **sink)).kind == "sink"
-    assert told(report("source", rate=9.0), report("sink", input_bytes=0, **sink)).kind == "healthy"
+    sink = {"state": "RATE_LIMITED", "spent": AT_2_MB, "blocked": 0.95, "limited": 0.95}
+    assert told(report("source", rate=9.0), report("sink", queues=QueueStatus(10), **sink)).kind == "sink"
+    assert told(report("source", rate=9.0), report("sink", queues=QueueStatus(0), **sink)).kind == "healthy"
 
 
 def test_a_sink_whose_writes_take_long_is_told_apart_from_a_limited_one() -> None:
     """It was limited once, but nearly all of its time goes into waiting for acknowledgements."""
     found = told(report("source", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=0.9),
-                 report("sink", state="WRITING", limit="its rate limit of 2 MB/s", blocked=0.9, limited=0.1))
+                 report("sink", state="WRITING", spent=AT_2_MB, blocked=0.9, limited=0.1))
     assert found.text == "sink s1/v2 is the bottleneck: its writes are acknowledged slowly"
 
 
@@ -77,7 +79,7 @@ def test_a_slow_function_is_named() -> None:
     """The agg task is busy, and nearly all of it in one function."""
     found = told(
         report("source", state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=70),
-        report("agg", busy=0.97, udf=0.93, slowest_udf="crunch", input_bytes=99),
+        report("agg", busy=0.97, udf=0.93, functions=FunctionStatus(slowest="crunch"), queues=QueueStatus(99)),
     )
     assert found == Verdict("function", "agg s1/v2 is the bottleneck: 93% of its time goes into the function crunch",
                             TaskId(7, "agg", 0))
@@ -95,7 +97,7 @@ def test_one_slow_vnode_is_named() -> None:
 def test_a_skewed_group_is_named() -> None:
     """One of the agg tasks has far more work than its siblings, and all sources wait for it."""
     sources = [report("source", n, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.7, lag=800) for n in (0, 1)]
-    found = told(*sources, report("agg", 0, busy=0.2), report("agg", 1, busy=0.95, input_bytes=10))
+    found = told(*sources, report("agg", 0, busy=0.2), report("agg", 1, busy=0.95, queues=QueueStatus(10)))
     assert found == Verdict(
         "skew", "agg s1/v3 is the bottleneck: its groups are far more work than those of its siblings, 95% busy "
         "against at most 20%", TaskId(7, "agg", 1))
@@ -106,8 +108,9 @@ def test_a_source_whose_rows_others_wait_for_is_named() -> None:
     """MAX_SKEW holds the fast side back in the agg task's queue: the slow side is what everybody waits for."""
     found = told(
         report("source", 0, state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=500),
-        report("source", 1, state="RATE_LIMITED", limit="its rate limit of 10 rows/s", blocked=0.9, limited=0.9, lag=9),
-        report("agg", state="IDLE", blocked_by="7-source-1", input_bytes=99))
+        report("source", 1, state="RATE_LIMITED", spent=TimeSpent(limit="its rate limit of 10 rows/s"), blocked=0.9,
+               limited=0.9, lag=9),
+        report("agg", state="IDLE", blocked_by="7-source-1", queues=QueueStatus(99)))
     assert found == Verdict("source", "source s1/v3 is the bottleneck: its rate limit of 10 rows/s; others are ahead "
                             "of its rows by more than MAX_SKEW, and wait", TaskId(7, "source", 1))
 
@@ -115,14 +118,14 @@ def test_a_source_whose_rows_others_wait_for_is_named() -> None:
 def test_exhausted_state_is_named() -> None:
     """State that has nearly reached its bound is told before it fails, whatever else is the case."""
     found = told(report("source", state="BACKPRESSURED", blocked_by="7-agg-0"),
-                 report("agg", state_bytes=95 << 20, state_capacity=100 << 20))
+                 report("agg", size=StateSize(95 << 20, 100 << 20)))
     assert found.text == ("agg s1/v2 is the bottleneck: its state of 95.0 MiB has nearly reached its limit of "
                           "100.0 MiB")
 
 
 def test_a_stream_near_its_state_limit_is_told_with_the_task_that_has_most() -> None:
     """All tasks count together, nine tenths are enough, and no limit is none."""
-    reports = [report("source", state_bytes=10 << 20), report("agg", 1, state_bytes=81 << 20)]
+    reports = [report("source", size=StateSize(10 << 20)), report("agg", 1, size=StateSize(81 << 20))]
     found = verdict(replace(RUNNING, state_limit=100 << 20), reports, NAMES)
     assert found == Verdict("state", "agg s1/v3 is the bottleneck: most of the stream's state of 91.0 MiB, which has "
                             "nearly reached its STATE_LIMIT of 100.0 MiB, is there", TaskId(7, "agg", 1))
@@ -164,7 +167,7 @@ def test_tasks_on_an_snode_share_its_thread_and_no_other() -> None:
     names = TaskNames("s1", Nodes((2, 3), (1012,)))
     apart = [report("source", busy=0.5, lag=5), report("agg", 0, busy=0.5)]
     assert verdict(RUNNING, apart, names).kind == "healthy"
-    full = verdict(RUNNING, [*apart, report("agg", 1, busy=0.45, input_bytes=9)], names)
+    full = verdict(RUNNING, [*apart, report("agg", 1, busy=0.45, queues=QueueStatus(9))], names)
     assert full.text == "agg s1/v2 on snode 1012 is the bottleneck: busy 50% of the time"
     sources = [report("source", 0, lag=4, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9),
                report("source", 1, lag=3000, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9)]
@@ -192,7 +195,7 @@ def test_stalled_and_silent_tasks_are_named() -> None:
 def test_a_task_that_waits_for_a_moving_one_is_not_stalled() -> None:
     """A sink that takes a minute per block holds its source up without a standstill; one that hangs is the culprit."""
     source = report("source", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=1.0, stalled_s=60.0, lag=9)
-    limited = {"state": "RATE_LIMITED", "limit": "its rate limit of 0.1 MB/s", "blocked": 1.0, "limited": 1.0}
+    limited = {"state": "RATE_LIMITED", "spent": TimeSpent(limit="its rate limit of 0.1 MB/s"), "blocked": 1.0, "limited": 1.0}
     assert told(source, report("sink", **limited)).kind == "sink"
     assert told(source, report("sink", **limited, stalled_s=60.0)).task == TaskId(7, "sink", 0)
 
@@ -237,7 +240,7 @@ def test_a_slow_sink_is_found_on_real_tasks(tmp_path: Path) -> None:
     assert source.status.state == "BACKPRESSURED"
     assert source.blocked is not None
     assert source.blocked > 0.9
-    assert source.status.blocked_now_s > 1
+    assert source.status.spent.blocked_now_s > 1
     assert sink.limited is not None
     assert sink.limited > 0.9
     kit.close()
@@ -288,7 +291,7 @@ def test_a_skewed_group_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pyte
     assert found.kind == "skew"
     assert found.task is not None
     assert found.task.operator == "agg"
-    busy = {task.id: status.busy_s for task, status in zip(kit.tasks, kit.stream.statuses(), strict=True)}
+    busy = {task.id: status.spent.busy_s for task, status in zip(kit.tasks, kit.stream.statuses(), strict=True)}
     assert max(busy, key=busy.__getitem__) == found.task
     kit.close()
 
@@ -342,7 +345,7 @@ def test_exhausted_state_is_found_on_real_tasks(tmp_path: Path) -> None:
         monitor = Monitor(100, 100)
         monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
         reports = monitor.report(kit.clock.monotonic())
-        held = [report.status.state_bytes or 0 for report in reports]
+        held = [report.status.size.bytes or 0 for report in reports]
         verdicts = [verdict(info, reports, TaskNames("s", Nodes((1,))))
                     for info in (replace(RUNNING, state_limit=limit), RUNNING)]
         assert [found.kind == "state" for found in verdicts] == [sum(held) >= 0.9 * limit, max(held) >= 0.9 * map_bytes]
@@ -419,17 +422,18 @@ def test_a_timesheet_counts_steps_also_the_one_under_way() -> None:
     clock = ManualClock()
     sheet = Timesheet(clock, 2)
     answered = (TaskStatus(TaskId(1, "source", 0), "IDLE"),
-                TaskStatus(TaskId(1, "sink", 0), "BACKPRESSURED", blocked_s=5.0, blocked_now_s=1.0))
+                TaskStatus(TaskId(1, "sink", 0), "BACKPRESSURED", spent=TimeSpent(blocked_s=5.0, blocked_now_s=1.0)))
     for place in (0, 1, None):
         sheet.turn_to(place)
         clock.advance(1.0)
     first = sheet.filled_in(answered)
-    assert [(status.busy_s, status.elapsed_s) for status in first] == [(1.0, 3.0), (1.0, 3.0)]
+    assert [(status.spent.busy_s, status.spent.elapsed_s) for status in first] == [(1.0, 3.0), (1.0, 3.0)]
     sheet.turn_to(0)
     clock.advance(4.0)
     source, sink = sheet.filled_in(first, answered_at=3.0)
-    assert (source.busy_s, source.state, source.reason) == (5.0, "RUNNING", "in the same step for 4 s")
-    assert (sink.busy_s, sink.blocked_s, sink.blocked_now_s, sink.elapsed_s) == (1.0, 9.0, 5.0, 7.0)
+    assert (source.spent.busy_s, source.state, source.reason) == (5.0, "RUNNING", "in the same step for 4 s")
+    spent = sink.spent
+    assert (spent.busy_s, spent.blocked_s, spent.blocked_now_s, spent.elapsed_s) == (1.0, 9.0, 5.0, 7.0)
 
 
 def test_a_runner_in_a_long_step_reports_it() -> None:
@@ -463,8 +467,8 @@ def test_a_runner_in_a_long_step_reports_it() -> None:
     (first,) = runner.statuses()
     clock.advance(4.0)
     (second,) = runner.statuses()
-    assert (first.state, first.reason, first.busy_s) == ("RUNNING", "", 0.0)
-    assert (second.state, second.reason, second.busy_s) == ("RUNNING", "in the same step for 4 s", 4.0)
+    assert (first.state, first.reason, first.spent.busy_s) == ("RUNNING", "", 0.0)
+    assert (second.state, second.reason, second.spent.busy_s) == ("RUNNING", "in the same step for 4 s", 4.0)
     go_on.set()
     runner.stop()
     assert runner.join(10)

@@ -209,7 +209,7 @@ def test_windows_equal_the_batch(
         want = oracle(kit, WINDOWED.format(key=oracle_key))
         assert results(kit, *key, "_wstart", "c", "t", "v", "x") == sorted(
             want, key=lambda row: null_last(row[:2]))
-        assert all(task.status().udf_errors == 0 for task in kit.tasks)
+        assert all(task.status().functions.errors == 0 for task in kit.tasks)
     finally:
         kit.close()
 
@@ -242,12 +242,12 @@ def test_errors_of_a_scalar_function_are_counted_and_kept(kits: Any) -> None:
     kit.run()
     assert results(kit, "v") == [(1,), (2,), (3,), (5,), (None,)]
     status = next(task for task in kit.tasks if task.id.operator == "source").status()
-    assert status.udf_errors == 1
-    assert status.udf_report == "function picky failed 1 time, last: ValueError: three"
+    assert status.functions.errors == 1
+    assert status.functions.report == "function picky failed 1 time, last: ValueError: three"
     kit.insert([(0, 9000 + n, 3, 1.0, "x") for n in range(2)])
     kit.run()
     status = next(task for task in kit.tasks if task.id.operator == "source").status()
-    assert (status.udf_errors, status.state) == (3, "IDLE")
+    assert (status.functions.errors, status.state) == (3, "IDLE")
 
 
 def test_a_spoilt_window_is_null_until_it_is_recalculated(kits: Any) -> None:
@@ -281,7 +281,7 @@ def test_errors_of_merge_and_finish_are_the_agg_tasks(kits: Any, name: str, text
         kit.insert([(0, 2000, 1, 1.0, "x")])
     kit.run()
     assert results(kit, "v") == [(None,)]
-    assert [task.status().udf_report for task in kit.tasks] == ["", text, ""]
+    assert [task.status().functions.report for task in kit.tasks] == ["", text, ""]
 
 
 def test_states_survive_another_version_of_the_function(kits: Any, directory: Path) -> None:

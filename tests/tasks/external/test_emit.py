@@ -292,14 +292,14 @@ def test_a_target_that_is_away_is_tried_again_and_the_state_says_why(refusing: M
     kit.pass_time(0.2)
     assert len(target.connections) == tries + 1
     assert "tried 2 times" in sink.status().reason
-    assert sink.status().outage_since_ms == first.outage_since_ms
+    assert sink.status().connection.outage_since_ms == first.connection.outage_since_ms
     target.error = None
     sink.post(UseConnection(OpenedConnection("webhook", "webhook", {"timeout": "5s"}, 2)))
     kit.run()  # at once, and by the new version
     assert target.connections[-1] == 2
     assert [row["n"] for row in target.taken] == [1]
     assert sink.status().state == "IDLE"
-    assert sink.status().outage_since_ms is None
+    assert sink.status().connection.outage_since_ms is None
 
 
 def test_a_sink_that_cannot_deliver_stops_the_reading_of_the_log(refusing: Make) -> None:

@@ -26,7 +26,7 @@ from penstock.common.errors import ConnectionFailedError, InvalidStreamError, No
 from penstock.sql.dialect.parser import parse_one
 from penstock.tasks.external.notify import window_events, window_notifier
 from penstock.tasks.external.notify.notify_target import open_mouth
-from penstock.tasks.protocol.messages import TaskStatus
+from penstock.tasks.protocol.task_status import TaskStatus
 
 T0 = 1_600_000_000_000  # 40 seconds behind a full minute
 MINUTE = 60_000
@@ -243,7 +243,7 @@ def sink(kit: StreamKit) -> TaskStatus:
 def notified(kit: StreamKit) -> tuple[int, int, int]:
     """Returns how many events were sent, failed and wait."""
     status = sink(kit)
-    return status.notify_sent, status.notify_failed, status.notify_waiting
+    return status.notified.sent, status.notified.failed, status.notified.waiting
 
 
 def test_pause_waits_for_who_cannot_be_reached(make: Make, ear: Ear) -> None:
@@ -254,7 +254,7 @@ def test_pause_waits_for_who_cannot_be_reached(make: Make, ear: Ear) -> None:
     for minute in range(6):
         put(kit, (0, minute, 1))
     status = sink(kit)
-    assert (status.state, "ws://b" in status.reason, status.notify_error) == (
+    assert (status.state, "ws://b" in status.reason, status.notified.error) == (
         "RETRYING", True, "connection of NOTIFY: unreachable: ws://b")
     assert len(ear.heard("ws://a")) == 2  # as many writes may be under way
     assert notified(kit) == (2, 0, 2)
@@ -282,7 +282,7 @@ def test_drop_goes_on_without(make: Make, ear: Ear, monkeypatch: pytest.MonkeyPa
     for _ in range(40):
         kit.pass_time(15)
     assert notified(kit) == (4, 4, 0)
-    assert "unreachable: ws://b" in sink(kit).notify_error
+    assert "unreachable: ws://b" in sink(kit).notified.error
     ear.deaf = set()
     put(kit, (0, 6, 1))
     kit.pass_time(60)

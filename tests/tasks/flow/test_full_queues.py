@@ -21,8 +21,8 @@ from penstock.tasks.protocol.messages import (
     Resume,
     StartCheckpoint,
     TaskId,
-    TaskStatus,
 )
+from penstock.tasks.protocol.task_status import TaskStatus
 
 PLAIN = "SELECT ts, voltage, note FROM meters PARTITION BY tbname"
 WINDOWS = "SELECT _wstart, count(*) n, last(note) note FROM meters PARTITION BY note INTERVAL(10s)"
@@ -82,11 +82,11 @@ def test_a_checkpoint_does_not_wait_for_what_is_in_full_queues(tmp_path: Path, q
         assert {status.state for status in by_operator(kit, "source")} == {"BACKPRESSURED"}
         written = len(kit.writes)
         begin(kit)
-        assert not any(status.in_flight_bytes for status in by_operator(kit, "sink"))
+        assert not any(status.queues.in_flight_bytes for status in by_operator(kit, "sink"))
         kit.pass_time(PATIENCE_S)
         commit(kit)
         assert len(kit.writes) <= written + 2 * len(by_operator(kit, "sink"))
-        assert all(status.in_flight_bytes > SLOW.queue_bytes / 2 for status in by_operator(kit, "sink"))
+        assert all(status.queues.in_flight_bytes > SLOW.queue_bytes / 2 for status in by_operator(kit, "sink"))
         assert all(ack.unwritten for ack in kit.acknowledged if ack.task.operator == "sink")
         drain(kit)
         if query == PLAIN:
@@ -94,7 +94,7 @@ def test_a_checkpoint_does_not_wait_for_what_is_in_full_queues(tmp_path: Path, q
         else:
             assert sum(row["n"] for row in kit.rows()) >= 4000
             assert guarantee == "AT_LEAST_ONCE" or sum(row["n"] for row in kit.rows()) == 4000
-        assert not any(status.in_flight_bytes for status in by_operator(kit, "sink"))
+        assert not any(status.queues.in_flight_bytes for status in by_operator(kit, "sink"))
         kit.checkpoint()
         assert not any(ack.unwritten for ack in kit.acknowledged if ack.checkpoint_id == kit.checkpoints)
     finally:
@@ -152,7 +152,7 @@ def test_what_is_set_aside_takes_the_place_of_what_would_fill_the_queue(tmp_path
             commit(kit)
             write_for(kit, 8)
             (sink,) = by_operator(kit, "sink")
-            sizes.append(sink.in_flight_bytes + sink.input_bytes)
+            sizes.append(sink.queues.in_flight_bytes + sink.queues.input_bytes)
         assert max(sizes) < 2.5 * SLOW.queue_bytes
         assert len(kit.results) < 4000
         drain(kit)
@@ -168,7 +168,7 @@ def test_an_abandoned_checkpoint_sets_nothing_more_aside(tmp_path: Path) -> None
         begin(kit)
         kit.stream.post(CheckpointAbandoned(kit.checkpoints))
         kit.pass_time(PATIENCE_S)
-        assert not any(status.in_flight_bytes for status in by_operator(kit, "sink"))
+        assert not any(status.queues.in_flight_bytes for status in by_operator(kit, "sink"))
     finally:
         kit.close()
 
@@ -195,9 +195,9 @@ def test_a_source_that_is_paused_says_so_while_its_queue_is_full(tmp_path: Path)
         kit.run()
         assert {status.state for status in by_operator(kit, "source")} == {"PAUSED"}
         assert {status.blocked_by for status in by_operator(kit, "source")} == {None}
-        read = [status.rows_in for status in by_operator(kit, "source")]
+        read = [status.progress.rows_in for status in by_operator(kit, "source")]
         kit.pass_time(5)
-        assert [status.rows_in for status in by_operator(kit, "source")] == read
+        assert [status.progress.rows_in for status in by_operator(kit, "source")] == read
         kit.stream.post(Resume())
         kit.run()
         assert {status.state for status in by_operator(kit, "source")} == {"BACKPRESSURED"}

@@ -454,6 +454,6 @@ def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
         environment.writer.done = 100
         task.step()
         assert broker.held == [True, False]
-        assert task.status().rows_out == 1_000
+        assert task.status().progress.rows_out == 1_000
     finally:
         task.close()

@@ -19,7 +19,8 @@ from penstock.mnode.coordinator.stream_bounds import over_state_limit, state_byt
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
 from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, verdict
-from penstock.tasks.protocol.messages import SetRates, TaskId, TaskStatus
+from penstock.tasks.protocol.messages import SetRates, TaskId
+from penstock.tasks.protocol.task_status import TaskStatus
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def test_late_rows_are_told_by_the_log_alone(name: str, steps: list[Any], vgroup
             else:
                 pair.step(kind, what)
         pair.run()
-        late = sum(status.late_rows for status in pair.streams.statuses() if status.task.operator == "source")
+        late = sum(status.late.late_rows for status in pair.streams.statuses() if status.task.operator == "source")
         assert late == pair.late
         pair.finish()
         assert pair.results() == pair.plain(counted=True)
@@ -285,7 +286,7 @@ def test_a_side_that_is_written_late_keeps_the_other_waiting(ahead: str) -> None
         for part in parts:
             pair.insert(behind, [(child, ts, 0) for ts in part for child in range(2)])
             pair.run()
-            kept = max([kept, *(status.state_memory for status in pair.streams.statuses()
+            kept = max([kept, *(status.size.memory for status in pair.streams.statuses()
                                 if status.task.operator == "agg")])
         pair.finish()
         assert pair.results() == pair.plain()
@@ -363,14 +364,14 @@ def test_a_throttled_side(slow: str, options: str, until: int) -> None:
             now = throttle.pass_time()
             slowest = now[slow]
             held.append(state_bytes(status for statuses in now.values() for status in statuses))
-            kept.append(sum(status.state_memory for status in now["agg"]))
+            kept.append(sum(status.size.memory for status in now["agg"]))
             fast.append(now["b" if slow == "a" else "a"][0])
             told.add(throttle.verdict().text)
             if len(held) == 20:
                 pair.checkpoint()
                 pair.streams.kill()
                 throttle.limit()
-        waits = [status.rows_in for status in fast if status.state == "BACKPRESSURED"]
+        waits = [status.progress.rows_in for status in fast if status.state == "BACKPRESSURED"]
         where = " (right side)" if slow == "b" else ""
         bottleneck = f"source s/v2{where} is the bottleneck: its rate limit of {Throttle.SLOW:.0f} rows/s"
         if bounded:

@@ -23,7 +23,7 @@ from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.protocol.deployment import TaskSettings
-from penstock.tasks.protocol.messages import Lateness
+from penstock.tasks.protocol.task_status import Lateness
 from penstock.tasks.source.time_ledger import TimeLedger
 from penstock.tasks.source.writer_times import WriterTimes
 from penstock.tasks.window.agg_task import AggTask
@@ -106,7 +106,7 @@ def test_rows_within_the_allowed_lateness_count_and_later_ones_are_late(kit: Kit
     put(stream, (0, 7))
     put(stream, (0, 2))
     assert counts(stream) == {0: 2}
-    assert sum(status.late_rows for status in stream.stream.statuses()) == 1
+    assert sum(status.late.late_rows for status in stream.stream.statuses()) == 1
 
 
 def test_sessions_close_later_by_the_allowed_lateness(kit: Kit) -> None:
@@ -210,7 +210,7 @@ def children_on(kit: StreamKit, vgroup: int) -> list[int]:
 
 
 def late_rows(kit: StreamKit) -> int:
-    return sum(status.late_rows for status in kit.stream.statuses())
+    return sum(status.late.late_rows for status in kit.stream.statuses())
 
 
 def test_the_last_window_closes_by_the_clock_when_all_is_idle(kit: Kit) -> None:
@@ -296,7 +296,7 @@ def test_a_vnode_that_stops_lets_the_others_go_on(kit: Kit) -> None:
     put(stream, (first, 4.5))
     at(stream, 1)
     assert counts(stream) == {0: 2}
-    idle = [status.idle for status in stream.stream.statuses() if status.task.operator == "source"]
+    idle = [status.time.idle for status in stream.stream.statuses() if status.task.operator == "source"]
     assert idle == [False, True]
 
 
@@ -418,7 +418,7 @@ def test_a_row_from_2262_moves_nothing(kit: Kit, query: str) -> None:
         assert counts(stream) == expected
     assert late_rows(stream) == 0
     assert [reason for _, reason, _ in left_out(stream)] == ["future"]
-    assert sum(status.future_rows for status in stream.stream.statuses()) == 1
+    assert sum(status.late.future_rows for status in stream.stream.statuses()) == 1
 
 
 def test_max_future_is_measured_from_the_ingestion(kit: Kit) -> None:
@@ -480,7 +480,7 @@ def test_history_from_the_future_is_left_out(kit: Kit) -> None:
     assert counts(stream) == {}
     put(stream, (0, 3))
     assert counts(stream) == {0: 2}
-    assert sum(status.future_rows for status in stream.stream.statuses()) == 1
+    assert sum(status.late.future_rows for status in stream.stream.statuses()) == 1
 
 
 # --- WATERMARK FROM WRITERS ------------------------------------------------------------------------------------------
@@ -506,8 +506,8 @@ def test_time_is_the_least_that_live_writers_have_noted(kit: Kit) -> None:
     note(stream, "b", 49)
     assert counts(stream) == {0: 2, 45: 1}
     sources = [status for status in stream.stream.statuses() if status.task.operator == "source"]
-    assert {status.watermark for status in sources} == {NOON + 49 * MINUTE}
-    assert {status.upper_bound for status in sources} == {NOON + 60 * MINUTE}
+    assert {status.time.watermark for status in sources} == {NOON + 49 * MINUTE}
+    assert {status.time.upper_bound for status in sources} == {NOON + 60 * MINUTE}
 
 
 def test_rows_are_late_by_what_was_noted_before_them(kit: Kit) -> None:
@@ -579,7 +579,7 @@ def test_lateness_is_counted_row_by_row(kit: Kit) -> None:
     put(stream, (0, 10))
     put(stream, *((0, minutes / 100) for minutes in range(1, 11)))
     put(stream, *((1, 10 + minutes / 100) for minutes in range(1, 989)))
-    (lateness,) = (status.lateness for status in stream.stream.statuses() if status.task.operator == "source")
+    (lateness,) = (status.late.lateness for status in stream.stream.statuses() if status.task.operator == "source")
     assert lateness.rows == 1000
     assert sum(count for _, count in lateness.late) == 10
     assert 9.9 * MINUTE <= lateness.quantile(1) <= 10 * MINUTE * 1.13
@@ -594,7 +594,8 @@ def test_rows_for_closed_windows_are_counted(kit: Kit) -> None:
     put(stream, (0, 4))
     put(stream, (0, 1), (1, 1))
     assert counts(stream) == {0: 3}
-    assert [status.late_kept for status in stream.stream.statuses() if status.task.operator == "agg"] == [((0, 2),)]
+    kept = [status.late.late_kept for status in stream.stream.statuses() if status.task.operator == "agg"]
+    assert kept == [((0, 2),)]
 
 
 def test_the_sample_and_the_counts_survive_a_restart(kit: Kit) -> None:
@@ -605,11 +606,12 @@ def test_the_sample_and_the_counts_survive_a_restart(kit: Kit) -> None:
     put(stream, (0, 1))
     stream.checkpoint()
     put(stream, (0, 2))
-    before = left_out(stream), late_rows(stream), [status.lateness for status in stream.stream.statuses()]
+    before = left_out(stream), late_rows(stream), [status.late.lateness for status in stream.stream.statuses()]
     assert before[0] == [(1, "late", 8), (2, "late", 7)]
     stream.kill()
     stream.run()
-    assert (left_out(stream), late_rows(stream), [status.lateness for status in stream.stream.statuses()]) == before
+    lateness = [status.late.lateness for status in stream.stream.statuses()]
+    assert (left_out(stream), late_rows(stream), lateness) == before
 
 
 @given(lateness=st.lists(st.integers(1, 2**62), min_size=1, max_size=50), share=st.floats(0, 1))

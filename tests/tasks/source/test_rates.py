@@ -13,7 +13,8 @@ from kits.streams.stream_kit import StreamKit, unhurried
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
 from penstock.mnode.streams.stream_verdict import TaskNames, verdict
-from penstock.tasks.protocol.messages import Pause, Recalculate, Resume, StartCheckpoint, TaskStatus
+from penstock.tasks.protocol.messages import Pause, Recalculate, Resume, StartCheckpoint
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 PLAIN = "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname"
@@ -42,7 +43,7 @@ def pace(kit: StreamKit, until_rows: int, patience_s: float = 10_000) -> list[tu
         kit.run()
         now = kit.clock.monotonic() - began
         assert now < patience_s
-        rows = source(kit).rows_in
+        rows = source(kit).progress.rows_in
         if not seen or rows > seen[-1][1]:
             seen.append((now, rows))
         if rows >= until_rows:
@@ -88,7 +89,7 @@ def test_history_is_read_at_its_own_rate(tmp_path: Path) -> None:
         assert_within([(at, min(rows, 200)) for at, rows in seen], 50.0, 5.0, 10)
         assert seen[-1][0] >= (200 - 15) / 50
         kit.run()
-        assert source(kit).rows_in == 1200
+        assert source(kit).progress.rows_in == 1200
         assert len(kit.results) == 1200
     finally:
         kit.close()
@@ -106,7 +107,7 @@ def test_recalculation_is_paced_beside_the_live_flow(tmp_path: Path) -> None:
         assert source(kit).reason == "its history rate limit of 20 rows/s"
         insert(kit, 10, first=100)
         kit.run()
-        assert source(kit).rows_in == 110
+        assert source(kit).progress.rows_in == 110
         paced_writes = len(kit.writes) - read
         kit.pass_time(1)
         assert len(kit.writes) - read > paced_writes
@@ -129,22 +130,22 @@ def test_a_source_rate_changes_at_once(tmp_path: Path) -> None:
     try:
         insert(kit, 5000, per_record=10)
         kit.run()
-        assert source(kit).rows_in == 10
+        assert source(kit).progress.rows_in == 10
         set_rates(kit, source_rows_per_second=1000.0)
         assert pace(kit, 1000, patience_s=1.1)
-        read = source(kit).rows_in
+        read = source(kit).progress.rows_in
         set_rates(kit, source_rows_per_second=10.0)
         kit.pass_time(1)
-        assert source(kit).rows_in <= read + 20
+        assert source(kit).progress.rows_in <= read + 20
         kit.pass_time(1)
-        assert source(kit).rows_in > read
+        assert source(kit).progress.rows_in > read
         set_rates(kit, source_rows_per_second=0.0)
-        assert source(kit).rows_in == 5000
+        assert source(kit).progress.rows_in == 5000
         insert(kit, 100, per_record=100, first=5000)
         kit.run()
         insert(kit, 100, per_record=1, first=5100)
         set_rates(kit, source_rows_per_second=10.0)
-        assert source(kit).rows_in < 5110
+        assert source(kit).progress.rows_in < 5110
     finally:
         kit.close()
 
@@ -242,18 +243,18 @@ def test_a_limited_source_is_checkpointed_paused_and_killed_as_any_other(tmp_pat
         insert(kit, 100)
         kit.pass_time(2)
         kit.checkpoint()
-        cut = source(kit).rows_in
+        cut = source(kit).progress.rows_in
         assert 0 < cut < 100
         kit.stream.post(Pause())
         kit.pass_time(5)
-        assert (source(kit).state, source(kit).rows_in) == ("PAUSED", cut)
+        assert (source(kit).state, source(kit).progress.rows_in) == ("PAUSED", cut)
         kit.stream.post(Resume())
         kit.pass_time(2)
-        assert source(kit).rows_in > cut
+        assert source(kit).progress.rows_in > cut
         kit.kill()
         pace(kit, 100 - cut)
         assert len(kit.results) == 100
-        assert source(kit).processed_version == 100
+        assert source(kit).log.processed_version == 100
     finally:
         kit.close()
 
@@ -264,14 +265,14 @@ def test_a_source_that_skips_to_the_end_forgets_what_it_had_read_ahead(tmp_path:
     try:
         insert(kit, 100)
         kit.run()
-        read = source(kit).rows_in
+        read = source(kit).progress.rows_in
         kit.stream.post(Pause())
         kit.stream.post(Resume(skip_to_end=True))
         kit.pass_time(60)
-        assert source(kit).rows_in == read
+        assert source(kit).progress.rows_in == read
         insert(kit, 1, first=100)
         kit.run()
-        assert source(kit).rows_in == read + 1
+        assert source(kit).progress.rows_in == read + 1
     finally:
         kit.close()
 

@@ -84,7 +84,7 @@ def test_old_rows_are_never_late(kits: Any) -> None:
                "select _wstart, sum(voltage) s from meters interval(10s)", before=before)
     kit.run()
     assert [row["s"] for row in kit.rows()] == [2, 3]
-    assert all(task.status().late_rows == 0 for task in kit.tasks)
+    assert all(task.status().late.late_rows == 0 for task in kit.tasks)
 
 
 def test_where_bounds_what_is_read(kits: Any) -> None:

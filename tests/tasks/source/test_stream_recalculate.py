@@ -171,7 +171,7 @@ def fill_and_forget(bed: TestBed, windows: int = 12) -> None:
 
 def kept(bed: TestBed) -> int:
     """Returns how much the agg task with the most keeps: what each vnode contributed to each group and window."""
-    return max(status.windows_open or 0 for status in bed.streams.statuses() if status.task.operator == "agg")
+    return max(status.size.windows_open or 0 for status in bed.streams.statuses() if status.task.operator == "agg")
 
 
 def late_rows(bed: TestBed) -> int:
@@ -314,5 +314,5 @@ def test_what_comes_back_is_kept_until_all_vnodes_have_it(steps: int, piece: int
         bed.run()
         assert results(bed) == batch(bed)
         bed.checkpoint()
-        kept = sum(status.windows_open or 0 for status in bed.streams.statuses() if status.task.operator == "agg")
+        kept = sum(status.size.windows_open or 0 for status in bed.streams.statuses() if status.task.operator == "agg")
         assert kept < 12 * 2

@@ -334,7 +334,7 @@ def test_expired_rows_are_judged_row_by_row(
         assert stream(kit) == answers
         source = next(task for task in kit.tasks if task.id.operator == "source")
         # A row without a state is in no window, whatever its time.
-        assert source.status().late_rows == late or name == "state"
+        assert source.status().late.late_rows == late or name == "state"
     finally:
         kit.close()
 

@@ -19,9 +19,9 @@ from penstock.tasks.protocol.messages import (
     StartCheckpoint,
     TaskEvent,
     TaskId,
-    TaskStatus,
     Watermark,
 )
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.worker.runner import LocalLink, StreamRunner, TaskFailure, drive_once, next_deadline, statuses
 
 SOURCE, AGG, SINK = (TaskId(1, level, 0) for level in ("source", "agg", "sink"))  # type: ignore[arg-type]
