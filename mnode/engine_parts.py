@@ -51,6 +51,7 @@ from penstock.mnode.streams.vgroup_splitting import Splitting
 from penstock.mnode.write.deletes import Deletes
 from penstock.mnode.write.inserts import Inserts
 from penstock.mnode.write.result_store import ResultStore
+from penstock.mnode.write.row_inserts import RowInserts
 from penstock.mnode.write.schemaless import Naming, Schemaless
 from penstock.mnode.write.time_marks import TimeMarks
 from penstock.tasks.external.connectors.probing import probe
@@ -134,6 +135,7 @@ class EngineParts:
         self.users = Users(of.catalog, of.clock, secrets.token_bytes)
         self.logins = Logins(of.catalog.users, of.clock, secrets.token_bytes, of.config.token_lifetime,
                              of.config.trust_loopback, of.audit)
+        self.row_inserts = RowInserts(of.catalog, of.storage, of.clock)
         self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run,
                                of.environment.pool("penstock-insert", 4))
         # Not for its turn: statements that change tables would wait for it.

@@ -17,6 +17,7 @@ from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.manifest import Manifest
 from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
 from penstock.vnode.store.vnode_options import VnodeOptions
@@ -186,6 +187,16 @@ class Vnode:
         Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
         """
         return self._writer.write(table_uid, batch, ingest_time_ms, delivery)
+
+    def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
+        """Appends a few rows at a fraction of what `write` costs; returns the version once it is acknowledged.
+
+        Each row has the uid of its child table, its time as an integer, and the values of all other `columns`.
+        Returns None, and writes nothing, where only `write` will do: a row isn't newer than all of its child table, the
+        table has other columns by now, or columns whose values differ in length. Raises struct.error for a value that
+        doesn't fit its column, NotFoundError, StorageError.
+        """
+        return self._writer.append(table_uid, columns, rows)
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""

@@ -12,6 +12,7 @@ from penstock.wal.record import (
     HEADER_SIZE,
     DamagedRecordError,
     Header,
+    PackedRun,
     Record,
     RecordKind,
     check_payload,
@@ -96,31 +97,30 @@ class WalReader:
             if self._next > end.version + 1 and end is not NO_END:
                 raise WalGapError(self._log.path, self._next, 0, end.version)
             return []
-        records: list[Record] = []
+        records = _Records()
         size = 0
-        while self._next <= end.version and len(records) < max_records and size < max_bytes:
+        while self._next <= end.version and records.count < max_records and size < max_bytes:
             try:
                 if not self._segment and not self._open_segment_of_next():
                     raise WalGapError(self._log.path, self._next, self._oldest(), end.version)
                 header, payload = self._step(end)
             except PenstockError:
-                if records:
-                    return records
+                if records.count:
+                    return records.all()
                 raise
             if header is None or payload is None:
                 continue
             try:
-                record = decode(header, payload, self._schemas)
+                records.add(header, payload, self._schemas)
             except DamagedRecordError as error:
-                if records:
-                    return records
+                if records.count:
+                    return records.all()
                 raise damaged(self._path(), self._offset, error) from error
             self._pass(header)
             self._next += 1
-            records.append(record)
             size += header.payload_size
             self.bytes_read += header.payload_size
-        return records
+        return records.all()
 
     def _step(self, end: LogEnd) -> tuple[Header | None, pa.Buffer | None]:
         """Looks at the next record: passes declarations, records before the wanted one, and the segment's end."""
@@ -225,3 +225,33 @@ class WalReader:
         """Closes the log; records that were returned stay readable."""
         self._close_segment()
         self._log.close()
+
+
+class _Records:
+    """The records of one `read`; packed rows that follow each other are decoded together, when they are all there."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._done: list[Record] = []
+        self._run: PackedRun | None = None
+
+    def add(self, header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> None:
+        """Takes the next record. Raises DamagedRecordError; then it isn't there, but those before it are."""
+        if self._run is None or not self._run.take(header, payload):
+            packed = header.kind is RecordKind.PACKED_ROWS
+            begun = PackedRun(header, payload, schemas) if packed else decode(header, payload, schemas)
+            self._end_run()
+            if isinstance(begun, PackedRun):
+                self._run = begun
+            else:
+                self._done.append(begun)
+        self.count += 1
+
+    def all(self) -> list[Record]:
+        self._end_run()
+        return self._done
+
+    def _end_run(self) -> None:
+        if self._run is not None:
+            self._done += self._run.records()
+            self._run = None

@@ -12,6 +12,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from penstock.wal.packed_rows import RowFormat, row_format
+
 MAGIC = 0x4C41_5750  # "PWAL"
 ALIGNMENT = 8  # Arrow buffers inside a mapped segment must be aligned for numpy and Acero
 KEY_COLUMNS_METADATA = b"penstock.key_columns"
@@ -25,11 +27,14 @@ HEADER_SIZE = _BODY.size + _CRC.size
 _TABLE = struct.Struct("<Q")  # both ROWS and DELETE begin so
 TABLE_SIZE = _TABLE.size
 _ROWS = struct.Struct("<QII")
+_PACKED = struct.Struct("<QI")
 _ORIGIN = struct.Struct("<QqH")
 _SCHEMA = struct.Struct("<QIB3x")
 _DELETE = struct.Struct("<QqqI4x")
 _TIME_MARK = struct.Struct("<q")
 _ALL_TABLES = 0xFFFF_FFFF
+_NULL_MAPS = 0x8000_0000  # beside the shape of packed rows: they have their bits for NULL
+SHAPES = 0x8000_0000  # so many different ids there are
 MAX_ORIGIN = 0xFFFF
 
 
@@ -41,6 +46,7 @@ class RecordKind(IntEnum):
     META = 3
     TIME_MARK = 4
     SCHEMA = 5
+    PACKED_ROWS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +189,14 @@ def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> Pieces:
     return _ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()
 
 
+def packed_rows_payload(table_uid: int, shape: int, rows: bytes, layout: RowFormat) -> Pieces:
+    """Returns the payload of a PACKED_ROWS record: rows as `RowFormat.pack` returns them, one behind the other."""
+    plain = layout.without_null_maps(rows)
+    if plain is not None:
+        return _PACKED.pack(table_uid, shape), plain
+    return _PACKED.pack(table_uid, shape | _NULL_MAPS), rows
+
+
 def encode_origin(origin: IngestOrigin) -> bytes:
     """Returns what goes behind the payload of the rows. Raises ValueError for names that are too long."""
     partition, segment = origin.partition.encode(), origin.segment.encode()
@@ -277,18 +291,77 @@ def table_of(start: bytes) -> int:
     return int(table_uid)
 
 
+class PackedRun:
+    """Records with packed rows of one table and shape that follow each other: decoded together, which costs little more
+    than decoding one.
+    """
+
+    def __init__(self, header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> None:
+        """Begins with a record. Raises DamagedRecordError."""
+        self._start = payload.slice(0, _PACKED.size).to_pybytes()
+        try:
+            self._table_uid, shape = _PACKED.unpack(self._start)
+        except struct.error as error:
+            raise DamagedRecordError(f"the PACKED_ROWS payload cannot be decoded: {error}") from error
+        self._null_maps = bool(shape & _NULL_MAPS)
+        self._layout = _layout_of(shape & ~_NULL_MAPS, schemas)
+        self._headers: list[tuple[Header, int]] = []
+        self._rows: list[pa.Buffer] = []
+        self._add(header, payload)
+
+    def take(self, header: Header, payload: pa.Buffer) -> bool:
+        """Takes the next record, too, if it is of the same table and shape; returns whether it is."""
+        if header.kind is not RecordKind.PACKED_ROWS or payload.slice(0, _PACKED.size).to_pybytes() != self._start:
+            return False
+        self._add(header, payload)
+        return True
+
+    def _add(self, header: Header, payload: pa.Buffer) -> None:
+        rows = payload.slice(_PACKED.size)
+        try:
+            count = self._layout.count(rows.size, null_maps=self._null_maps)
+        except ValueError as error:
+            raise DamagedRecordError(f"the PACKED_ROWS payload cannot be decoded: {error}") from error
+        self._headers.append((header, count))
+        self._rows.append(rows)
+
+    def records(self) -> list[RowsRecord]:
+        """Returns the records in their order; their batches are parts of one."""
+        data = self._rows[0] if len(self._rows) == 1 else b"".join(self._rows)
+        batch = self._layout.unpack(data, null_maps=self._null_maps)
+        found: list[RowsRecord] = []
+        start = 0
+        for header, count in self._headers:
+            found.append(RowsRecord(header.version, header.ingest_time_ms, self._table_uid, batch.slice(start, count)))
+            start += count
+        return found
+
+
+def _layout_of(shape: int, schemas: dict[int, pa.Schema]) -> RowFormat:
+    layout = row_format(_declared(shape, schemas))
+    if layout is None:
+        raise DamagedRecordError(f"rows of shape {shape} can't be packed")
+    return layout
+
+
+def _declared(shape: int, schemas: dict[int, pa.Schema]) -> pa.Schema:
+    if shape not in schemas:
+        raise DamagedRecordError(f"shape {shape} was never declared")
+    return schemas[shape]
+
+
 def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> Record:
     """Decodes a checked payload without copying rows; `schemas` are the shapes declared so far in the segment.
 
     Raises DamagedRecordError.
     """
+    if header.kind is RecordKind.PACKED_ROWS:
+        return PackedRun(header, payload, schemas).records()[0]
     version, ingest = header.version, header.ingest_time_ms
     try:
         if header.kind is RecordKind.ROWS:
             table_uid, shape, _ = _ROWS.unpack_from(payload)
-            if shape not in schemas:
-                raise DamagedRecordError(f"shape {shape} was never declared")
-            batch = pa.ipc.read_record_batch(payload.slice(_ROWS.size), schemas[shape])
+            batch = pa.ipc.read_record_batch(payload.slice(_ROWS.size), _declared(shape, schemas))
             origin = _decode_origin(payload[-header.origin_size:].to_pybytes()) if header.origin_size else None
             return RowsRecord(version, ingest, table_uid, batch, origin)
         data = payload.to_pybytes()

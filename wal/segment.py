@@ -23,7 +23,7 @@ from penstock.wal.record import (
 )
 
 SEGMENT_MAGIC = b"PNSTWAL1"
-FORMAT = 1
+FORMAT = 2  # 1 has no packed rows
 _SEGMENT = struct.Struct("<8sIIQqQI16x")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size
@@ -45,10 +45,11 @@ class SegmentHeader:
     created_ms: int
     previous_first: int
     previous_crc: int
+    format: int = FORMAT
 
     def encode(self) -> tuple[bytes, int]:
         """Returns the header's bytes and their checksum."""
-        body = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT, self.vgroup_id, self.first_version, self.created_ms,
+        body = _SEGMENT.pack(SEGMENT_MAGIC, self.format, self.vgroup_id, self.first_version, self.created_ms,
                              self.previous_first, self.previous_crc)
         crc = crc32c(body)
         return body + _CRC.pack(crc), crc
@@ -66,9 +67,9 @@ def decode_segment_header(data: bytes, path: Path) -> tuple[SegmentHeader, int]:
     if magic == SEGMENT_MAGIC and version > FORMAT:
         raise CorruptionError(f"write-ahead log segment {path} has format {version}; this version of Penstock knows "
                               f"formats up to {FORMAT}", hint="use the newer version that wrote it")
-    if magic != SEGMENT_MAGIC or version != FORMAT:
-        raise DamagedRecordError(f"not a segment of format {FORMAT}")
-    return SegmentHeader(vgroup_id, first, created, previous_first, previous_crc), crc
+    if magic != SEGMENT_MAGIC or not version:
+        raise DamagedRecordError(f"not a segment of a format up to {FORMAT}")
+    return SegmentHeader(vgroup_id, first, created, previous_first, previous_crc, version), crc
 
 
 def segment_name(first_version: int) -> str:
@@ -89,12 +90,16 @@ def damaged(path: Path, offset: int, reason: object) -> CorruptionError:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where the log ends: the last counted version, its segment, the offset behind it, the last record's checksum."""
+    """Where the log ends: the last counted version, its segment, the offset behind it, the last record's checksum.
+
+    `format`: the segment's.
+    """
 
     version: int
     segment: int
     offset: int
     crc: int
+    format: int = FORMAT
 
 
 def scan(data: bytes | mmap.mmap, header_crc: int) -> Iterator[tuple[int, Header]]:
@@ -138,7 +143,7 @@ def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, heade
         later = good_record_behind(data, offset)
         if later is not None and (promised is None or version < promised):
             raise damaged(path, offset, f"{error}; a good record follows at offset {later}") from error
-    return Tail(version, segment.first_version, offset, crc)
+    return Tail(version, segment.first_version, offset, crc, segment.format)
 
 
 def good_record_behind(data: bytes | mmap.mmap, offset: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
+from penstock.wal.declared_shapes import DeclaredShapes
+from penstock.wal.packed_rows import RowFormat
 from penstock.wal.record import DamagedRecordError, IngestOrigin, Pieces, RecordKind, size_of
 from penstock.wal.segment import (
+    FORMAT,
     NO_END,
     SEGMENT_HEADER_SIZE,
     EndFile,
@@ -107,8 +111,7 @@ class WalWriter:
         self._leading = False
         self._committed = tail
         self._planned = tail
-        self._shapes: dict[tuple[int, pa.Schema], int] = {}
-        self._next_shape = 0
+        self._shapes = DeclaredShapes()
         self._synced = tail.version
         self._last_sync = clock.monotonic()
         self._taken_back = True
@@ -169,14 +172,19 @@ class WalWriter:
         """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._condition:
-            shape = self._shape(table_uid, batch.schema)
-            payload = wire.rows_payload(table_uid, shape[0], batch) + behind
-            if self._must_roll(size_of(payload)):
-                self._shapes = {}
-                shape = self._shape(table_uid, batch.schema)
-                payload = wire.rows_payload(table_uid, shape[0], batch) + behind
-            declaration = None if shape[1] else (table_uid, shape[0], batch.schema)
-            return self._enqueue(RecordKind.ROWS, payload, ingest_time_ms, declaration, size_of(behind))
+            return self._enqueue_rows(
+                RecordKind.ROWS, table_uid, batch.schema, ingest_time_ms,
+                lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind))
+
+    def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: bytes, layout: RowFormat,
+                       ingest_time_ms: int) -> Ticket:
+        """Enqueues complete rows, new ones only, in the packed form of `layout`; see `RowFormat.pack`.
+
+        They are sorted by key, without duplicates of a key; `schema` carries the key column count.
+        """
+        with self._condition:
+            return self._enqueue_rows(RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
+                                      lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int) -> Ticket:
@@ -195,18 +203,24 @@ class WalWriter:
         with self._condition:
             return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
 
-    def _shape(self, table_uid: int, schema: pa.Schema) -> tuple[int, bool]:
-        """Returns the shape's id in the planned segment, and whether it is declared there already."""
-        known = self._shapes.get((table_uid, schema))
-        return (self._next_shape, False) if known is None else (known, True)
+    def _enqueue_rows(self, kind: RecordKind, table_uid: int, schema: pa.Schema, ingest_time_ms: int,
+                      payload_of: Callable[[int], Pieces], origin_size: int = 0) -> Ticket:
+        """Enqueues rows; `payload_of` returns the payload for the id of their shape."""
+        shape = self._shapes.find(table_uid, schema)
+        payload = payload_of(self._shapes.next_id if shape is None else shape)
+        if shape is not None and self._must_roll(size_of(payload)):
+            self._shapes.forget()
+            shape, payload = None, payload_of(self._shapes.next_id)
+        return self._enqueue(kind, payload, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size)
 
     def _must_roll(self, payload_size: int) -> bool:
         used = self._planned.offset
-        return (self._planned.segment == 0
+        # What an older version has begun it may have to read again: it gets no records that it doesn't know.
+        return (self._planned.segment == 0 or self._planned.format < FORMAT
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
     def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int,
-                 declaration: tuple[int, int, pa.Schema] | None = None, origin_size: int = 0) -> Ticket:
+                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0) -> Ticket:
         problem = self.failed or self.refused
         if problem is not None:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
@@ -224,19 +238,18 @@ class WalWriter:
             data, crc = header.encode()
             parts.append(data)
             segment, offset = version, len(data)
-            if declaration is None:
-                self._shapes = {}
+            self._shapes.forget()
         if declaration is not None:
-            table_uid, shape, schema = declaration
-            self._shapes[table_uid, schema] = shape
-            self._next_shape = (shape + 1) & 0xFFFF_FFFF  # ids may come again: a later declaration replaces an earlier
+            table_uid, schema = declaration
+            shape = self._shapes.next_id
+            self._shapes.declare(table_uid, schema)
             pieces, crc = wire.encode(RecordKind.SCHEMA, version, ingest_time_ms,
                                       wire.schema_payload(table_uid, shape, schema), crc)
             parts += pieces
             offset += size_of(pieces)
         pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size)
         parts += pieces
-        self._planned = Tail(version, segment, offset + size_of(pieces), crc)
+        self._planned = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else planned.format)
         ticket = Ticket(version, size)
         self._pending.append(_Pending(ticket, tuple(parts), self._planned, opens))
         return ticket
@@ -392,7 +405,7 @@ class WalWriter:
         """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
         with self._condition:
             self._planned = self._committed
-            self._shapes = {}  # declared again where needed: the refused records may have held declarations
+            self._shapes.forget()  # declared again where needed: the refused records may have held declarations
             self.refused = None
 
     def _publish(self) -> None:

@@ -102,6 +102,11 @@ class Audit:
         if self._level == "all" or (self._level == "changes" and not isinstance(statement, _DAILY)):
             self._write(user, origin, words_of(statement), object_of(statement), "allowed")
 
+    @property
+    def notes_rows(self) -> bool:
+        """Whether it has an entry for each INSERT."""
+        return self._level == "all"
+
     def rows(self, user: str, origin: Origin, what: str, on: str) -> None:
         """Notes rows that are going to be written without a statement."""
         if self._level == "all":

@@ -7,13 +7,14 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 has no packed rows in logs
 
 
 def ensure_format(fs: Fs, paths: DataPaths) -> None:
-    """Writes the version into a directory that has none."""
-    if not paths.format.exists():
-        fs.write_atomic(paths.format, f"{FORMAT_VERSION}\n".encode())
+    """Writes the version into a directory that has none, or an older one, after `check_format`."""
+    version = f"{FORMAT_VERSION}\n".encode()
+    if not paths.format.exists() or fs.read(paths.format) != version:
+        fs.write_atomic(paths.format, version)
 
 
 def check_format(fs: Fs, paths: DataPaths, catalog: Catalog | None = None) -> None:

@@ -19,14 +19,16 @@ class SharedLock:
     def shared(self) -> Iterator[None]:
         """Waits while one holds it alone; none does while the block runs."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
+            if self._alone:
+                self._changed.wait_for(lambda: not self._alone)
             self._holders += 1
         try:
             yield
         finally:
             with self._changed:
                 self._holders -= 1
-                self._changed.notify_all()
+                if self._alone:
+                    self._changed.notify_all()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

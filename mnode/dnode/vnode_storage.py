@@ -26,6 +26,7 @@ from penstock.vnode.dnode import Dnode
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.wal.writer import Recovery
@@ -247,6 +248,10 @@ class Storage:
     ) -> int:
         """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
         return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)
+
+    def append(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> bool:
+        """Appends a few rows and returns whether that would do; see `Vnode.append`."""
+        return self.vnode(vgroup_id).append(table_uid, columns, rows) is not None
 
     def delete(
         self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int

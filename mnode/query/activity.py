@@ -140,6 +140,7 @@ class Activity:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._connections: dict[int, ClientInfo] = {}
+        self._accessed_ms: dict[int, int] = {}
         self._running: dict[int, Running] = {}
         self._of_thread = threading.local()
         self._wake = threading.Event()
@@ -166,7 +167,12 @@ class Activity:
         """Forgets a connection and ends its statements; an unknown one is no error."""
         with self._lock:
             self._connections.pop(connection_id, None)
+            self._accessed_ms.pop(connection_id, None)
         self.end_connection(connection_id)
+
+    def note_access(self, connection_id: int) -> None:
+        """Takes note that a connection does something now that isn't worth being listed."""
+        self._accessed_ms[connection_id] = self._clock.now_ms()
 
     @contextmanager
     def statement(self, connection_id: int, text: str, user: str = "", on_cancel: OnCancel | None = None
@@ -177,9 +183,7 @@ class Activity:
             number = next(self._numbers)
             running = self._running[number] = Running(
                 number, connection_id, user, now, self._clock.monotonic(), text, self._changed)
-            known = self._connections.get(connection_id)
-            if known is not None:
-                self._connections[connection_id] = replace(known, last_access_ms=now)
+            self._accessed_ms[connection_id] = now
         outer = getattr(self._of_thread, "statement", None)
         self._of_thread.statement = running
         try:
@@ -201,7 +205,8 @@ class Activity:
 
     def connections(self) -> list[ClientInfo]:
         with self._lock:
-            return list(self._connections.values())
+            return [replace(known, last_access_ms=self._accessed_ms.get(number, known.last_access_ms))
+                    for number, known in self._connections.items()]
 
     def running(self) -> list[tuple[Running, int]]:
         """Returns the statements under way, each with the microseconds it has run."""

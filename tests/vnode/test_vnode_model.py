@@ -31,10 +31,14 @@ OPTIONS = VnodeOptions(1, segment_bytes=4096, memtable_bytes=1 << 20, compact_mi
 Key = tuple[Any, ...]
 
 
-def schema_of(key_columns: int, unit: str) -> pa.Schema:
-    """Returns the columns of the test table."""
+B_VALUES = {"p": 1, "q": 2, "n": 3, None: None}
+
+
+def schema_of(key_columns: int, unit: str, *, narrow: bool = False) -> pa.Schema:
+    """Returns the columns of the test table; `narrow`: all values of a column take as many bytes."""
     key = [("k", pa.string())] if key_columns == 2 else []
-    return pa.schema([("ts", pa.timestamp(unit)), *key, ("a", pa.int64()), ("b", pa.string())])
+    text = pa.int16() if narrow else pa.string()
+    return pa.schema([("ts", pa.timestamp(unit)), *key, ("a", pa.int64()), ("b", text)])
 
 
 class Model:
@@ -119,6 +123,7 @@ ROW = st.fixed_dictionaries({"_tuid": UIDS, "ts": TIMES, "k": st.sampled_from(["
 CHANGES = st.one_of(
     st.tuples(st.just("write"), st.lists(ROW, min_size=1, max_size=4), st.sets(st.sampled_from("ab"))),
     st.tuples(st.just("append"), UIDS, st.integers(1, 3)),
+    st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=3), st.integers(0, 4)),
     st.tuples(st.just("delete"), st.none() | st.lists(UIDS, max_size=2), TIMES, TIMES),
 )
 OPS = st.one_of(
@@ -133,28 +138,47 @@ ARGUMENTS = st.fixed_dictionaries({}, optional={
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(OPS, min_size=5, max_size=16), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
-       st.lists(ARGUMENTS, min_size=1, max_size=2))
+       st.lists(ARGUMENTS, min_size=1, max_size=2), st.booleans())
 def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str,
-                                          arguments: list[dict[str, Any]]) -> None:
+                                          arguments: list[dict[str, Any]], narrow: bool) -> None:
     """Latest and as-of reads, the verdicts in the log, and the log itself agree with the model."""
     root = Path(tempfile.mkdtemp(prefix="vnode"))
     try:
-        run_history(root, ops, key_columns, unit, arguments)
+        run_history(root, ops, key_columns, schema_of(key_columns, unit, narrow=narrow), arguments)
     finally:
         shutil.rmtree(root)
 
 
-def run_history(root: Path, ops: list[Any], key_columns: int, unit: str, arguments: list[dict[str, Any]]) -> None:
+def append_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
+    """Appends rows one by one in packed form, where that is possible; where it isn't, nothing happens."""
+    newest = dict(model.newest)
+    fits = "k" not in schema.names and schema.field("b").type == pa.int16()
+    for row in rows:
+        fits = fits and ("_tuid" in row) and row["ts"] > newest.get(row["_tuid"], -1)
+        newest[row["_tuid"]] = max(row["ts"], newest.get(row["_tuid"], -1))
+    values = [tuple(row[name] for name in ("_tuid", *schema.names)) for row in rows]
+    version = vnode.append(TABLE, tuple(schema.names), values)
+    assert (version is not None) == fits
+    if version is not None:
+        model.write(version, rows)
+
+
+def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema, arguments: list[dict[str, Any]]
+                ) -> None:
     """Plays one history on a vnode in `root` and on the model."""
     clock = ManualClock()
-    schema = schema_of(key_columns, unit)
     model = Model(key_columns)
     directory = root / "0"
     vnode = Vnode.open(directory, OPTIONS, fs=FaultyFs(), clock=clock)
     vnode.define_table(TABLE, schema, key_columns)
     pin: int | None = None
+    narrow = schema.field("b").type == pa.int16()
     for number, (name, *rest) in enumerate(ops, 1):
-        if name in ("write", "append"):
+        if name == "rows":
+            drawn, later = rest
+            append_rows(vnode, model, schema, [
+                row | {"ts": row["ts"] + later, "b": B_VALUES[row["b"]] if narrow else row["b"]} for row in drawn])
+        elif name in ("write", "append"):
             if name == "append":
                 uid, count = rest
                 start = model.newest.get(uid, 0) + 1
@@ -162,6 +186,7 @@ def run_history(root: Path, ops: list[Any], key_columns: int, unit: str, argumen
                 left_out: set[str] = set()
             else:
                 rows, left_out = rest
+            rows = [row | {"b": B_VALUES[row["b"]]} for row in rows] if narrow else rows
             names = ["_tuid", *(n for n in schema.names if n not in left_out)]
             kept = [{n: row[n] for n in names} for row in rows]
             batch = pa.RecordBatch.from_pylist(

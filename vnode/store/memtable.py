@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.vnode.store.sorted_keys import (
@@ -18,10 +19,12 @@ from penstock.vnode.store.sorted_keys import (
     times_of,
     tuids_of,
 )
+from penstock.wal.packed_rows import RowFormat
 
 VERSION_COLUMN = "_ver"
 FAN_IN = 32
 MERGE_BELOW = 512  # larger runs are cheap enough to stay as they are
+_PACKED_MAX = 4096  # rows that come one by one and wait to become a run
 
 TimeRange = tuple[int, int]
 
@@ -103,34 +106,75 @@ def merge(runs: Sequence[Run]) -> Run:
 
 
 class Memtable:
-    """The runs of one table in the order in which they were written. Guarded by `TableStore.lock`."""
+    """The runs of one table in the order in which they were written. Guarded by `TableStore.lock`.
+
+    Rows that come one by one, packed, become a run when somebody asks for the runs, or when there are many of them.
+    """
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self._runs: list[Run] = []
         self.num_rows = 0
         self.num_bytes = 0
         self._small = 0  # how many runs at the end are small
+        self._packed: list[bytes] = []
+        self._versions: list[int] = []
+        self._layout: RowFormat | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        self._unpack()
+        return self._runs
+
+    def append_packed(self, row: bytes, version: int, layout: RowFormat) -> None:
+        """Adds a row in the packed form of `layout`, which is that of `_tuid` and all columns."""
+        if layout is not self._layout:
+            self._unpack()
+            self._layout = layout
+        self._packed.append(row)
+        self._versions.append(version)
+        self.num_rows += 1
+        self.num_bytes += len(row)
+        if len(self._packed) >= _PACKED_MAX:
+            self._unpack()
+
+    def _unpack(self) -> None:
+        """Makes a run of the rows that came one by one."""
+        if not self._packed or self._layout is None:
+            return
+        rows = self._layout.unpack(b"".join(self._packed), null_maps=True)
+        versions = np.array(self._versions, np.uint64)
+        self._packed, self._versions = [], []
+        tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))
+        if not ascending(tuid, ts):
+            order = np.lexsort((ts, tuid))  # no key comes twice: the rows were new ones
+            rows, versions = rows.take(pa.array(order)), versions[order]
+        schema = rows.schema.remove_metadata().append(pa.field(VERSION_COLUMN, pa.uint64()))
+        self._add(Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(versions)], schema=schema), None))
 
     def append(self, run: Run, nbytes: int) -> None:
         """Adds a run of `nbytes`, and merges the last FAN_IN if all are small: one-row writes must not pile up."""
-        self.runs.append(run)
+        self._unpack()
         self.num_rows += run.num_rows
         self.num_bytes += nbytes
+        self._add(run)
+
+    def _add(self, run: Run) -> None:
+        self._runs.append(run)
         self._small = self._small + 1 if run.num_rows < MERGE_BELOW else 0
         if self._small >= FAN_IN:
-            merged = merge(self.runs[-FAN_IN:])
-            self.runs[-FAN_IN:] = [merged]
+            merged = merge(self._runs[-FAN_IN:])
+            self._runs[-FAN_IN:] = [merged]
             self._small = 1 if merged.num_rows < MERGE_BELOW else 0
 
     def take_all(self) -> list[Run]:
         """Empties the memtable and returns what was in it."""
-        runs, self.runs = self.runs, []
+        runs, self._runs = self.runs, []
         self.num_rows = self.num_bytes = self._small = 0
         return runs
 
     def put_back(self, runs: Sequence[Run]) -> None:
         """Puts older runs back in front after a failed flush."""
-        self.runs[:0] = runs
+        self._runs[:0] = runs
         self.num_rows += sum(run.num_rows for run in runs)
         self.num_bytes += sum(run.data.nbytes for run in runs)
 

@@ -6,25 +6,58 @@ import numpy as np
 
 from penstock.vnode.store.sorted_keys import I64, TS_MIN, U64, Bools, Index
 
+_APPENDED_MAX = 1 << 16
+
 
 class NewestTimes:
     """The greatest ts ever written to each child table, rows that were deleted since included.
 
-    A child table is *certain* while the row at its newest time is known to be there.
+    A child table is *certain* while the row at its newest time is known to be there. What comes row by row is kept
+    beside the columns until somebody asks for them.
     """
 
     def __init__(self) -> None:
-        self.tuids: U64 = np.zeros(0, np.uint64)
-        self.times: I64 = np.zeros(0, np.int64)
+        self._tuids: U64 = np.zeros(0, np.uint64)
+        self._times: I64 = np.zeros(0, np.int64)
         self._certain: Bools = np.zeros(0, np.bool_)
+        self._appended: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.tuids)
 
+    @property
+    def tuids(self) -> U64:
+        self._settle()
+        return self._tuids
+
+    @property
+    def times(self) -> I64:
+        self._settle()
+        return self._times
+
     def get(self, tuid: int) -> int | None:
         """Returns the newest time of one child table."""
-        place = int(np.searchsorted(self.tuids, np.uint64(tuid)))
-        return int(self.times[place]) if place < len(self.tuids) and self.tuids[place] == tuid else None
+        appended = self._appended.get(tuid)
+        if appended is not None:
+            return appended
+        place = int(self._tuids.searchsorted(np.uint64(tuid)))
+        return int(self._times[place]) if place < len(self._tuids) and self._tuids[place] == tuid else None
+
+    def appended(self, tuid: int, time: int) -> None:
+        """Takes over the time of a row that was written and is newer than all of its child table."""
+        self._appended[tuid] = time
+        if len(self._appended) > _APPENDED_MAX:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Brings what came row by row into the columns."""
+        if not self._appended:
+            return
+        tuids = np.fromiter(self._appended.keys(), np.uint64, len(self._appended))
+        times = np.fromiter(self._appended.values(), np.int64, len(self._appended))
+        self._appended = {}
+        order = np.argsort(tuids)
+        self.written(tuids[order], times[order])
 
     def of(self, tuids: U64) -> I64:
         """Returns the newest time of each; TS_MIN for child tables without rows."""
@@ -58,6 +91,7 @@ class NewestTimes:
     def deleted(self, tuids: tuple[int, ...] | None) -> None:
         """Notes that rows of these child tables (None: of any) may be gone."""
         if tuids is None:
+            self._settle()
             self._certain[:] = False
             return
         places, known = self._find(np.array(tuids, np.uint64))
@@ -68,10 +102,11 @@ class NewestTimes:
         places, known = self._find(np.array(tuids, np.uint64))
         kept: Bools = np.ones(len(self), np.bool_)
         kept[places[known]] = False
-        self.tuids, self.times, self._certain = self.tuids[kept], self.times[kept], self._certain[kept]
+        self._tuids, self._times, self._certain = self.tuids[kept], self.times[kept], self._certain[kept]
 
     def _find(self, tuids: U64) -> tuple[Index, Bools]:
         """Returns the place of each, and whether it is there; places of others are in range, but meaningless."""
+        self._settle()
         if not len(self):
             return np.zeros(len(tuids), np.intp), np.zeros(len(tuids), np.bool_)
         places = np.minimum(np.searchsorted(self.tuids, tuids), len(self) - 1)
@@ -80,7 +115,7 @@ class NewestTimes:
     def _insert(self, tuids: U64) -> None:
         if not len(tuids):
             return
-        places = np.searchsorted(self.tuids, tuids)
-        self.tuids = np.insert(self.tuids, places, tuids)
-        self.times = np.insert(self.times, places, TS_MIN)
+        places = np.searchsorted(self._tuids, tuids)
+        self._tuids = np.insert(self._tuids, places, tuids)
+        self._times = np.insert(self._times, places, TS_MIN)
         self._certain = np.insert(self._certain, places, False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
 from penstock.vnode.store.sorted_keys import TS_MIN, U64, Bools, Index, run_stops
 from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
+from penstock.wal.packed_rows import row_format
 from penstock.wal.record import (
     CHANGE_COLUMN,
     LAST_COLUMN,
@@ -31,6 +33,10 @@ from penstock.wal.record import (
 
 APPEND, LATE, UPDATE = 0, 1, 2
 _RECENT_TOMBSTONES = 256
+
+
+Row = tuple[Any, ...]
+"""The uid of a row's child table, its time as an integer, and the values of the other columns."""
 
 
 class PartHandle:
@@ -133,6 +139,8 @@ class TableState:
         verdict = [pa.field(CHANGE_COLUMN, pa.uint8()), pa.field(LAST_COLUMN, pa.int64())]
         self.change_schema = with_key_columns(pa.schema([*fields, *verdict]), key_columns)
         self.run_schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
+        self.column_names = tuple(self.schema.names)
+        self.row_format = row_format(self.wal_schema) if key_columns == 1 else None
 
     @property
     def key_name(self) -> str | None:
@@ -265,6 +273,28 @@ class TableState:
         run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
         self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
+
+    def packed(self, rows: Sequence[Row]) -> list[bytes] | None:
+        """Returns complete rows in packed form if they can be appended so: each is newer than all of its child table.
+
+        None where they can't. Raises struct.error for values that don't fit their column.
+        """
+        if self.row_format is None:
+            return None
+        before: dict[int, int] = {}
+        for tuid, ts, *_ in rows:
+            newest = before.get(tuid) if tuid in before else self.newest.get(tuid)
+            if newest is not None and ts <= newest:
+                return None
+            before[tuid] = ts
+        return [self.row_format.pack(row) for row in rows]
+
+    def append_packed(self, rows: Sequence[Row], packed: Sequence[bytes], version: int) -> None:
+        """Adds rows to the memtable that `packed` has packed."""
+        assert self.row_format is not None
+        for row, data in zip(rows, packed, strict=True):
+            self.memtable.append_packed(data, version, self.row_format)
+            self.newest.appended(row[0], row[1])
 
     def delete(self, tombstone: Tombstone) -> None:
         """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""

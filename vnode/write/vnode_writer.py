@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.row_preparation import PreparedRows, prepare
-from penstock.vnode.store.table_state import TableState
+from penstock.vnode.store.table_state import Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.writer import Ticket
@@ -53,6 +53,24 @@ class VnodeWriter:
             # Whoever has written these rows may still wait for the log.
             self._wal.commit_all()
             return self._wal.acknowledged_version
+        self._wal.commit(ticket)
+        if stalled:
+            self._flush()
+        return ticket.version
+
+    def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
+        """Appends a few rows; see `Vnode.append`."""
+        store = self._store
+        with store.lock:
+            store.require_writable()
+            table = store.table(table_uid)
+            packed = table.packed(rows) if table.column_names == columns else None
+            if packed is None or table.row_format is None:
+                return None
+            ticket = self._wal.enqueue_packed(
+                table_uid, table.wal_schema, b"".join(_by_key(rows, packed)), table.row_format, store.clock.now_ms())
+            table.append_packed(rows, packed, ticket.version)
+            stalled = table.memtable.num_bytes > _STALL_FACTOR * store.options.memtable_bytes
         self._wal.commit(ticket)
         if stalled:
             self._flush()
@@ -105,3 +123,11 @@ class VnodeWriter:
             for table in self._store.tables.values():
                 for partition in [one for one in table.places if one[0] == ingest]:
                     del table.places[partition]
+
+
+def _by_key(rows: Sequence[Row], packed: Sequence[bytes]) -> Sequence[bytes]:
+    """Returns packed rows in the order of their keys, in which records have them."""
+    if len(rows) == 1:
+        return packed
+    order = sorted(range(len(rows)), key=lambda place: rows[place][:2])
+    return [packed[place] for place in order]

@@ -18,7 +18,6 @@ from penstock.mnode.catalog import directory_format as formats
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.engine import Engine
 from penstock.shell.main import main
-from penstock.wal import segment as segments
 from penstock.wal.segment import SegmentHeader, decode_segment_header
 
 GOLDEN = sorted((TESTS / "golden" / "formats").glob("*.tar.xz"))
@@ -73,15 +72,13 @@ def test_a_newer_manifest_is_refused(made: Path, tmp_path: Path, monkeypatch: py
         assert sandbox.engine.storage.problem(3) is None
 
 
-def test_a_newer_segment_is_refused_and_stays(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_segment_is_refused_and_stays(made: Path, tmp_path: Path) -> None:
     """A segment of a newer format is neither taken for a torn one nor removed."""
     data = copy_of(made, tmp_path / "data")
     path = log_segments(data)[0]
     content = path.read_bytes()
     header, _ = decode_segment_header(content, path)
-    monkeypatch.setattr(segments, "FORMAT", 9)
-    newer = SegmentHeader(header.vgroup_id, header.first_version, header.created_ms, 0, 0).encode()[0]
-    monkeypatch.undo()
+    newer = SegmentHeader(header.vgroup_id, header.first_version, header.created_ms, 0, 0, 9).encode()[0]
     path.write_bytes(newer + bytes(100))
     with open_sandbox(data, disableStream=True) as sandbox:
         problem = sandbox.engine.storage.problem(int(path.parent.parent.name))

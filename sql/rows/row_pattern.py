@@ -1,0 +1,108 @@
+"""Reads the few rows of a small INSERT by one compiled pattern per table: plain values, in the table's order.
+
+Whatever a pattern doesn't match is no error: `sql.rows.values` reads it, and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from penstock.common.errors import InvalidValueError
+from penstock.sql.rows.constants import Constants
+from penstock.sql.schema import Column
+from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
+
+_INTEGER = r"[-+]?(?:0|[1-9][0-9]{0,19}+)"
+_FLOAT = r"[-+]?(?:[0-9]{1,20}+(?:\.[0-9]{0,40}+)?+|\.[0-9]{1,40}+)(?:[eE][-+]?[0-9]{1,2}+)?+"
+_BOOL = "true|false|TRUE|FALSE|1|0"
+_TIME = rf"{_INTEGER}|NOW(?:\(\))?|now(?:\(\))?|'[^'\\]{{12,40}}+'(?!')"
+_NEXT = re.compile(r"\s*+,?+\s*+(?=\()", re.ASCII)
+_END = re.compile(r"\s*+;?+\s*+", re.ASCII)
+_FIRST_OF_INTEGER = frozenset("+-0123456789")
+_TRUE = frozenset({"true", "TRUE", "1"})
+
+PlainValue = int | float | bool | None
+Reader = Callable[[str, Constants], PlainValue]
+
+
+class RowPattern:
+    """Rows of values for given columns."""
+
+    def __init__(self, columns: Sequence[Column], *, places: Sequence[int], width: int) -> None:
+        """Use `row_pattern`. `places`: where in a row of `width` values the value of each column goes."""
+        cells = ",".join(rf"\s*+(?:({_pattern_of(column.type.kind)})|NULL|null)\s*+" for column in columns)
+        self._match = re.compile(rf"\({cells}\)", re.ASCII).match
+        self._readers = [_reader(column.type) for column in columns]
+        self._places = None if list(places) == list(range(width)) else list(places)
+        self._width = width
+
+    def read(self, text: str, start: int, rows_max: int, constants: Constants) -> list[list[PlainValue]] | None:
+        """Returns the rows from `start` to the end of the statement, NULL where a row gives no value.
+
+        None if there are more than `rows_max`, or anything that isn't plain.
+        """
+        rows: list[list[PlainValue]] = []
+        found = self._match(text, start)
+        while found is not None:
+            if len(rows) == rows_max:
+                return None
+            values = self._values(found.groups(), constants)
+            if values is None:
+                return None
+            rows.append(values)
+            start = found.end()
+            between = _NEXT.match(text, start)
+            found = None if between is None else self._match(text, between.end())
+        return rows if rows and _END.fullmatch(text, start) is not None else None
+
+    def _values(self, cells: Sequence[str | None], constants: Constants) -> list[PlainValue] | None:
+        try:
+            values = [None if cell is None else reader(cell, constants)
+                      for cell, reader in zip(cells, self._readers, strict=True)]
+        except InvalidValueError:
+            return None
+        if self._places is None:
+            return values
+        row: list[PlainValue] = [None] * self._width
+        for place, value in zip(self._places, values, strict=True):
+            row[place] = value
+        return row
+
+
+def row_pattern(columns: Sequence[Column], of: Sequence[Column]) -> RowPattern | None:
+    """Returns the pattern for rows that give values for `columns` of a table with the columns `of`.
+
+    None if a column's values aren't plain, are of different lengths, or one is given twice.
+    """
+    places = [of.index(column) for column in columns]
+    plain = all(_pattern_of(column.type.kind) for column in of)
+    return RowPattern(columns, places=places, width=len(of)) if plain and len(set(places)) == len(places) else None
+
+
+def _pattern_of(kind: Kind) -> str | None:
+    """Returns the pattern of plain values of a type, None if it has none."""
+    if kind in INTEGERS:
+        return _INTEGER
+    if kind in FLOATS:
+        return _FLOAT
+    return {Kind.BOOL: _BOOL, Kind.TIMESTAMP: _TIME}.get(kind)
+
+
+def _reader(kind: DataType) -> Reader:
+    """Returns what makes a value of a cell that its pattern has matched; raises InvalidValueError for bad times."""
+    if kind.kind in INTEGERS:
+        return lambda cell, constants: int(cell)
+    if kind.kind in FLOATS:
+        return lambda cell, constants: float(cell)
+    if kind.kind is Kind.BOOL:
+        return lambda cell, constants: cell in _TRUE
+
+    def time(cell: str, constants: Constants) -> PlainValue:
+        if cell[0] in _FIRST_OF_INTEGER:
+            return int(cell)
+        value = constants.read(cell, kind)
+        assert isinstance(value, int)
+        return value
+
+    return time

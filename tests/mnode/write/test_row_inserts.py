@@ -1,0 +1,117 @@
+"""Small INSERTs of plain rows take a short way: whatever the statement, it does what the long way does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.common.errors import PenstockError
+from penstock.mnode.access.session import Result
+from penstock.mnode.admin.sandbox import Sandbox
+
+NOW_MS = 1_700_000_000_000
+KINDS = ("BOOL", "TINYINT", "SMALLINT UNSIGNED", "INT", "BIGINT", "BIGINT UNSIGNED", "FLOAT", "DOUBLE", "TIMESTAMP")
+TABLES = [
+    "CREATE DATABASE t", "USE t",
+    "CREATE TABLE m (ts TIMESTAMP, a INT, b DOUBLE) TAGS (g INT)", "CREATE TABLE d1 USING m TAGS (1)",
+    "CREATE TABLE `D 2` USING m TAGS (2)", "CREATE TABLE `select` USING m TAGS (3)",
+    "CREATE TABLE fresh USING m TAGS (4)",
+    f"CREATE TABLE wide (ts TIMESTAMP, {', '.join(f'c{place} {kind}' for place, kind in enumerate(KINDS))})",
+    "CREATE TABLE texts (ts TIMESTAMP, s VARCHAR(5))", "CREATE TABLE keyed (ts TIMESTAMP, k INT PRIMARY KEY, v INT)"]
+NAMES = ["d1", "D1", "t.d1", "T.d1", "`D 2`", "`d1`", "t.`d1`", "select", "`select`", "m", "wide", "texts", "keyed",
+         "nothing", "x.d1", "information_schema.ins_tables"]
+NEXT = "@"  #: stands for a time that is newer than all before
+ODD_TIMES = ["NOW", "now()", "NOW + 1s", "NULL", "0", "-1", "99999999999999999", "+1700000000007", "01700000000007",
+             "1.5", "'2023-11-14 22:13:20.005'", "'2023-11-14 22'", "'2023-11-14T22:13:20Z'", "'1700000000009'",
+             "'2023-13-01 00:00:00'", "'it''s'"]
+TIMES = st.one_of(*[st.just(NEXT)] * 3, st.integers(NOW_MS, NOW_MS + 20).map(str), st.sampled_from(ODD_TIMES))
+ODD = ["NULL", "null", "Null", "true", "FALSE", "True", "1e400", "-1e39", ".5", "5.", "1e3", "0x1F", "007",
+       "2147483648", "'x'", "'1'", '"2"', "", "nan", "-0", "-0.0", "18446744073709551615", "18446744073709551616",
+       "1_000", "٣", "1 2", "(1)", "16777217.0000001"]
+VALUES = st.one_of(st.integers(-300, 300).map(str), st.floats(allow_nan=False, allow_infinity=False).map(repr),
+                   st.sampled_from(ODD))
+LISTS = ["", "", "", " (ts, a, b)", " (b, ts)", "(TS,A)", " (ts, a, a)", " (a, b)", " (ts, nix)", " (ts, select)"]
+SPACE = st.sampled_from(["", " ", "\n", "  "])
+
+
+@st.composite
+def rows(draw: st.DrawFn, width: int) -> str:
+    """A row, mostly with as many values as there are columns."""
+    count = width if draw(st.integers(0, 9)) else draw(st.integers(0, width + 1))
+    cells = [draw(SPACE) + draw(TIMES if place == 0 else VALUES) + draw(SPACE) for place in range(count)]
+    return f"({','.join(cells)})"
+
+
+@st.composite
+def inserts(draw: st.DrawFn) -> str:
+    """An INSERT that may mean something."""
+    name = draw(st.sampled_from(NAMES))
+    width = {"wide": 10, "texts": 2}.get(name, 3)
+    head = draw(st.sampled_from(["INSERT INTO ", "insert into  ", " INSERT INTO\n", "INSERT "]))
+    listed = draw(st.sampled_from(LISTS))
+    if listed:
+        width = listed.count(",") + 1
+    values = draw(st.sampled_from([" VALUES ", " values", "\nVALUES\n", " VALUE "]))
+    body = draw(st.sampled_from(["", " ", ",", " , "])).join(draw(st.lists(rows(width), min_size=1, max_size=3)))
+    return head + name + listed + values + body + draw(st.sampled_from(["", ";", " ; ", " x", " -- end", ";;"]))
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[list[Sandbox]]:
+    """Two engines with the same tables; the second takes the long way always."""
+    made = [Sandbox(time_zone="Europe/Berlin", now_ms=NOW_MS) for _ in range(2)]
+    for engine in made:
+        for statement in TABLES:
+            engine.execute(statement)
+    made[1].engine.parts.row_inserts.insert = lambda text, state: None  # type: ignore[method-assign]
+    yield made
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def newer() -> Iterator[int]:
+    """Times that grow."""
+    return itertools.count(NOW_MS + 100)
+
+
+def outcome(engine: Sandbox, text: str) -> Any:
+    """Returns how many rows a statement has written, or what it says."""
+    try:
+        return engine.execute(text).affected
+    except PenstockError as error:
+        return type(error), error.code, error.message, error.position, error.hint
+
+
+def contents(engine: Sandbox) -> list[Any]:
+    """Returns all rows of all tables."""
+    return [engine.execute(f"SELECT * FROM {name} ORDER BY ts").table for name in ("m", "wide", "texts", "keyed")]
+
+
+@settings(max_examples=times(150, 20_000))
+@given(st.lists(inserts(), min_size=1, max_size=5))
+def test_both_ways_do_the_same(engines: list[Sandbox], newer: Iterator[int], statements: list[str]) -> None:
+    """The same numbers of rows, the same errors, and the same rows in the tables."""
+    short, long = engines
+    for drawn in statements:
+        text = "".join(str(next(newer)) if piece == NEXT else piece for piece in re.split(f"({NEXT})", drawn))
+        assert outcome(short, text) == outcome(long, text)
+    assert contents(short) == contents(long)
+
+
+def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
+    """The comparison above is one: rows as devices send them are written by the short way."""
+    short = engines[0]
+    ahead = NOW_MS + 100_000_000
+    for text in (f"INSERT INTO d1 VALUES ({ahead}, 1, 0.5)", f"insert into t.d1 (ts, b) values ({ahead + 1}, 1e3);",
+                 "INSERT INTO d1 VALUES ('2024-11-14 23:13:21.500', NULL, 3)", "INSERT INTO `fresh` VALUES(NOW, 4, 5)",
+                 f"INSERT INTO wide VALUES ({ahead}, true, -1, 2, 3, 4, 5, 6.5, 7, {ahead})"):
+        written = short.engine.parts.row_inserts.insert(text, short.session)
+        assert written == Result(affected=1), text

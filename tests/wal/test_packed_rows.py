@@ -1,0 +1,155 @@
+"""Packed rows in the log: the same rows as Arrow batches, few bytes, damage is found, older logs stay theirs."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.basics.faulty_fs import FaultyFs
+
+from penstock.common.clock import ManualClock
+from penstock.common.errors import CorruptionError
+from penstock.common.fs import OsFs
+from penstock.wal.log import LogFiles
+from penstock.wal.packed_rows import RowFormat, row_format
+from penstock.wal.reader import WalReader
+from penstock.wal.record import RowsRecord, crc32c, with_key_columns
+from penstock.wal.segment import SegmentHeader, list_segments, segment_name
+from penstock.wal.writer import WalOptions, WalWriter
+
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(), pa.int8(): st.integers(-128, 127), pa.int16(): st.integers(-2**15, 2**15 - 1),
+    pa.int32(): st.integers(-2**31, 2**31 - 1), pa.int64(): st.integers(-2**63, 2**63 - 1),
+    pa.uint8(): st.integers(0, 255), pa.uint16(): st.integers(0, 2**16 - 1), pa.uint32(): st.integers(0, 2**32 - 1),
+    pa.uint64(): st.integers(0, 2**64 - 1), pa.float32(): st.floats(width=32, allow_nan=False),
+    pa.float64(): st.floats(allow_nan=False), pa.timestamp("ns"): st.integers(-2**63, 2**63 - 1)}
+SHAPES = st.lists(st.sampled_from(list(VALUES)), max_size=20).map(lambda kinds: with_key_columns(pa.schema(
+    [("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), *((f"c{place}", kind) for place, kind in enumerate(kinds))]),
+    1))
+NUMBERS = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("v", pa.float64()),
+                                      ("k", pa.int32())]), 1)
+
+
+def layout_of(schema: pa.Schema) -> RowFormat:
+    """Returns how rows of a schema are packed, which must be possible."""
+    layout = row_format(schema)
+    assert layout is not None
+    return layout
+
+
+def batch_of(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Returns rows as the other kind of record has them."""
+    columns = [pa.array([row[place] for row in rows], pa.int64() if pa.types.is_timestamp(field.type) else field.type)
+               for place, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays([column if column.type == field.type else column.cast(field.type)
+                                       for column, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def open_log(directory: Path, segment_bytes: int = 64 << 20) -> WalWriter:
+    """Opens the log of vgroup 1."""
+    return WalWriter.open(directory, WalOptions(1, 1, segment_bytes), fs=FaultyFs(), clock=ManualClock())
+
+
+def append(log: WalWriter, schema: pa.Schema, rows: list[tuple[Any, ...]], table_uid: int = 7) -> int:
+    """Writes one record of packed rows."""
+    layout = layout_of(schema)
+    ticket = log.enqueue_packed(table_uid, schema, b"".join(map(layout.pack, rows)), layout, 5)
+    log.commit(ticket)
+    return ticket.version
+
+
+def read_all(directory: Path, at_once: int = 1000) -> list[RowsRecord]:
+    """Reads all records, `at_once` at a time."""
+    reader = WalReader(LogFiles(directory, OsFs()))
+    found: list[RowsRecord] = []
+    while records := reader.read(max_records=at_once):
+        found += [record for record in records if isinstance(record, RowsRecord)]
+    reader.close()
+    return found
+
+
+@given(data=st.data(), schemas=st.lists(SHAPES, min_size=1, max_size=2), at_once=st.integers(1, 5),
+       segment_bytes=st.sampled_from([1000, 1 << 20]))
+def test_rows_come_back_whatever_stands_beside_them(data: st.DataObject, schemas: list[pa.Schema], at_once: int,
+                                                    segment_bytes: int) -> None:
+    """Packed or as Arrow, of several tables, across segments and reads: each record has its own rows, with NULLs."""
+    written = []
+    with tempfile.TemporaryDirectory() as folder:
+        log = open_log(Path(folder), segment_bytes)
+        for _ in range(data.draw(st.integers(1, 12))):
+            place = data.draw(st.integers(0, len(schemas) - 1))
+            schema = schemas[place]
+            row = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**40),
+                            *(st.none() | VALUES[field.type] for field in list(schema)[2:]))
+            rows = data.draw(st.lists(row, min_size=1, max_size=3))
+            if data.draw(st.booleans()):
+                append(log, schema, rows, place)
+            else:
+                log.commit(log.enqueue_rows(place, batch_of(schema, rows), 5))
+            written.append((place, batch_of(schema, rows)))
+        log.close()
+        found = read_all(Path(folder), at_once)
+    assert [record.version for record in found] == list(range(1, len(written) + 1))
+    for record, (table_uid, batch) in zip(found, written, strict=True):
+        assert record.table_uid == table_uid
+        assert record.batch.equals(batch)
+        assert record.batch.schema.metadata == batch.schema.metadata
+
+
+def test_a_row_of_its_own_takes_few_bytes(tmp_path: Path) -> None:
+    """At most 64 bytes beside the values: here a time, a DOUBLE and an INT, 20 bytes."""
+    log = open_log(tmp_path)
+    append(log, NUMBERS, [(1, 0, 0.5, 1)])
+    before = (tmp_path / segment_name(1)).stat().st_size
+    append(log, NUMBERS, [(1, 1, 0.5, 1)])
+    assert (tmp_path / segment_name(1)).stat().st_size - before <= 20 + 64
+    log.close()
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    """An INT has 32 bits, and text no format at all."""
+    with pytest.raises(struct.error):
+        layout_of(NUMBERS).pack((1, 0, 0.5, 2**31))
+    assert row_format(NUMBERS.append(pa.field("s", pa.string()))) is None
+
+
+@pytest.mark.parametrize("nbytes", [11, 13])
+def test_bytes_that_are_no_rows_are_damage(tmp_path: Path, nbytes: int) -> None:
+    """A record whose checksums fit, but whose rows don't, is named, and what stands before it is returned."""
+    log = open_log(tmp_path)
+    append(log, NUMBERS, [(1, 0, 0.5, 1)])
+    ticket = log.enqueue_packed(7, NUMBERS, bytes(nbytes), layout_of(NUMBERS), 5)
+    log.commit(ticket)
+    reader = WalReader(LogFiles(tmp_path, OsFs()))
+    assert [record.version for record in reader.read()] == [1]
+    with pytest.raises(CorruptionError, match="no whole number of rows"):
+        reader.read()
+    reader.close()
+    log.close()
+
+
+def test_what_an_older_version_has_begun_gets_no_packed_rows(tmp_path: Path) -> None:
+    """Its segment stays as it is, so that it can be read by what wrote it; the next one is of the new format."""
+    directory = tmp_path / "log"
+    log = open_log(directory)
+    log.commit(log.enqueue_time_mark("w", 1, 5))
+    log.close()
+    path = directory / segment_name(1)
+    data = path.read_bytes()
+    header, old_crc = SegmentHeader(1, 1, 0, 0, 0, 1).encode()
+    record = bytearray(data[len(header):])
+    record[36 - 4:36] = struct.pack("<I", old_crc)
+    record[36:40] = struct.pack("<I", crc32c(bytes(record[:36])))
+    path.write_bytes(header + bytes(record))
+    again = open_log(directory)
+    append(again, NUMBERS, [(1, 0, 0.5, 1)])
+    again.close()
+    assert list_segments(OsFs(), directory) == [1, 2]
+    assert path.read_bytes() == header + bytes(record)
+    assert [record.batch.num_rows for record in read_all(directory)] == [1]
