@@ -34,16 +34,16 @@ from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.admin.sandbox import Sandbox
+from penstock.mnode.checkpoints.checkpoint_machine import CheckpointSettings
+from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.group_runtime import WorkerLaunch
 from penstock.mnode.controller.runtime_environment import OnHello, OnLost, OnMessage
 from penstock.mnode.controller.stream_controller import StreamController
-from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
-from penstock.mnode.coordinator.commit_records import CommitRecords
-from penstock.mnode.coordinator.group_events import GroupSettings
 from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeeper
 from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.groups.group_events import GroupSettings
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import StartCheckpoint, TaskCheckpoint

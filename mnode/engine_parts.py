@@ -13,9 +13,9 @@ from penstock import __version__
 from penstock.common.memory import available_bytes
 from penstock.mnode.access.logins import Logins
 from penstock.mnode.catalog.catalog_copies import CopyKeeper
-from penstock.mnode.coordinator.backup_store import open_backup_store
-from penstock.mnode.coordinator.checkpoint_backups import Backups, backup_key
-from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.checkpoints.backup_store import open_backup_store
+from penstock.mnode.checkpoints.checkpoint_backups import Backups, backup_key
+from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.coordinator.controller_protocol import Controller
 from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds
 from penstock.mnode.data_directory import DataDirectory

@@ -19,7 +19,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import orphans, require_catalog, require_current
 from penstock.mnode.catalog.catalog_records import StreamRecord, Unfinished
 from penstock.mnode.catalog.directory_format import check_format, ensure_format
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.dnode.vnode_storage import storage_schema
 from penstock.sql.schema import Database
 from penstock.tasks.state.state_check import check_states

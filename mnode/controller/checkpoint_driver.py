@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import about, logger
+from penstock.mnode.checkpoints import checkpoint_machine
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.controller.controller_state import ControlledStream, ControllerState
 from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.mailbox import Mailbox
-from penstock.mnode.coordinator import checkpoint_machine
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.coordinator.stream_status import CheckpointInfo
 from penstock.tasks.protocol.messages import CheckpointAbandoned, CheckpointCommitted, StartCheckpoint
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.common.clock import Clock
+from penstock.mnode.checkpoints.checkpoint_machine import CheckpointProgress
 from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.controller_state import ControllerState
 from penstock.mnode.controller.executor_scaling import ExecutorScaling
 from penstock.mnode.controller.group_jobs import GroupJobs
 from penstock.mnode.controller.group_runtime import Runtime
 from penstock.mnode.controller.memory_control import MemoryControl
-from penstock.mnode.coordinator.checkpoint_machine import CheckpointProgress
-from penstock.mnode.coordinator.group_book import Group, GroupState, PlacedStream, StreamState
 from penstock.mnode.coordinator.stream_status import CheckpointInfo, StreamStatus, WorkerInfo
+from penstock.mnode.groups.group_book import Group, GroupState, PlacedStream, StreamState
 
 
 class ControllerReports:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.common.memory import limit_bytes
 from penstock.common.quantities import MIB
-from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
-from penstock.mnode.coordinator.group_events import GroupSettings
+from penstock.mnode.checkpoints.checkpoint_machine import CheckpointSettings
+from penstock.mnode.groups.group_events import GroupSettings
 from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.state.state_cache import DEFAULT_BYTES
 

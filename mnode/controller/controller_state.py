@@ -12,14 +12,14 @@ from penstock.common.clock import Clock
 from penstock.common.errors import NotFoundError
 from penstock.common.logging import about, logger
 from penstock.mnode.catalog.catalog_records import PauseCause
+from penstock.mnode.checkpoints.checkpoint_machine import CheckpointMachine
+from penstock.mnode.checkpoints.commit_records import CommitRecord
 from penstock.mnode.controller.worker_roster import WorkerRoster
-from penstock.mnode.coordinator.checkpoint_machine import CheckpointMachine
-from penstock.mnode.coordinator.commit_records import CommitRecord
-from penstock.mnode.coordinator.group_book import StreamState
 from penstock.mnode.coordinator.running_stream import RunningStream
 from penstock.mnode.coordinator.stream_status import CheckpointInfo, EventInfo
 from penstock.mnode.coordinator.task_monitor import Monitor
-from penstock.mnode.coordinator.worker_groups import GroupMachine
+from penstock.mnode.groups.group_book import StreamState
+from penstock.mnode.groups.worker_groups import GroupMachine
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.deployment import Deployment
 from penstock.tasks.protocol.messages import TaskEvent, TaskId

@@ -12,7 +12,7 @@ from penstock.mnode.controller.group_runtime import Handle, Runtime
 from penstock.mnode.controller.mailbox import Mailbox
 from penstock.mnode.coordinator.executor_keeper import ExecutorKeeper, Scale
 from penstock.mnode.coordinator.stream_status import WorkerInfo
-from penstock.mnode.coordinator.worker_groups import GroupMachine
+from penstock.mnode.groups.worker_groups import GroupMachine
 from penstock.tasks.worker.spark_executors import Executors
 
 _log = logger(__name__)

@@ -9,7 +9,7 @@ from penstock.common.logging import logger
 from penstock.mnode.controller.controller_state import ControllerState
 from penstock.mnode.controller.group_jobs import GroupJobs
 from penstock.mnode.controller.stream_attempts import StreamAttempts
-from penstock.mnode.coordinator import group_events
+from penstock.mnode.groups import group_events
 from penstock.tasks.protocol import control
 
 _log = logger(__name__)

@@ -8,7 +8,7 @@ from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.group_runtime import Handle, Runtime, WorkerLaunch
 from penstock.mnode.controller.mailbox import Mailbox
 from penstock.mnode.controller.worker_roster import WorkerRoster
-from penstock.mnode.coordinator import group_events
+from penstock.mnode.groups import group_events
 from penstock.tasks.worker.worker_process import WorkerSpec
 
 

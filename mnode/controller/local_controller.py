@@ -13,8 +13,8 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.controller.stream_attempts import newest_or_recovered
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.coordinator.running_stream import RunningStream
 from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport

@@ -13,9 +13,9 @@ from penstock.mnode.controller.controller_state import ControllerState
 from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.mailbox import Mailbox
 from penstock.mnode.controller.stream_pauses import StreamPauses
-from penstock.mnode.coordinator.group_book import StreamState
 from penstock.mnode.coordinator.memory_watch import Holding, MemoryWatch, WorkerPlace
 from penstock.mnode.coordinator.stream_status import MemoryInfo
+from penstock.mnode.groups.group_book import StreamState
 
 _log = logger(__name__)
 

@@ -8,13 +8,14 @@ from functools import partial
 
 from penstock.common.errors import CorruptionError, InternalError, PenstockError
 from penstock.common.logging import about, logger
+from penstock.mnode.checkpoints import checkpoint_machine
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.controller.checkpoint_driver import CheckpointDriver
 from penstock.mnode.controller.controller_state import ControlledStream, ControllerState
 from penstock.mnode.controller.mailbox import Mailbox
 from penstock.mnode.controller.queue_bounds import QueueBounds
-from penstock.mnode.coordinator import checkpoint_machine, group_events
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.coordinator.running_stream import RunningStream
+from penstock.mnode.groups import group_events
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.deployment import Deployment
 from penstock.tasks.protocol.messages import Pause, Resume

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import about, logger
+from penstock.mnode.checkpoints.checkpoint_machine import CheckpointMachine
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.mnode.controller.checkpoint_driver import CheckpointDriver
 from penstock.mnode.controller.controller_reports import ControllerReports
 from penstock.mnode.controller.controller_settings import ControllerSettings
@@ -33,13 +35,11 @@ from penstock.mnode.controller.stream_attempts import StreamAttempts
 from penstock.mnode.controller.stream_pauses import StreamPauses
 from penstock.mnode.controller.worker_messages import WorkerMessages
 from penstock.mnode.controller.worker_roster import WorkerRoster
-from penstock.mnode.coordinator.checkpoint_machine import CheckpointMachine
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
-from penstock.mnode.coordinator.group_events import AddStream, RemoveStream, SlotsKnown
 from penstock.mnode.coordinator.running_stream import RunningStream
 from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
-from penstock.mnode.coordinator.worker_groups import GroupMachine
+from penstock.mnode.groups.group_events import AddStream, RemoveStream, SlotsKnown
+from penstock.mnode.groups.worker_groups import GroupMachine
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, UseConnection
 from penstock.tasks.protocol.task_status import TaskStatus

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.common.clock import Clock
 from penstock.common.errors import InternalError
 from penstock.common.logging import about, logger
+from penstock.mnode.checkpoints import checkpoint_machine
 from penstock.mnode.controller.checkpoint_driver import CheckpointDriver
 from penstock.mnode.controller.controller_state import ControllerState
 from penstock.mnode.controller.group_driver import GroupDriver
@@ -12,7 +13,7 @@ from penstock.mnode.controller.group_jobs import GroupJobs
 from penstock.mnode.controller.queue_bounds import QueueBounds
 from penstock.mnode.controller.runtime_environment import WorkerLine
 from penstock.mnode.controller.stream_pauses import StreamPauses
-from penstock.mnode.coordinator import checkpoint_machine, group_events
+from penstock.mnode.groups import group_events
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.messages import Recalculate
 

@@ -1,4 +1,4 @@
-"""Streams at run time, decided: worker groups, checkpoints and their records, task graphs, backups, monitoring.
+"""Streams at run time, decided: task graphs, stored plans, statuses, memory, monitoring.
 
-Imports of this part: query and what is below.
+Imports of this part: groups and what is below.
 """

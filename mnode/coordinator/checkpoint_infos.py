@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.mnode.coordinator.commit_records import CommitRecord, StoredRecord
+from penstock.mnode.checkpoints.commit_records import CommitRecord, StoredRecord
 from penstock.mnode.coordinator.stream_status import CheckpointInfo, StreamStatus
 
 

@@ -11,7 +11,7 @@ from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates
 from penstock.tasks.protocol.task_status import TaskStatus
 
 if TYPE_CHECKING:
-    from penstock.mnode.coordinator.commit_records import CommitRecord
+    from penstock.mnode.checkpoints.commit_records import CommitRecord
     from penstock.mnode.coordinator.running_stream import RunningStream
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.common.typed_json import Parts, TypedJson, parts_of_dataclass
-from penstock.mnode.coordinator.commit_records import require_layout
+from penstock.mnode.checkpoints.commit_records import require_layout
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.tree.node import Node
 from penstock.sql.tree.statements import StreamOptions

@@ -7,9 +7,9 @@ from penstock.common.config import Config, is_local
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result, text_result
 from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.explain.explain_stream import explain_graph, explain_ingest, explain_stream
+from penstock.mnode.explain.explain_stream_sql import explain_sql
 from penstock.mnode.query.query_statements import Queries
-from penstock.mnode.streams.explain_stream import explain_graph, explain_ingest, explain_stream
-from penstock.mnode.streams.explain_stream_sql import explain_sql
 from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_settings import state_limit

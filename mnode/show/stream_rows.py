@@ -12,10 +12,10 @@ from penstock.mnode.coordinator.stream_bounds import state_bytes
 from penstock.mnode.coordinator.stream_status import CheckpointInfo, SavepointInfo, StreamInfo, StreamsSnapshot
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.mnode.coordinator.task_settings import BYTES_PER_MEGABYTE, task_settings
+from penstock.mnode.explain.explain_stream import placement
 from penstock.mnode.show.history_text import history_text
 from penstock.mnode.show.row_source import Maker, Row, Rows
 from penstock.mnode.show.task_rows import TaskSetting, task_row, to_ms, watermark_row
-from penstock.mnode.streams.explain_stream import placement
 from penstock.mnode.streams.ingest_statements import IngestInfo
 from penstock.planner.streams.external_sink import delivery
 from penstock.sql.schema import Table

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stream_status import CheckpointInfo
 from penstock.mnode.coordinator.task_monitor import TaskReport
+from penstock.mnode.explain.stream_verdict import stalled_reason
 from penstock.mnode.show.history_text import history_text
 from penstock.mnode.show.lateness_text import histogram_text, suggestion
 from penstock.mnode.show.row_source import Row
-from penstock.mnode.streams.stream_verdict import stalled_reason
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_status import TaskStatus

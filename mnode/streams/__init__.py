@@ -1,4 +1,4 @@
-"""Statements on streams and ingests: create, explain, replace, replay, split; what is said of a stream.
+"""Statements on streams and ingests: create, control, replace, replay, split; reports of streams.
 
-Imports of this part: controller and what is below.
+Imports of this part: explain and what is below.
 """

@@ -9,8 +9,8 @@ from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import about, logger
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.checkpoints.commit_records import CommitRecord, require_layout
 from penstock.mnode.coordinator import stored_plan
-from penstock.mnode.coordinator.commit_records import CommitRecord, require_layout
 from penstock.mnode.coordinator.controller_protocol import Controller
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.coordinator.task_graph_builder import task_graph

@@ -21,7 +21,7 @@ from penstock.common.errors import (
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result, rows_result
 from penstock.mnode.catalog.catalog_records import Savepoint, StreamRecord
-from penstock.mnode.coordinator.commit_records import CommitRecord
+from penstock.mnode.checkpoints.commit_records import CommitRecord
 from penstock.mnode.coordinator.stream_status import SavepointInfo, SavepointState
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams

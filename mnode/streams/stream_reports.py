@@ -12,11 +12,11 @@ from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.checkpoint_infos import checkpoint_infos
 from penstock.mnode.coordinator.stream_status import CheckpointInfo, StreamInfo, StreamsSnapshot, StreamStatus
 from penstock.mnode.coordinator.task_monitor import TaskReport
-from penstock.mnode.streams.explain_analyze import analysis
+from penstock.mnode.explain.explain_analyze import analysis
+from penstock.mnode.explain.stream_verdict import TaskNames, with_verdict
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_settings import state_limit
-from penstock.mnode.streams.stream_verdict import TaskNames, with_verdict
 from penstock.sql.tree.statements import AnalyzeStream
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes

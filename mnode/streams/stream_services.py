@@ -12,8 +12,8 @@ from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
-from penstock.mnode.coordinator.checkpoint_backups import Backups
-from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.checkpoints.checkpoint_backups import Backups
+from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.coordinator.controller_protocol import Controller
 from penstock.mnode.ddl.connections import Connections
 from penstock.mnode.dnode.task_states import TaskStates

@@ -7,8 +7,8 @@ from dataclasses import replace
 from penstock.common.errors import CorruptionError
 from penstock.common.logging import about, logger
 from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.checkpoints.commit_records import require_layout
 from penstock.mnode.coordinator import stored_plan
-from penstock.mnode.coordinator.commit_records import require_layout
 from penstock.mnode.coordinator.running_stream import RunningStream
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import READER_PIN_PREFIX

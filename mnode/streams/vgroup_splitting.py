@@ -22,7 +22,7 @@ from penstock.common.placement import Cut, cut_one, cut_to
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import Regrouping, StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database, require_user_database
-from penstock.mnode.coordinator.commit_records import CommitRecord, commit_record
+from penstock.mnode.checkpoints.commit_records import CommitRecord, commit_record
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_services import StreamServices

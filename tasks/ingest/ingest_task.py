@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import PenstockError
+from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.external.connectors.consumers import avro_reader
 from penstock.tasks.external.connectors.incoming_messages import Consumer, MessageBatch, MessagePosition, Positions
 from penstock.tasks.flow.queues import ChannelQueue
@@ -41,7 +42,6 @@ from penstock.tasks.protocol.task_status import (
     TaskProgress,
     TaskStatus,
 )
-from penstock.tasks.source.dead_letter_writer import DeadLetters
 
 _WRITES_UNDER_WAY = 2
 _POLL_MESSAGES = 20_000

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import JoinPlan
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, without_rows
+from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import REPLAYED_ROWS
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.source.change_emitter import ChangeEmitter
-from penstock.tasks.source.computable_rows import ComputableRows
 from penstock.tasks.source.source_task import SourceTask
 from penstock.wal.record import DeleteRecord, Record
 

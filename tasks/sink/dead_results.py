@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.external.emit.result_events import ExternalRows, json_text
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow
-from penstock.tasks.source.dead_letter_writer import DeadLetters
 
 _LOOK_EVERY_S = 0.01
 _CONTENT_MAX = 8_000

@@ -8,6 +8,7 @@ from functools import partial
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
+from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, ExternalTarget
 from penstock.tasks.external.emit.external_writers import DirectWriter, ExternalWriter, StagedWriter
 from penstock.tasks.external.emit.result_events import ExternalRows
@@ -15,7 +16,6 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.dead_results import DeadResultTable
-from penstock.tasks.source.dead_letter_writer import DeadLetters
 from penstock.tasks.state.state_store import StateStore
 
 _BACKLOG_QUEUES = 4

@@ -1,4 +1,4 @@
-"""Source tasks: following the log, event time, recalculation, dead letters, lookups, history.
+"""Source tasks: following the log, event time, lookups, and what changes are sent on.
 
-Imports of this part: window and what is below.
+Imports of this part: recalculation and what is below.
 """

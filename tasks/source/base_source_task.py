@@ -6,6 +6,7 @@ from collections import deque
 from typing import Any
 
 from penstock.tasks.compute.child_tables import ChildTables
+from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.base_task import ROWS_TOTAL, ComputingTask
@@ -13,7 +14,6 @@ from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Pause, Resume, StartCheckpoint, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import LogProgress
-from penstock.tasks.source.dead_letter_writer import DeadLetters
 
 
 class BaseSourceTask(ComputingTask):

@@ -14,6 +14,9 @@ from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, late_rows, may_be_late, updated
 from penstock.tasks.compute.quarantine import keys_of
+from penstock.tasks.dropped.computable_rows import ComputableRows
+from penstock.tasks.dropped.time_ledger import dropped_rows
+from penstock.tasks.dropped.uncomputable_rows import failing_rows, without_dropped
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.protocol.block_schema import (
     ADD,
@@ -26,15 +29,12 @@ from penstock.tasks.protocol.block_schema import (
     with_operation,
 )
 from penstock.tasks.protocol.messages import Retract, RetractEnd
-from penstock.tasks.source.computable_rows import ComputableRows
-from penstock.tasks.source.expired_rows import TimeRange
-from penstock.tasks.source.range_recalculation import Piece, within
-from penstock.tasks.source.recalculation import Change, Recalculation
-from penstock.tasks.source.row_windower import Windower
+from penstock.tasks.recalculation.expired_rows import TimeRange
+from penstock.tasks.recalculation.range_recalculation import Piece, within
+from penstock.tasks.recalculation.recalculation import Change, Recalculation
+from penstock.tasks.recalculation.row_windower import Windower
+from penstock.tasks.recalculation.stored_rows import StoredRows
 from penstock.tasks.source.source_time import SourceTime
-from penstock.tasks.source.stored_rows import StoredRows
-from penstock.tasks.source.time_ledger import dropped_rows
-from penstock.tasks.source.uncomputable_rows import failing_rows, without_dropped
 from penstock.tasks.state.state_store import StateStore
 from penstock.wal.record import DeleteRecord
 

@@ -12,6 +12,10 @@ import pyarrow as pa
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import ClassifiedRows, classify, never_late
 from penstock.tasks.compute.quarantine import TableTimes
+from penstock.tasks.dropped.computable_rows import ComputableRows
+from penstock.tasks.dropped.dead_letter_writer import DeadLetters
+from penstock.tasks.dropped.dropped_rows import DroppedRows
+from penstock.tasks.dropped.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.base_task import ROWS_TOTAL
@@ -20,20 +24,16 @@ from penstock.tasks.protocol.block_schema import block_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Recalculate, Replay, TaskEvent, TaskId, UseConnection
 from penstock.tasks.protocol.task_status import ConnectionStatus, TaskProgress, TaskStatus
+from penstock.tasks.recalculation.history_reader import HistoryReader
+from penstock.tasks.recalculation.range_recalculation import RangeRecalculation
+from penstock.tasks.recalculation.stored_rows import StoredRows
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.source.change_emitter import ChangeEmitter
-from penstock.tasks.source.computable_rows import ComputableRows
-from penstock.tasks.source.dead_letter_writer import DeadLetters
-from penstock.tasks.source.dropped_rows import DroppedRows
-from penstock.tasks.source.history_reader import HistoryReader
 from penstock.tasks.source.log_input import LogInput
 from penstock.tasks.source.lookup_copy import LookupCopy
-from penstock.tasks.source.range_recalculation import RangeRecalculation
 from penstock.tasks.source.record_runs import runs
 from penstock.tasks.source.source_rates import SourceRates
 from penstock.tasks.source.source_time import SourceTime
-from penstock.tasks.source.stored_rows import StoredRows
-from penstock.tasks.source.time_ledger import TimeLedger, dropped_rows
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
 
 _TOO_NEW = "is too far in the future"

@@ -18,7 +18,7 @@ from penstock.common.clock import ManualClock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import AppendFile, OsAppendFile, OsFs
 from penstock.common.paths import DataPaths
-from penstock.mnode.coordinator.commit_records import CommitRecords
+from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.tasks.state.state_store import StateStore
 from penstock.vnode.store.manifest import load
 from penstock.vnode.store.parts import PartCache

@@ -21,7 +21,7 @@ from penstock.shell.commands.generate_options import add_generate_options
 from penstock.shell.main import main
 from penstock.shell.terminal.help_text import COMMANDS
 from penstock.shell.terminal.script import SqlText, split_all
-from penstock.tasks.protocol import messages
+from penstock.tasks.protocol import task_status
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -116,7 +116,7 @@ def test_dependencies_are_bounded_and_locked() -> None:
 
 def test_operations_page_explains_every_task_state() -> None:
     """The states of tasks on the page are those of the code."""
-    states = set(messages.TaskState.__args__)  # type: ignore[attr-defined]
+    states = set(task_status.TaskState.__args__)  # type: ignore[attr-defined]
     section = page("docs/operations.md").partition("## States of a task")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| ([A-Z_]+) \|", section, flags=re.MULTILINE)) == states
 

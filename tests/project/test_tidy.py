@@ -29,10 +29,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ROOMS: dict[str, tuple[str, ...]] = {
     "sql": ("", "tree", "dialect", "rows"),
     "vnode": ("store", "read", "write", "", "repair"),
-    "tasks": ("protocol", "state", "compute", "flow", "external", "operators", "window", "source", "join", "sink",
-              "ingest", "worker"),
-    "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "coordinator", "controller", "streams", "show",
-              "http", "", "admin"),
+    "tasks": ("protocol", "state", "compute", "flow", "external", "operators", "window", "dropped",
+              "recalculation", "source", "join", "sink", "ingest", "worker"),
+    "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "checkpoints", "groups", "coordinator",
+              "controller", "explain", "streams", "show", "http", "", "admin"),
     "shell": ("flight_sql", "api", "terminal", "server", "commands", ""),
     "planner": ("duckdb_sql", "task_plans", "logical", "scalar", "functions", "bind", "lower", "query", "streams"),
 }
@@ -47,7 +47,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "sqlglot": ("sql/*/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/write/deletes.py",
                 "mnode/ddl/tag_values.py", "scripts/function_reference.py"),
     "prometheus_client": ("mnode/http/metrics.py",),
-    "fsspec": ("mnode/coordinator/backup_store.py", "tasks/external/connectors/files.py"),
+    "fsspec": ("mnode/checkpoints/backup_store.py", "tasks/external/connectors/files.py"),
     "confluent_kafka": ("tasks/external/connectors/kafka*.py", "bench/external.py"),
     "paho": ("tasks/external/connectors/mqtt*.py", "bench/external.py"),
     "fastavro": ("tasks/external/connectors/avro.py",),

@@ -26,7 +26,7 @@ from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.admin.fsck import Fsck
 from penstock.mnode.catalog import catalog_store
-from penstock.mnode.coordinator import commit_records
+from penstock.mnode.checkpoints import commit_records
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.tasks.worker.state_repartition import Repartition
 from penstock.vnode.dnode import Dnode

@@ -18,7 +18,7 @@ from kits.streams.random_player import share_computers
 from penstock.mnode.coordinator.stream_bounds import over_state_limit, state_bytes
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
-from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, verdict
+from penstock.mnode.explain.stream_verdict import TaskNames, Verdict, verdict
 from penstock.tasks.protocol.messages import SetRates, TaskId
 from penstock.tasks.protocol.task_status import TaskStatus
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kits.streams.stream_kit import Catalog
 
 from penstock.mnode.coordinator.task_graph_builder import task_graph
-from penstock.mnode.streams.explain_stream import explain_stream
+from penstock.mnode.explain.explain_stream import explain_stream
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one

@@ -22,9 +22,9 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.compute.lateness import ClassifiedRows
+from penstock.tasks.dropped.time_ledger import TimeLedger
 from penstock.tasks.protocol.deployment import TaskSettings
 from penstock.tasks.protocol.task_status import Lateness
-from penstock.tasks.source.time_ledger import TimeLedger
 from penstock.tasks.source.writer_times import WriterTimes
 from penstock.tasks.window.agg_task import AggTask
 from penstock.tasks.worker.runner import drive_once

@@ -12,7 +12,7 @@ from kits.streams.stream_kit import StreamKit, unhurried
 
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
-from penstock.mnode.streams.stream_verdict import TaskNames, verdict
+from penstock.mnode.explain.stream_verdict import TaskNames, verdict
 from penstock.tasks.protocol.messages import Pause, Recalculate, Resume, StartCheckpoint
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes

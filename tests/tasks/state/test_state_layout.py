@@ -166,7 +166,7 @@ def test_a_backup_of_another_plan_is_not_read_either(tmp_path: Path) -> None:
 
 def test_a_record_from_before_says_nothing() -> None:
     """State of versions without fingerprints is read; the next record has one."""
-    from penstock.mnode.coordinator.commit_records import CommitRecord
+    from penstock.mnode.checkpoints.commit_records import CommitRecord
 
     record = CommitRecord(1, 1, 1, (), (), 0, 0.0)
     record.check_layout("anything")

@@ -31,8 +31,8 @@ from penstock.sql.types import DataType, Kind
 from penstock.tasks.compute.function_loader import load
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.row_segments import Carry
+from penstock.tasks.dropped.time_ledger import TimeLedger
 from penstock.tasks.protocol.messages import DroppedRow
-from penstock.tasks.source.time_ledger import TimeLedger
 from penstock.tasks.state import old_pickles
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import pack, pack_batch, unpack, unpack_batch

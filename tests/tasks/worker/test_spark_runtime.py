@@ -22,14 +22,14 @@ from penstock.common.clock import SystemClock
 from penstock.common.config import CONF_DIRECTORY
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode.checkpoints.checkpoint_machine import CheckpointSettings
+from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.group_runtime import WorkerLaunch
 from penstock.mnode.controller.stream_controller import StreamController
-from penstock.mnode.coordinator.checkpoint_machine import CheckpointSettings
-from penstock.mnode.coordinator.commit_records import CommitRecords
-from penstock.mnode.coordinator.group_events import GroupSettings
 from penstock.mnode.coordinator.running_stream import RunningStream
+from penstock.mnode.groups.group_events import GroupSettings
 from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.protocol.deployment import TaskSettings
 from penstock.tasks.worker.spark_runtime import SparkRuntime

@@ -15,8 +15,8 @@ from kits.engines.sandboxes import T0, TestBed
 
 from penstock.common.errors import CheckpointDamagedError, ConfigError
 from penstock.common.sealed import seal, unseal
-from penstock.mnode.coordinator import checkpoint_backups
-from penstock.mnode.coordinator.backup_store import DirectoryStore, open_backup_store
+from penstock.mnode.checkpoints import checkpoint_backups
+from penstock.mnode.checkpoints.backup_store import DirectoryStore, open_backup_store
 from penstock.tasks.state.state_copy import copy_states
 from penstock.tasks.state.state_store import StateStore
 from penstock.wal.reader import WalGapError

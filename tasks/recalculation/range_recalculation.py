@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import TimeWindows
 from penstock.tasks.protocol.block_schema import WINDOW_START
-from penstock.tasks.source.store_range_reader import PieceReader, Reads, RowsWanted, Spans
+from penstock.tasks.recalculation.store_range_reader import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.store.sorted_keys import TS_MAX
 
 

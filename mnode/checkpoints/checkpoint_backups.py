@@ -30,8 +30,8 @@ from penstock.common.logging import logger
 from penstock.common.paths import DataPaths, numbered
 from penstock.common.private import make_private, open_private
 from penstock.common.sealed import seal, unseal
-from penstock.mnode.coordinator.backup_store import BackupStore
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords
+from penstock.mnode.checkpoints.backup_store import BackupStore
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.state.state_copy import copy_states
 

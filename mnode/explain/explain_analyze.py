@@ -9,8 +9,8 @@ from penstock.common.errors import UnavailableError
 from penstock.mnode.access.session import Result, rows_result
 from penstock.mnode.coordinator.stream_status import StreamInfo
 from penstock.mnode.coordinator.task_monitor import TaskReport
-from penstock.mnode.streams.explain_stream import work_of
-from penstock.mnode.streams.stream_verdict import TaskNames
+from penstock.mnode.explain.explain_stream import work_of
+from penstock.mnode.explain.stream_verdict import TaskNames
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind
 from penstock.tasks.protocol.messages import TaskId

@@ -8,9 +8,9 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.compute.lateness import source_rows
 from penstock.tasks.compute.quarantine import keys_of
+from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.messages import RowKey
-from penstock.tasks.source.computable_rows import ComputableRows
 from penstock.vnode.read.snapshot import TimeSpan
 
 

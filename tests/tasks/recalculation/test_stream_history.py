@@ -12,7 +12,7 @@ from kits.streams.interval_streams import AGGREGATES, INTO, PARTITIONS, STEP, ba
 from kits.streams.stream_kit import StreamKit, assert_same, millis, play, unhurried
 
 from penstock.tasks.protocol.messages import Pause, Resume
-from penstock.tasks.source.store_range_reader import PieceReader
+from penstock.tasks.recalculation.store_range_reader import PieceReader
 from penstock.vnode.read.snapshot import TimeSpan
 
 WRITES = st.lists(STEP.filter(lambda step: step[0] in ("insert", "partial", "delete")), max_size=8)

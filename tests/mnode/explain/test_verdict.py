@@ -18,7 +18,7 @@ from kits.streams.stream_kit import Catalog, Store, StreamKit, unhurried
 from penstock.common.clock import ManualClock
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
-from penstock.mnode.streams.stream_verdict import TaskNames, Verdict, verdict, with_verdict
+from penstock.mnode.explain.stream_verdict import TaskNames, Verdict, verdict, with_verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.operators.state_tracker import StateTracker
@@ -195,7 +195,7 @@ def test_stalled_and_silent_tasks_are_named() -> None:
 def test_a_task_that_waits_for_a_moving_one_is_not_stalled() -> None:
     """A sink that takes a minute per block holds its source up without a standstill; one that hangs is the culprit."""
     source = report("source", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=1.0, stalled_s=60.0, lag=9)
-    limited = {"state": "RATE_LIMITED", "spent": TimeSpent(limit="its rate limit of 0.1 MB/s"), "blocked": 1.0, "limited": 1.0}
+    limited = {"state": "RATE_LIMITED", "spent": AT_2_MB, "blocked": 1.0, "limited": 1.0}
     assert told(source, report("sink", **limited)).kind == "sink"
     assert told(source, report("sink", **limited, stalled_s=60.0)).task == TaskId(7, "sink", 0)
 

@@ -16,9 +16,9 @@ from penstock.common.errors import UnavailableError
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
-from penstock.mnode.streams.explain_analyze import analysis
-from penstock.mnode.streams.explain_stream import explain_stream
-from penstock.mnode.streams.stream_verdict import TaskNames
+from penstock.mnode.explain.explain_analyze import analysis
+from penstock.mnode.explain.explain_stream import explain_stream
+from penstock.mnode.explain.stream_verdict import TaskNames
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.shell.terminal.elapsed_bar import ElapsedBar
 from penstock.sql.dialect.parser import parse_one

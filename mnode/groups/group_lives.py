@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.mnode.coordinator.group_book import Group, GroupBook, GroupState, PlacedStream, StreamState
-from penstock.mnode.coordinator.group_events import (
+from penstock.mnode.groups.group_book import Group, GroupBook, GroupState, PlacedStream, StreamState
+from penstock.mnode.groups.group_events import (
     JOB_ENDED,
     NOT_JOINED,
     WORKER_LOST,
@@ -19,7 +19,7 @@ from penstock.mnode.coordinator.group_events import (
     WorkerJoined,
     WorkerLost,
 )
-from penstock.mnode.coordinator.stream_lives import StreamLives
+from penstock.mnode.groups.stream_lives import StreamLives
 
 
 class GroupLives:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.planner.task_plans.stream_plan import History
 from penstock.tasks.protocol.task_status import HistoryProgress
-from penstock.tasks.source.store_range_reader import PieceReader, Reads, RowsWanted, Spans
+from penstock.tasks.recalculation.store_range_reader import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 

@@ -15,8 +15,8 @@ from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.common.sealed import seal
-from penstock.mnode.coordinator import checkpoint_machine
-from penstock.mnode.coordinator.checkpoint_machine import (
+from penstock.mnode.checkpoints import checkpoint_machine
+from penstock.mnode.checkpoints.checkpoint_machine import (
     Acknowledgement,
     Announce,
     AttemptEnds,
@@ -36,8 +36,8 @@ from penstock.mnode.coordinator.checkpoint_machine import (
     RecordWritten,
     WriteRecord,
 )
-from penstock.mnode.coordinator.commit_records import CommitRecord, CommitRecords, TaskRecord
-from penstock.mnode.coordinator.transitions import InvalidTransitionError
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords, TaskRecord
+from penstock.mnode.checkpoints.transitions import InvalidTransitionError
 from penstock.tasks.protocol.messages import OperatorKind, TaskCheckpoint, TaskId
 
 LEVELS: tuple[OperatorKind, ...] = ("source", "agg", "sink")

@@ -9,9 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.mnode.coordinator import group_book, group_events
-from penstock.mnode.coordinator.group_book import GroupState, StreamState
-from penstock.mnode.coordinator.group_events import (
+from penstock.mnode.checkpoints.transitions import InvalidTransitionError
+from penstock.mnode.groups import group_book, group_events
+from penstock.mnode.groups.group_book import GroupState, StreamState
+from penstock.mnode.groups.group_events import (
     AddStream,
     CancelGroup,
     Cause,
@@ -40,8 +41,7 @@ from penstock.mnode.coordinator.group_events import (
     WorkerJoined,
     WorkerLost,
 )
-from penstock.mnode.coordinator.transitions import InvalidTransitionError
-from penstock.mnode.coordinator.worker_groups import GroupMachine
+from penstock.mnode.groups.worker_groups import GroupMachine
 from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.protocol.worker_nodes import Nodes
 

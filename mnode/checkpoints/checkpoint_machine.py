@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Literal
 
 from penstock.common.errors import InternalError
-from penstock.mnode.coordinator.commit_records import CommitRecord, commit_record
-from penstock.mnode.coordinator.transitions import check_transition
+from penstock.mnode.checkpoints.commit_records import CommitRecord, commit_record
+from penstock.mnode.checkpoints.transitions import check_transition
 from penstock.tasks.protocol.messages import TaskCheckpoint, TaskId
 
 _STORY_EVENTS_MAX = 20

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.common.errors import InternalError
-from penstock.mnode.coordinator.group_events import AddStream, Cause, GroupSettings
-from penstock.mnode.coordinator.transitions import check_transition
+from penstock.mnode.checkpoints.transitions import check_transition
+from penstock.mnode.groups.group_events import AddStream, Cause, GroupSettings
 from penstock.planner.task_plans.stream_plan import IsolationClass
 from penstock.tasks.protocol.worker_nodes import Nodes
 

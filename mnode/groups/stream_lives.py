@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.mnode.coordinator.group_book import Group, GroupBook, PlacedStream, StreamState
-from penstock.mnode.coordinator.group_events import (
+from penstock.mnode.groups.group_book import Group, GroupBook, PlacedStream, StreamState
+from penstock.mnode.groups.group_events import (
     Cause,
     DeployStream,
     HaltStream,

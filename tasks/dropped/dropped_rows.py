@@ -12,10 +12,10 @@ from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.compute.quarantine import Quarantine
+from penstock.tasks.dropped.dead_letter_writer import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
+from penstock.tasks.dropped.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow, Reason, RowKey
 from penstock.tasks.protocol.task_status import LateRows
-from penstock.tasks.source.dead_letter_writer import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
-from penstock.tasks.source.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.state.state_store import StateStore
 from penstock.wal.record import RowsRecord
 

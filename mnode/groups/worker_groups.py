@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.mnode.coordinator.group_book import Group, GroupBook, GroupState, PlacedStream, StreamState
-from penstock.mnode.coordinator.group_events import (
+from penstock.mnode.groups.group_book import Group, GroupBook, GroupState, PlacedStream, StreamState
+from penstock.mnode.groups.group_events import (
     NOT_DEPLOYED,
     NOT_STOPPED,
     AddStream,
@@ -34,8 +34,8 @@ from penstock.mnode.coordinator.group_events import (
     WorkerJoined,
     WorkerLost,
 )
-from penstock.mnode.coordinator.group_lives import GroupLives
-from penstock.mnode.coordinator.stream_lives import StreamLives
+from penstock.mnode.groups.group_lives import GroupLives
+from penstock.mnode.groups.stream_lives import StreamLives
 
 
 class GroupMachine:
