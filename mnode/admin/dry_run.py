@@ -113,7 +113,8 @@ class DryRun:
             for function in {call.function for call in plan.functions}:
                 sandbox.engine.catalog.functions.create(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)
-            target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.source_text)
+            target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.source_text,
+                                statement.stream.source_start)
             if target is not None and target.database == database.name:
                 sandbox.execute(print_sql(table_statement(target)))
             elif plan.sink.database != database.name:

@@ -19,15 +19,19 @@ COLUMN_MISSING = 0x2602
 TAG_MISSING = 0x260E
 
 
-def database_of(name: Name, session: Session, catalog: Catalog, text: str = "") -> Database:
-    """Returns the database that a table name belongs to: its prefix, or the one in use."""
+def database_of(name: Name, session: Session, catalog: Catalog, text: str = "", start: int = 0) -> Database:
+    """Returns the database that a table name belongs to: its prefix, or the one in use.
+
+    `text` is the statement's, for errors, `start` where it begins in the text that the name was parsed from.
+    """
     wanted = name.database or session.database
     if wanted is None:
         raise InvalidStatementError(
             f"no database is in use, and {name} names none", code=NO_DATABASE, hint="USE a database, or write db.table")
     database = catalog.database(wanted)
     # Positions are only computed for errors: to find the line of a late name, a long statement is read as a whole.
-    return database if database is not None else require_database(wanted, catalog, _position(name, text))
+    return database if database is not None else require_database(
+        wanted, catalog, _position(name, text, start))
 
 
 def require_database(name: str, catalog: Catalog, at: Position | None = None) -> Database:
@@ -54,9 +58,9 @@ def require_table(name: Name, session: Session, catalog: Catalog, text: str = ""
     return table
 
 
-def find_table(name: Name, session: Session, catalog: Catalog, text: str = "") -> Table | None:
-    """Returns the table, or None. The database must exist all the same."""
-    return catalog.table(database_of(name, session, catalog, text).name, name.name)
+def find_table(name: Name, session: Session, catalog: Catalog, text: str = "", start: int = 0) -> Table | None:
+    """Returns the table, or None. The database must exist all the same, see `database_of`."""
+    return catalog.table(database_of(name, session, catalog, text, start).name, name.name)
 
 
 def table_missing(name: Name, session: Session, catalog: Catalog, text: str = "") -> NotFoundError:
@@ -77,5 +81,5 @@ def require_column(name: str, columns: Iterable[Column], table: Table, what: str
     return known[name]
 
 
-def _position(name: Name, text: str) -> Position | None:
-    return position(text, name.offset, len(str(name))) if text else None
+def _position(name: Name, text: str, start: int = 0) -> Position | None:
+    return position(text, name.offset - start, len(str(name))) if text else None

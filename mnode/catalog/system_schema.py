@@ -113,7 +113,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
             ("sink_calls_quota", _text(24)),
             ("state_bytes", _BIG), ("state_limit", _BIG), ("notify_sent", _BIG), ("notify_failed", _BIG),
-            ("notify_waiting", _BIG), ("notify_error", _LINE),
+            ("notify_waiting", _BIG), ("notify_error", _LINE), ("verdict_kind", _text(20)),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),

@@ -11,6 +11,10 @@ from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.tasks.protocol.messages import SetRates
 
+VerdictKind = Literal[
+    "down", "silent", "external", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
+    "healthy"]
+"""What holds a stream up: itself, as it doesn't run; a task; something outside; nothing."""
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 
 
@@ -66,7 +70,7 @@ class StreamInfo:
     """How a stream is and what it works by, as it is shown. `stored`: its plan, None if it has none.
 
     `rates` None: those of all. `state_limit`: bytes of state beyond which it is paused, 0 for no limit. `backup` says
-    what is copied elsewhere. `verdict`: what holds it up, in one line.
+    what is copied elsewhere. `verdict`: what holds it up, in one line, and of which kind that is.
     """
 
     status: StreamStatus
@@ -75,6 +79,7 @@ class StreamInfo:
     state_limit: int = 0
     backup: str = "none"
     verdict: str = ""
+    verdict_kind: VerdictKind | None = None
 
 
 SavepointState = Literal["READY", "LOST", "DAMAGED"]

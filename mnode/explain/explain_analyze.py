@@ -66,7 +66,7 @@ def _row(task: TaskId, names: TaskNames, work: str, first: TaskStatus, last: Tas
 
     busy = min(1.0, per_second(since.busy_s, spent.busy_s))
     blocked = min(1.0, per_second(since.blocked_s, spent.blocked_s))
-    remark = f"{work}; blocked by {names(TaskId.parse(status.blocked_by))}" if status.blocked_by else work
+    remark = f"{work}; blocked by {names(status.blocked_by)}" if status.blocked_by else work
     return (
         names(task), round(per_second(first.progress.rows_in, passed.rows_in), 1),
         round(per_second(first.progress.rows_out, passed.rows_out), 1), round(1000 * busy, 1),

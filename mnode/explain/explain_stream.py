@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
-from penstock.planner.streams.external_sink import avro_schema, delivery, external_columns
+from penstock.planner.streams.external_sink import avro_schema, delivery_promise, external_columns
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
@@ -52,7 +52,8 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     if apart is not None:
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.policies.guarantee]}")
-    lines.append(f"Delivery into {plan.sink.text}: {delivery(plan) or DELIVERY}")
+    promise = delivery_promise(plan)
+    lines.append(f"Delivery into {plan.sink.text}: {DELIVERY if promise is None else promise.text}")
     if plan.sink.external is not None:
         lines.append(f"Columns there: {', '.join(column.name for column in external_columns(plan.sink))}")
         if plan.sink.external.format == "avro":

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from penstock.common.quantities import mebibytes
 from penstock.mnode.coordinator.stream_bounds import state_bytes
-from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
+from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus, VerdictKind
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.worker_nodes import Nodes
-
-Kind = Literal[
-    "down", "silent", "external", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
-    "healthy"]
 
 _SAME_AGAIN = 3
 """Attempts that fail for the same cause, from which on it is no passing one."""
@@ -32,11 +27,15 @@ _FAR_BEHIND, _RECORDS_BEHIND = 4, 10
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`text` is for the operator; `task`: the one it is about, if it is about one."""
+    """`reason` is for the operator; `task`: the one it is about, if it is about one."""
 
-    kind: Kind
-    text: str
+    kind: VerdictKind
+    reason: str
     task: TaskId | None = None
+
+    @property
+    def text(self) -> str:
+        return f"STALLED: {self.reason}" if self.kind == "stalled" else self.reason
 
 
 class TaskNames:
@@ -69,9 +68,9 @@ def with_verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNam
     """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED."""
     found = verdict(info, reports, names)
     if found.kind == "stalled":
-        stalled = replace(info.status, state="STALLED", reason=found.text.removeprefix("STALLED: "))
-        return replace(info, status=stalled, verdict=found.text)
-    return replace(info, verdict=found.text)
+        stalled = replace(info.status, state="STALLED", reason=found.reason)
+        info = replace(info, status=stalled)
+    return replace(info, verdict=found.text, verdict_kind=found.kind)
 
 
 def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
@@ -86,8 +85,7 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
         return Verdict("external", f"{names(away.status.task)} can't deliver: {away.status.reason}", away.status.task)
     stalled = _stalled(reports)
     if stalled is not None:
-        return Verdict("stalled", f"STALLED: {names(stalled.status.task)} {stalled_reason(stalled)}",
-                       stalled.status.task)
+        return Verdict("stalled", f"{names(stalled.status.task)} {stalled_reason(stalled)}", stalled.status.task)
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
     if full is not None:
         why = (f"its state of {mebibytes(full.status.size.bytes or 0)} has nearly reached its limit of "
@@ -128,10 +126,10 @@ def stalled_reason(report: TaskReport) -> str:
 
 def _stalled(reports: Sequence[TaskReport]) -> TaskReport | None:
     """Returns the task that gets nowhere. One that waits for another is only as stalled as that one is."""
-    by_name = _by_name(reports)
+    by_task = _by_task(reports)
     for report in reports:
         if report.stalled_s is not None:
-            end = _follow(report, by_name)
+            end = _follow(report, by_task)
             if end.stalled_s is not None:
                 return end
     return None
@@ -143,19 +141,19 @@ def _end_of_chain(reports: Sequence[TaskReport]) -> TaskReport | None:
         report.blocked is None or report.blocked >= _BLOCKED_ENOUGH)]
     if not blocked:
         return None
-    return _follow(max(blocked, key=lambda report: report.blocked or 0.0), _by_name(reports))
+    return _follow(max(blocked, key=lambda report: report.blocked or 0.0), _by_task(reports))
 
 
-def _by_name(reports: Sequence[TaskReport]) -> dict[str, TaskReport]:
-    return {str(report.status.task): report for report in reports}
+def _by_task(reports: Sequence[TaskReport]) -> dict[TaskId, TaskReport]:
+    return {report.status.task: report for report in reports}
 
 
-def _follow(report: TaskReport, by_name: dict[str, TaskReport]) -> TaskReport:
+def _follow(report: TaskReport, by_task: dict[TaskId, TaskReport]) -> TaskReport:
     # Reports are of different moments, so two tasks may seem to wait for each other.
-    seen = {str(report.status.task)}
-    while (name := report.status.blocked_by) and name in by_name and name not in seen:
-        seen.add(name)
-        report = by_name[name]
+    seen = {report.status.task}
+    while (task := report.status.blocked_by) and task in by_task and task not in seen:
+        seen.add(task)
+        report = by_task[task]
     return report
 
 
@@ -197,7 +195,7 @@ def _waiting(report: TaskReport) -> int:
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     task = end.status.task
     why, kind = _why(end)
-    if task.operator == "source" and any(report.status.blocked_by == str(task) for report in reports):
+    if task.operator == "source" and any(report.status.blocked_by == task for report in reports):
         why += "; others are ahead of its rows by more than MAX_SKEW, and wait"
     if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
@@ -216,9 +214,9 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: TaskNames
     return Verdict(kind, _sentence(names(task), why), task)
 
 
-def _why(end: TaskReport) -> tuple[str, Kind]:
+def _why(end: TaskReport) -> tuple[str, VerdictKind]:
     status = end.status
-    kind: Kind = "sink" if status.task.operator == "sink" else "source"
+    kind: VerdictKind = "sink" if status.task.operator == "sink" else "source"
     if end.blocked is None or end.blocked >= (end.busy or 0.0):
         if status.spent.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
             return status.spent.limit, kind

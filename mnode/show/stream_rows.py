@@ -17,7 +17,7 @@ from penstock.mnode.show.history_text import history_text
 from penstock.mnode.show.row_source import Maker, Row, Rows
 from penstock.mnode.show.task_rows import TaskSetting, task_row, to_ms, watermark_row
 from penstock.mnode.streams.ingest_statements import IngestInfo
-from penstock.planner.streams.external_sink import delivery
+from penstock.planner.streams.external_sink import delivery_promise
 from penstock.sql.schema import Table
 from penstock.sql.types import Precision
 from penstock.tasks.protocol.task_graph import TaskGraph
@@ -82,6 +82,7 @@ class StreamRows:
                 "message": info.status.reason or None, "state": info.status.state,
                 "reason": info.status.reason or None, "since": info.status.since_ms, "attempt": stream.attempt,
                 "restarts": info.status.restarts, "checkpoint_backup": info.backup, "verdict": info.verdict or None,
+                "verdict_kind": info.verdict_kind,
             }
 
     def _definition(self, stream: StreamRecord, info: StreamInfo) -> Row:
@@ -97,10 +98,11 @@ class StreamRows:
             return known
         plan = info.stored.plan
         external = plan.sink.text if plan.sink.external is not None else None
+        promise = delivery_promise(plan)
         return {
             **known, "target_table": target.name if target else external, "watermark": plan.policies.watermark,
             "trigger": plan.trigger.replace("_", " "), "guarantee": plan.policies.guarantee.replace("_", " "),
-            "delivery": (delivery(plan) or "exactly once (upserts)").partition(":")[0],
+            "delivery": "exactly once (upserts)" if promise is None else promise.words,
         }
 
     def _quotas(self, info: StreamInfo) -> Row:
@@ -251,7 +253,7 @@ def _progress(stream: StreamRecord, reports: Sequence[TaskReport], precision: Pr
         "rows_out": sum(status.progress.rows_out for status in sinks),
         "late_rows": sum(report.status.late.late_rows for report in reports), "lag": sum(lags) if lags else None,
         "event_time_watermark": to_ms(min(all_marks), precision) if all_marks else None,
-        "blocked_by": next((report.status.blocked_by for report in reports if report.status.blocked_by), None),
+        "blocked_by": next((str(report.status.blocked_by) for report in reports if report.status.blocked_by), None),
         "state_bytes": state_bytes(report.status for report in reports),
         "notify_sent": sum(status.notified.sent for status in sinks),
         "notify_failed": sum(status.notified.failed for status in sinks),

@@ -59,7 +59,7 @@ def _state(report: TaskReport, setting: TaskSetting) -> Row:
         "history_task_status": None if not filling else "paused" if paused else "scan-history",
         "history": history_text([status.history], setting.precision) if status.history is not None else None,
         "state": state, "reason": "; ".join(filter(None, (reason, status.functions.report))) or None,
-        "since": status.since_ms or None, "blocked_by": status.blocked_by,
+        "since": status.since_ms or None, "blocked_by": str(status.blocked_by) if status.blocked_by else None,
         "downstream": ", ".join(map(str, setting.downstream)) or None,
     }
 

@@ -52,7 +52,7 @@ class StreamPlanning:
         """
         check_name(statement.name, "stream")
         target = None if statement.target.external is not None else find_table(
-            statement.target.name, session, self._services.catalog, statement.source_text)
+            statement.target.name, session, self._services.catalog, statement.source_text, statement.source_start)
         view: CatalogView = self._services.catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)

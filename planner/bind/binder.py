@@ -159,6 +159,10 @@ class Builder:
         start, end = source_range(node)
         return position(self.text, start - self.base, end - start) if end > start else None
 
+    def place(self, name: Name) -> Position | None:
+        """Returns where a name stands in the statement, if that was parsed from a text."""
+        return position(self.text, name.offset - self.base, len(str(name))) if self.text else None
+
     def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
               hint: str | None = None) -> InvalidStatementError:
         """Returns the error for something that is not allowed at `node`."""
@@ -175,7 +179,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def resolve_table(name: Name, builder: Builder) -> Table:
     """Returns the table that `name` means; raises NotFoundError, or InvalidStatementError without a database."""
     database = name.database or builder.session.database
-    at = position(builder.text, name.offset - builder.base, len(str(name))) if builder.text else None
+    at = builder.place(name)
     if database is None:
         raise InvalidStatementError(f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=at,
                                     hint="USE a database, or write database.table")
@@ -197,7 +201,7 @@ def external_relation(source: ExternalSource, builder: Builder, precision: Preci
     connection = builder.catalog.external_connection(name.name)
     if connection is None:
         raise NotFoundError(f"connection {name.name} does not exist",
-                            position=position(builder.text, name.offset - builder.base, len(name.name)),
+                            position=builder.place(name),
                             hint=did_you_mean(name.name, builder.catalog.external_connection_names()))
     table = builder.catalog.external_table(connection.name, source.table)
     columns = tuple(replace(column, type=_with_precision(column.type, precision)) for column in table.columns)

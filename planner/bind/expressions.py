@@ -95,11 +95,6 @@ def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
     return _Compiler(scope, calendar=False).condition(node)
 
 
-def result_type(node: exp.Expression, scope: Scope) -> DataType:
-    """Returns the type that an expression has, without its tree."""
-    return compile_expression(node, scope).type
-
-
 def common_type(types: list[DataType]) -> DataType:
     """Returns the type that the branches of a CASE are brought to: texts win over numbers, wide over narrow."""
     known = [data_type for data_type in types if data_type.kind is not Kind.NULL]

@@ -39,7 +39,6 @@ from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_serie
 from penstock.planner.query.union import plan_union
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
-from penstock.sql.tree.expression_nodes import source_range
 from penstock.sql.tree.statements import (
     ExternalSource,
     IntervalWindow,
@@ -68,7 +67,7 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session, *, orde
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
     """
-    builder = Builder(catalog, session, statement.source_text, _base(statement), ordered)
+    builder = Builder(catalog, session, statement.source_text, statement.source_start, ordered)
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
     plan = planned.plan()
@@ -82,25 +81,6 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session, *, orde
         tables=tuple(builder.tables),
         functions=tuple(dict.fromkeys((*functions, *users_aggregates(plan)))),
     )
-
-
-def _base(statement: Query) -> int:
-    """Returns where the statement begins in the text it was parsed from; EXPLAIN, for example, goes before it.
-
-    Expressions know their places in that text, and their own texts: where those agree is the beginning.
-    """
-    first = statement
-    while isinstance(first, SetOperation):
-        first = first.queries[0]
-    places = [(source_range(item.expression), item.text) for item in first.items]
-    (start, _), shown = places[0]
-    candidates = [0]
-    found = statement.source_text.find(shown)
-    while found >= 0:
-        candidates.append(start - found)
-        found = statement.source_text.find(shown, found + 1)
-    return next((base for base in candidates if base >= 0 and all(
-        statement.source_text[a - base:b - base] == text for (a, b), text in places)), 0)
 
 
 def _plan(statement: Query, builder: Builder) -> Planned:

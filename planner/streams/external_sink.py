@@ -139,25 +139,39 @@ def _avro_type(kind: DataType) -> str | dict[str, Any]:
     return "int" if kind.is_integer else "string"
 
 
-def delivery(plan: StreamPlan) -> str | None:
+@dataclass(frozen=True, slots=True)
+class DeliveryPromise:
+    """What is guaranteed of each result at a target: in a few words, and what that takes."""
+
+    words: str
+    details: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.words}: {self.details}"
+
+
+def delivery_promise(plan: StreamPlan) -> DeliveryPromise | None:
     """Returns what is guaranteed of each result at its external target; None for a table of Penstock's."""
     external = plan.sink.external
     if external is None:
         return None
+    again = "after a failure messages may come again, with the same _id"
     match external.kind:
         case "postgres":
             keys = ", ".join(key_names(plan.sink))
-            return f"exactly once in effect: upserts and deletes by ({keys}), each write is one transaction"
+            return DeliveryPromise("exactly once in effect",
+                                   f"upserts and deletes by ({keys}), each write is one transaction")
         case "kafka" if plan.policies.guarantee == "exactly_once":
-            return ("exactly once for those who read committed messages: one transaction per part of a checkpoint, "
-                    "sent when that is valid")
+            return DeliveryPromise("exactly once for those who read committed messages",
+                                   "one transaction per part of a checkpoint, sent when that is valid")
         case "kafka":
-            return "at least once: after a failure messages may come again, with the same _id"
+            return DeliveryPromise("at least once", again)
         case "files":
-            again = "" if plan.policies.guarantee == "exactly_once" else "; rows may count again in the stream itself"
-            return ("exactly once: one file per part of a checkpoint, written when that is valid; a replay replaces "
-                    f"it{again}")
+            more = "" if plan.policies.guarantee == "exactly_once" else "; rows may count again in the stream itself"
+            return DeliveryPromise("exactly once", "one file per part of a checkpoint, written when that is valid; a "
+                                                   f"replay replaces it{more}")
         case "mqtt":
-            return f"at least once: QoS {external.qos}; after a failure messages may come again, with the same _id"
+            return DeliveryPromise("at least once", f"QoS {external.qos}; {again}")
         case "webhook":
-            return "at least once: after a failure rows may be posted again, with the same _id"
+            return DeliveryPromise("at least once", "after a failure rows may be posted again, with the same _id")

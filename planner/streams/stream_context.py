@@ -69,7 +69,7 @@ class StreamContext:
         self.session = session
         self.defaults = defaults
         self.functions = functions
-        self.builder = Builder(catalog, session, statement.source_text)
+        self.builder = Builder(catalog, session, statement.source_text, statement.source_start)
         self.join: JoinedTables | None = None
         self.lookup: BoundLookup | None = None
         self.relation = self._joined() if isinstance(self.query.source, JoinSource) else self._scanned()

@@ -230,7 +230,7 @@ def _batch_query(
     return Select(
         items=(*keys, SelectItem(exp.column(time_name), "_at", "_at"), *items), source=query.source, where=query.where,
         partition_by=query.partition_by, window=window, fill=query.fill if window is None else None, range=span,
-        every=query.every, source_text=query.source_text)
+        every=query.every, source_text=stream.statement.source_text, source_start=stream.statement.source_start)
 
 
 def _source(stream: StreamContext, batch: BatchPlan) -> SourcePlan:

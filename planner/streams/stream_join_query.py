@@ -58,6 +58,7 @@ def plan_join_query(stream: StreamContext, query: JoinedTables) -> JoinQuery:
     _check_places(stream, query, window)
     asked = select.with_changes(
         items=(*keys, *hidden, *select.items), source_text=stream.statement.source_text,
+        source_start=stream.statement.source_start,
         partition_by=select.partition_by if window is not None else ())
     batch = plan_query(asked, stream.catalog, stream.session, ordered=False)
     alone = batch

@@ -118,11 +118,6 @@ def read_joined(statement: CreateStream, catalog: CatalogView, session: Session)
     return query
 
 
-def plan_stream_join(statement: CreateStream, source: JoinSource, catalog: CatalogView, session: Session) -> StreamJoin:
-    """Returns the join that a stream's query reads from; raises as `read_stream_join`."""
-    return read_stream_join(statement, source, catalog, session)[1]
-
-
 def read_stream_join(
     statement: CreateStream, source: JoinSource, catalog: CatalogView, session: Session
 ) -> tuple[JoinReading, StreamJoin]:
@@ -130,7 +125,7 @@ def read_stream_join(
 
     Raises InvalidStreamError for inputs that are not tables and for times that are truncated; else as `read_join`.
     """
-    builder = Builder(catalog, session, statement.source_text)
+    builder = Builder(catalog, session, statement.source_text, statement.source_start)
     left, right = bind_sides(source, lambda side, precision: _relation(side, builder, precision))
     join = read_join(source, left, right, statement.query.where, builder)
     for time in join.conditions.times:

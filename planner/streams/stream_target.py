@@ -29,7 +29,6 @@ from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
 from penstock.planner.streams.stream_scopes import SubtableScope
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
-from penstock.sql.dialect.literals import position
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import ExternalTargetOptions
 from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
@@ -284,7 +283,7 @@ def _external(stream: StreamContext, target: ExternalTargetOptions, projections:
     connection = stream.catalog.external_connection(name.name)
     if connection is None:
         raise NotFoundError(f"connection {name.name} does not exist",
-                            position=position(stream.statement.source_text, name.offset, len(name.name)),
+                            position=stream.builder.place(name),
                             hint=did_you_mean(name.name, stream.catalog.external_connection_names()))
     keys = [key for key in stream.keys if key.partitions]
     selected: dict[str, str] = {}

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _BAR = 10
 _ESCAPE_S = 0.05
+#: Kinds of verdicts on running streams that somebody should look at.
+_HELD_UP = frozenset({"stalled", "state", "sink", "source", "function", "vnode", "skew", "busy"})
 _STYLES = {"RUNNING": "green", "IDLE": "green", "PAUSED": "yellow", "STARTING": "yellow", "STOPPED": "dim"}
 
 Order = Literal["pause", "resume", "quit"]
@@ -240,8 +242,7 @@ def _state(name: str) -> Text:
 
 
 def _verdict_style(stream: Row) -> str:
-    bad = "bottleneck" in (stream["verdict"] or "") or stream["state"] in ("STALLED", "FAILED", "WAITING")
-    return "red" if bad else ""
+    return "red" if stream["verdict_kind"] in _HELD_UP or stream["state"] in ("FAILED", "WAITING") else ""
 
 
 def _bar(share: float, style: str) -> Text:

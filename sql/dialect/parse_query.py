@@ -64,10 +64,9 @@ class QueryParser(ExpressionParser):
         query = self._parse_set_operations()
         text = self.source(start)
         into_file = self._parse_into_file()
-        return query.change(source_text=text, into_file=into_file)
+        return query.change(source_text=text, source_start=start, into_file=into_file)
 
     def _parse_set_operations(self) -> Query:
-        start = self.token.start
         joins_around = self.joins
         left, in_parentheses = self._parse_query_term()
         joins = self.joins
@@ -95,18 +94,17 @@ class QueryParser(ExpressionParser):
         self.joins = joins
         if isinstance(left, SetOperation) and not in_parentheses and (left.order_by, left.limit) == ((), None):
             order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
-            left.change(order_by=order_by, limit=limit, source_text=self.source(start))
+            left.change(order_by=order_by, limit=limit)
         elif in_parentheses and self.at_any("ORDER", "LIMIT"):
-            left = self._wrap_ordered(left, start)
+            left = self._wrap_ordered(left)
         return left
 
-    def _wrap_ordered(self, query: Query, start: int) -> Query:
+    def _wrap_ordered(self, query: Query) -> Query:
         """`(query) ORDER BY .. LIMIT ..`: what the inner query does not say itself is taken from outside."""
         order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
         if (order_by and (query.order_by or query.limit)) or (limit and query.limit):
             raise self.fail("the query in the parentheses has an ORDER BY or LIMIT of its own; select FROM it instead")
-        return query.change(order_by=order_by or query.order_by, limit=limit or query.limit,
-                            source_text=self.source(start))
+        return query.change(order_by=order_by or query.order_by, limit=limit or query.limit)
 
     def _parse_query_term(self) -> tuple[Query, bool]:
         if self.at("("):
@@ -133,7 +131,6 @@ class QueryParser(ExpressionParser):
 
     def parse_select(self) -> Select:
         """Parses one SELECT without UNION. Raises SqlSyntaxError."""
-        start = self.token.start
         self.expect("SELECT")
         distinct = self.take("DISTINCT")
         if not distinct:
@@ -163,7 +160,7 @@ class QueryParser(ExpressionParser):
         return Select(
             items=items, source=source, distinct=distinct, tags_only=tags_only, where=where, partition_by=partition_by,
             window=window, fill=fill, range=interp_range, every=every, group_by=group_by, having=having,
-            order_by=order_by, slimit=slimit, limit=limit, source_text=self.source(start),
+            order_by=order_by, slimit=slimit, limit=limit,
         )
 
     def _parse_from(self, last_item: SelectItem) -> Source | None:
@@ -209,9 +206,7 @@ class QueryParser(ExpressionParser):
             self.enter()
             source: Source
             if self.at_query():
-                start = self.token.start
-                query = self._parse_set_operations()
-                source = SubquerySource(query.change(source_text=self.source(start)))
+                source = SubquerySource(self._parse_set_operations())
             else:
                 source = self._parse_source()
             self.leave()

@@ -259,7 +259,8 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
     if query.into_file is not None:
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None
-    return CreateStream(name, options, target, query, if_not_exists, parser.source(start), or_replace, notify)
+    return CreateStream(name, options, target, query, if_not_exists, parser.source(start), or_replace, notify,
+                        start)
 
 
 def _parse_notify(parser: QueryParser) -> Notify:

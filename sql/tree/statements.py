@@ -2,7 +2,8 @@
 
 Scalar expressions inside them are sqlglot expressions of our dialect (`sql.tree.expression_nodes`), unbound: names are
 not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `source_text` and `text` are
-what was typed, since result columns without alias are named after it.
+what was typed, since result columns without alias are named after it. `source_start` is where `source_text` begins in
+the whole text, whose offsets nodes and names know; queries within others have neither.
 """
 
 from __future__ import annotations
@@ -204,6 +205,7 @@ class Select(Statement):
     limit: Limit | None = None
     into_file: str | None = None
     source_text: str = in_meta(default="")
+    source_start: int = in_meta(default=0)
 
 
 class SetOperation(Statement):
@@ -215,6 +217,7 @@ class SetOperation(Statement):
     limit: Limit | None = None
     into_file: str | None = None
     source_text: str = in_meta(default="")
+    source_start: int = in_meta(default=0)
 
 
 Query = Select | SetOperation
@@ -490,6 +493,7 @@ class CreateStream(Statement):
     source_text: str = in_meta(default="")
     or_replace: bool = False
     notify: Notify | None = None
+    source_start: int = in_meta(default=0)
 
 
 class AlterStream(Statement):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.common.clock import Clock
+from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_status import TaskState
 
 
@@ -13,7 +14,7 @@ class NamedState:
     name: TaskState
     reason: str
     since_ms: int
-    blocked_by: str | None = None
+    blocked_by: TaskId | None = None
 
 
 #: In these a task has something to hand on and can't.
@@ -42,7 +43,7 @@ class StateTracker:
         self._blocked_since: float | None = None
         self._limited_since: float | None = None
 
-    def enter(self, name: TaskState, reason: str = "", blocked_by: str | None = None) -> None:
+    def enter(self, name: TaskState, reason: str = "", blocked_by: TaskId | None = None) -> None:
         """Enters a state; staying in the same one keeps its `since_ms`."""
         current = self.current
         if (current.name, current.reason, current.blocked_by) == (name, reason, blocked_by):

@@ -72,7 +72,7 @@ class WindowedOperator(ComputingTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(self._outbox.blocked_channel))
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", self._outbox.blocked_channel)
             return progressed
         if self._go_on():
             return True
@@ -94,7 +94,7 @@ class WindowedOperator(ComputingTask):
             elif self._ahead:
                 waiting = ", ".join(str(channel) for channel in sorted(self._ahead))
                 slowest = self._upstream[self._watermarks.holding_back()[0]]
-                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW", str(slowest))
+                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW", slowest)
             else:
                 self._tracker.enter("IDLE", self._waits_for() or "nothing in its input queue")
             return progressed

@@ -226,7 +226,7 @@ class TaskStatus:
     state: TaskState
     reason: str = ""
     since_ms: int = 0
-    blocked_by: str | None = None
+    blocked_by: TaskId | None = None
     """The task that it waits for."""
     checkpoint_id: int | None = None
     """The newest checkpoint that is valid."""

@@ -93,7 +93,7 @@ class BaseSourceTask(ComputingTask):
         if self._paused:
             self._tracker.enter("PAUSED", "paused by PAUSE STREAM; what it has sent isn't taken")
         else:
-            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(self._outbox.blocked_channel))
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", self._outbox.blocked_channel)
 
     @property
     def _rows_total(self) -> int:

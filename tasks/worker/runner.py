@@ -10,6 +10,7 @@ import dataclasses
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from penstock.common.clock import Clock
@@ -140,13 +141,13 @@ def statuses(tasks: Sequence[StreamTask], links: Sequence[Link]) -> tuple[TaskSt
 
 def _with_blocker(status: TaskStatus, links: Sequence[Link]) -> TaskStatus:
     blocked = [
-        (since, str(link.downstream))
+        (since, link.downstream)
         for link in links
         if link.upstream == status.task and (since := link.blocked_since()) is not None
     ]
     if not blocked or status.state != "BACKPRESSURED":
         return status
-    return dataclasses.replace(status, blocked_by=min(blocked)[1])
+    return dataclasses.replace(status, blocked_by=min(blocked, key=itemgetter(0))[1])
 
 
 Failure = Callable[[TaskId | None, BaseException], None]

@@ -23,7 +23,7 @@ from kits.basics.expression_support import (
 )
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
-from penstock.planner.bind.expressions import compile_expression, result_type
+from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.duckdb_sql.duckdb_tree import column, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.scalar.scalar_cast import cast, cut_to_bytes
@@ -253,12 +253,6 @@ def test_result_types(expression: str, want: DataType) -> None:
     """Types follow the rules of the dialect, which stream targets are created from."""
     scope = TableScope({"ti": TINYINT, "f": FLOAT, "ts": timestamp(), "n": NCHAR})
     assert compiled(expression, scope).type == want
-
-
-def test_result_type_function() -> None:
-    """`result_type` is the type alone."""
-    scope = TableScope()
-    assert result_type(parsed("1 + 1", scope), scope) == DOUBLE
 
 
 @pytest.mark.parametrize("expression", [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kits.basics.query_harness import Harness
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError, NotSupportedError
-from penstock.planner.streams.stream_joins import StreamJoin, plan_stream_join
+from penstock.planner.streams.stream_joins import StreamJoin, read_stream_join
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Database, DatabaseOptions, Session
@@ -50,7 +50,7 @@ def parsed(source: str) -> CreateStream:
 def planned(source: str, catalog: Catalog | None = None) -> StreamJoin:
     statement = parsed(source)
     assert isinstance(statement.query.source, JoinSource)
-    return plan_stream_join(statement, statement.query.source, catalog or Catalog(), SESSION)
+    return read_stream_join(statement, statement.query.source, catalog or Catalog(), SESSION)[1]
 
 
 @pytest.mark.parametrize(("source", "bounds", "kept", "outer"), [

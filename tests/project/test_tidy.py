@@ -184,6 +184,47 @@ def test_nobody_reads_sql_that_the_planner_has_printed(path: Path) -> None:
             assert not is_printed_sql(node.func.value), f"{name_of(path)}:{node.lineno}"
 
 
+#: Rooms that tell people how things are, or show what they were told, and what such texts are called there.
+TELLING = {("mnode", room) for room in ("coordinator", "explain", "http", "show", "streams")} | {("shell", "terminal")}
+TEXTS_FOR_PEOPLE = frozenset({"text", "reason", "verdict", "message", "remark", "delivery"})
+
+
+def is_told(node: ast.expr) -> bool:
+    """Whether it is a text for people: one just made, or by its name, be that a field's or a column's."""
+    match node:
+        case ast.JoinedStr():
+            return True
+        case ast.BoolOp(values=values):
+            return any(map(is_told, values))
+        case ast.Call(func=ast.Name(id=name)):
+            return name in ("str", "repr", *TEXTS_FOR_PEOPLE) or name.endswith(("_text", "_reason"))
+        case ast.Subscript(slice=ast.Constant(value=str() as name)) | ast.Attribute(attr=name):
+            return name in TEXTS_FOR_PEOPLE
+        case ast.Name(id=name):  # any parameter may be called text
+            return name in TEXTS_FOR_PEOPLE - {"text"}
+    return False
+
+
+#: What isn't told by us: names of files, what clients and users have written, ids as older versions wrote them.
+NOT_TOLD = {("mnode/coordinator/backup_store.py", "str(found)"), ("mnode/http/partial_writes.py", "self.text"),
+            ("mnode/coordinator/checkpoint_backups.py", "str(TaskId.parse(task))"),
+            ("shell/terminal/error_text.py", "position.text"), ("shell/terminal/shell_session.py", "piece.text")}
+
+
+@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[:2] in TELLING], ids=name_of)
+def test_nobody_reads_what_people_are_told(path: Path) -> None:
+    """Who needs a part of it is given that part: texts, and columns of them in system tables, are never taken apart."""
+    def fine(read: ast.expr) -> bool:
+        return not is_told(read) or (name_of(path), ast.unparse(read)) in NOT_TOLD
+
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+                                                 for one in node.ops):
+            assert all(map(fine, (node.left, *node.comparators))), f"{name_of(path)}:{node.lineno}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_INTO_TEXT:
+            assert fine(node.func.value), f"{name_of(path)}:{node.lineno}"
+
+
 @pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[:2] in {
     ("planner", room) for room in ("duckdb_sql", "scalar", "functions", "lower", "streams")}], ids=name_of)
 def test_nobody_changes_a_tree(path: Path) -> None:

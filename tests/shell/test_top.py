@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -34,10 +35,11 @@ BOTTLENECK = "sink s1/v2 is the bottleneck: its rate limit of 2 MB/s"
 @pytest.fixture(scope="module")
 def told() -> Overview:
     """Two streams, s1 and s2."""
-    overview = staged(verdict=BOTTLENECK)
+    overview = staged(verdict=BOTTLENECK, verdict_kind="sink")
     other = copy.deepcopy(overview["streams"][0])
     overview["streams"].append(
-        {**other, "stream_name": "s2", "stream_id": "0x9", "state": "PAUSED", "verdict": "PAUSED"})
+        {**other, "stream_name": "s2", "stream_id": "0x9", "state": "PAUSED", "verdict": "PAUSED",
+         "verdict_kind": "down"})
     return overview
 
 
@@ -71,6 +73,22 @@ def test_the_first_screen_has_all_streams_with_their_verdicts(told: Overview) ->
     assert s1[2:4] == ["1,500", "0"]
     again = seen(state, state.now)
     assert again.before == told
+
+
+@pytest.mark.parametrize(("state", "kind", "red"), [
+    ("RUNNING", "sink", True), ("RUNNING", "skew", True), ("STALLED", "stalled", True), ("FAILED", "down", True),
+    ("RUNNING", "idle", False), ("RUNNING", "healthy", False), ("PAUSED", "down", False), ("RUNNING", None, False),
+])
+def test_only_verdicts_that_need_somebody_are_red(told: Overview, state: str, kind: str | None, red: bool) -> None:
+    """By the kind of the verdict: what it says is for people."""
+    found = copy.deepcopy(told)
+    found["streams"] = [{**found["streams"][0], "state": state, "verdict": "bottleneck?", "verdict_kind": kind}]
+    console = Console(file=StringIO(), width=160, color_system="standard", force_terminal=True)
+    with console.capture() as shown:
+        console.print(render(TopState(found)))
+    style = re.search(r"\x1b\[([0-9;]*)mbottleneck", shown.get())
+    assert style is not None
+    assert ("31" in style[1].split(";")) is red
 
 
 def test_a_stream_looked_at_closely_shows_its_tasks(told: Overview) -> None:

@@ -406,6 +406,31 @@ def test_explain_of_a_stream_prints_its_plan(db: Embedded) -> None:
     assert names(db, "SHOW STABLES") == ["m"]
 
 
+@pytest.mark.parametrize("explain", ["EXPLAIN", "EXPLAIN (SQL)", "EXPLAIN (TASKS)", "; EXPLAIN"])
+@pytest.mark.parametrize(("stream", "wrong"), [
+    ("CREATE STREAM s INTO out_s AS SELECT _wstart, sum(nosuch) FROM m INTERVAL(10s)", "nosuch"),
+    ("CREATE STREAM s INTO out_s AS SELECT _wstart, sum(v) FROM nosuch INTERVAL(10s)", "nosuch"),
+    ("CREATE STREAM s INTO nosuch.out_s AS SELECT _wstart, sum(v) FROM m INTERVAL(10s)", "nosuch.out_s"),
+    ("CREATE STREAM s INTO CONNECTION nosuch (TABLE 'x') AS SELECT _wstart, sum(v) FROM m INTERVAL(10s)", "nosuch"),
+    ("CREATE STREAM s INTO out_s SUBTABLE(concat(s, 'x')) AS SELECT _wstart, sum(v) FROM m PARTITION BY tbname "
+     "INTERVAL(10s)", "s"),
+    ("CREATE STREAM s TRIGGER FORCE_WINDOW_CLOSE INTO out_s AS SELECT _wstart, sum(nosuch) FROM m PARTITION BY tbname "
+     "INTERVAL(10s)", "nosuch"),
+    ("CREATE STREAM s INTO out_s AS SELECT x.ts, y.v FROM m x JOIN m y ON x.ts = y.nosuch", "y.nosuch"),
+    ("CREATE STREAM s INTO out_s AS SELECT x.ts, y.v FROM m x JOIN m y ON x.ts > y.ts", "x.ts > y.ts"),
+    ("CREATE STREAM s INTO out_s AS SELECT x.ts, y.nosuch FROM m x JOIN m y ON x.ts = y.ts", "y.nosuch"),
+])
+def test_errors_of_an_explained_stream_show_the_place_in_its_statement(
+    unchanged: Embedded, explain: str, stream: str, wrong: str
+) -> None:
+    """They say what CREATE STREAM alone would: what stands in front of it moves nothing."""
+    shown = refused(unchanged, f"{explain} {stream}")
+    assert shown.position == refused(unchanged, stream).position
+    assert shown.position is not None
+    assert shown.position.text == wrong
+    assert stream[shown.position.column - 1:].startswith(wrong)
+
+
 def test_snodes_are_registered(db: Embedded) -> None:
     """CREATE and DROP SNODE work for the one dnode there is."""
     db.execute("CREATE SNODE ON DNODE 1")

@@ -24,6 +24,7 @@ from penstock.shell.terminal.elapsed_bar import ElapsedBar
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
+from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 INFO = StreamInfo(StreamStatus("RUNNING"), verdict="healthy")
@@ -58,7 +59,7 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     assert stream["remark"] == "healthy"
     assert agg["state_bytes"] > 0
     blocked = [replace(report, status=replace(
-        report.status, blocked_by="7-sink-0", spent=report.status.spent._replace(
+        report.status, blocked_by=TaskId(7, "sink", 0), spent=report.status.spent._replace(
             elapsed_s=report.status.spent.elapsed_s + 2, busy_s=0.5, blocked_s=1.0, udf_s=0.25))) for report in before]
     table = analysis(kit.plan, task_graph(kit.plan, (1,)), names, before, blocked, INFO).table
     assert table is not None

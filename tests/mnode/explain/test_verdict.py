@@ -54,8 +54,8 @@ def told(*reports: TaskReport) -> Verdict:
 def test_a_sink_at_its_rate_limit_is_named_through_the_chain() -> None:
     """Source waits for agg, agg for the sink, the sink for its rate."""
     found = told(
-        report("source", state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=500),
-        report("agg", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=0.8),
+        report("source", state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 0), blocked=0.9, lag=500),
+        report("agg", state="BACKPRESSURED", blocked_by=TaskId(7, "sink", 0), blocked=0.8),
         report("sink", state="RATE_LIMITED", spent=AT_2_MB, blocked=0.99, limited=0.97, busy=0.01),
     )
     assert found == Verdict("sink", "sink s1/v2 is the bottleneck: its rate limit of 2 MB/s", TaskId(7, "sink", 0))
@@ -70,7 +70,7 @@ def test_a_sink_at_its_rate_limit_is_named_before_anybody_waits() -> None:
 
 def test_a_sink_whose_writes_take_long_is_told_apart_from_a_limited_one() -> None:
     """It was limited once, but nearly all of its time goes into waiting for acknowledgements."""
-    found = told(report("source", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=0.9),
+    found = told(report("source", state="BACKPRESSURED", blocked_by=TaskId(7, "sink", 0), blocked=0.9),
                  report("sink", state="WRITING", spent=AT_2_MB, blocked=0.9, limited=0.1))
     assert found.text == "sink s1/v2 is the bottleneck: its writes are acknowledged slowly"
 
@@ -78,7 +78,7 @@ def test_a_sink_whose_writes_take_long_is_told_apart_from_a_limited_one() -> Non
 def test_a_slow_function_is_named() -> None:
     """The agg task is busy, and nearly all of it in one function."""
     found = told(
-        report("source", state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=70),
+        report("source", state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 0), blocked=0.9, lag=70),
         report("agg", busy=0.97, udf=0.93, functions=FunctionStatus(slowest="crunch"), queues=QueueStatus(99)),
     )
     assert found == Verdict("function", "agg s1/v2 is the bottleneck: 93% of its time goes into the function crunch",
@@ -96,7 +96,8 @@ def test_one_slow_vnode_is_named() -> None:
 
 def test_a_skewed_group_is_named() -> None:
     """One of the agg tasks has far more work than its siblings, and all sources wait for it."""
-    sources = [report("source", n, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.7, lag=800) for n in (0, 1)]
+    sources = [report("source", n, state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 1), blocked=0.7, lag=800)
+               for n in (0, 1)]
     found = told(*sources, report("agg", 0, busy=0.2), report("agg", 1, busy=0.95, queues=QueueStatus(10)))
     assert found == Verdict(
         "skew", "agg s1/v3 is the bottleneck: its groups are far more work than those of its siblings, 95% busy "
@@ -107,17 +108,17 @@ def test_a_skewed_group_is_named() -> None:
 def test_a_source_whose_rows_others_wait_for_is_named() -> None:
     """MAX_SKEW holds the fast side back in the agg task's queue: the slow side is what everybody waits for."""
     found = told(
-        report("source", 0, state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=500),
+        report("source", 0, state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 0), blocked=0.9, lag=500),
         report("source", 1, state="RATE_LIMITED", spent=TimeSpent(limit="its rate limit of 10 rows/s"), blocked=0.9,
                limited=0.9, lag=9),
-        report("agg", state="IDLE", blocked_by="7-source-1", queues=QueueStatus(99)))
+        report("agg", state="IDLE", blocked_by=TaskId(7, "source", 1), queues=QueueStatus(99)))
     assert found == Verdict("source", "source s1/v3 is the bottleneck: its rate limit of 10 rows/s; others are ahead "
                             "of its rows by more than MAX_SKEW, and wait", TaskId(7, "source", 1))
 
 
 def test_exhausted_state_is_named() -> None:
     """State that has nearly reached its bound is told before it fails, whatever else is the case."""
-    found = told(report("source", state="BACKPRESSURED", blocked_by="7-agg-0"),
+    found = told(report("source", state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 0)),
                  report("agg", size=StateSize(95 << 20, 100 << 20)))
     assert found.text == ("agg s1/v2 is the bottleneck: its state of 95.0 MiB has nearly reached its limit of "
                           "100.0 MiB")
@@ -151,7 +152,7 @@ def test_an_idle_source_is_no_bottleneck() -> None:
 
 def test_a_moment_without_room_makes_no_bottleneck() -> None:
     """A task that happens to be blocked when it is asked, and hardly ever was, isn't held up by anybody."""
-    assert told(report("source", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=0.02, rate=1.0),
+    assert told(report("source", state="BACKPRESSURED", blocked_by=TaskId(7, "sink", 0), blocked=0.02, rate=1.0),
                 report("sink")).kind == "healthy"
 
 
@@ -169,16 +170,16 @@ def test_tasks_on_an_snode_share_its_thread_and_no_other() -> None:
     assert verdict(RUNNING, apart, names).kind == "healthy"
     full = verdict(RUNNING, [*apart, report("agg", 1, busy=0.45, queues=QueueStatus(9))], names)
     assert full.text == "agg s1/v2 on snode 1012 is the bottleneck: busy 50% of the time"
-    sources = [report("source", 0, lag=4, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9),
-               report("source", 1, lag=3000, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9)]
+    sources = [report("source", 0, lag=4, state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 1), blocked=0.9),
+               report("source", 1, lag=3000, state="BACKPRESSURED", blocked_by=TaskId(7, "agg", 1), blocked=0.9)]
     assert verdict(RUNNING, [*sources, report("agg", 1, busy=0.96)], names).kind == "busy"
     assert told(*sources, report("agg", 1, busy=0.96)).kind == "vnode"
 
 
 def test_a_circle_of_waiting_tasks_ends() -> None:
     """Reports are of different moments, so two tasks may seem to wait for each other."""
-    assert "bottleneck" in told(report("source", blocked_by="7-agg-0", blocked=None, busy=None),
-                                report("agg", blocked_by="7-source-0", blocked=None, busy=None)).text
+    assert "bottleneck" in told(report("source", blocked_by=TaskId(7, "agg", 0), blocked=None, busy=None),
+                                report("agg", blocked_by=TaskId(7, "source", 0), blocked=None, busy=None)).text
 
 
 def test_stalled_and_silent_tasks_are_named() -> None:
@@ -194,7 +195,8 @@ def test_stalled_and_silent_tasks_are_named() -> None:
 
 def test_a_task_that_waits_for_a_moving_one_is_not_stalled() -> None:
     """A sink that takes a minute per block holds its source up without a standstill; one that hangs is the culprit."""
-    source = report("source", state="BACKPRESSURED", blocked_by="7-sink-0", blocked=1.0, stalled_s=60.0, lag=9)
+    source = report("source", state="BACKPRESSURED", blocked_by=TaskId(7, "sink", 0), blocked=1.0, stalled_s=60.0,
+                    lag=9)
     limited = {"state": "RATE_LIMITED", "spent": AT_2_MB, "blocked": 1.0, "limited": 1.0}
     assert told(source, report("sink", **limited)).kind == "sink"
     assert told(source, report("sink", **limited, stalled_s=60.0)).task == TaskId(7, "sink", 0)

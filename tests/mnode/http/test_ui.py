@@ -92,7 +92,7 @@ def test_the_page_is_self_contained() -> None:
 @pytest.fixture
 def listener() -> Iterator[tuple[HttpListener, dict[str, Any]]]:
     """A listener to an overview that a test may change."""
-    told = staged(verdict="sink s1/v2 is the bottleneck: its rate limit of 2 MB/s")
+    told = staged(verdict="sink s1/v2 is the bottleneck: its rate limit of 2 MB/s", verdict_kind="sink")
     opened = HttpListener("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
     yield opened, told
     opened.close()

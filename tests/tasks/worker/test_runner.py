@@ -126,7 +126,7 @@ def test_a_sink_that_stops_stops_the_source() -> None:
     drive_all(tasks, links)
     assert len(source.to_send) == 100 - 2 * (10 + 1)
     assert [link.blocked_since() for link in links] == [0.0, 0.0]
-    assert [status.blocked_by for status in statuses(tasks, links)] == [str(AGG), str(SINK), None]
+    assert [status.blocked_by for status in statuses(tasks, links)] == [AGG, SINK, None]
     sink.patience = 1000
     drive_all(tasks, links)
     assert sink.received == items
