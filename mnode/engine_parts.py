@@ -36,7 +36,7 @@ from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import Scans
 from penstock.mnode.show.engine_rows import EngineRows
 from penstock.mnode.show.explain_statements import Explainer
-from penstock.mnode.show.show_statements import Shower
+from penstock.mnode.show.show_statements import ShowStatements
 from penstock.mnode.show.stream_rows import StreamRows
 from penstock.mnode.show.system_tables import SystemTables
 from penstock.mnode.show.table_rows import TableRows
@@ -116,7 +116,7 @@ class EngineParts:
         self.queries = Queries(
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
-        self.show = Shower(of.catalog, of.storage, self.system_tables)
+        self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

@@ -1,4 +1,4 @@
-"""Which logins are tried at all: wrong ones must neither wear out the processor nor keep right ones waiting.
+"""Throttles logins: wrong ones must neither use up the processor nor keep right ones waiting.
 
 Each try costs a hash, on purpose. So few are under way at once for a user at an address, and for an address, and after
 some wrong ones in a row the next has to wait. Nothing waits in here: who is too early is told when to come again.

@@ -1,4 +1,4 @@
-"""Who asks: user and password or a bearer token become an identity; what that one may do is decided in `roles`."""
+"""Authenticates users: a password or a bearer token becomes an identity. What it may do is decided in `roles`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a dump of a data directory: schema, rows as Parquet, functions, streams. Changes nothing in there.
+"""Writes a dump of a data directory: schema, rows as Parquet, functions, streams. The directory isn't changed.
 
 Only files are read, so that it makes no difference whether an engine has the directory open. Each database is as of one
 stream cut, however long it takes. The manifest is written last: a directory without it is no dump.

@@ -1,4 +1,4 @@
-"""`penstock fsck`: reads everything in a data directory, says what is damaged, and mends what can be mended.
+"""`penstock fsck`: reads everything in a data directory, reports what is damaged, and repairs what it can.
 
 The directory must belong to no engine; it is locked meanwhile. Checking changes nothing.
 """

@@ -1,4 +1,4 @@
-"""The thread of what is kept current in the background: it writes after changes, but not all the time."""
+"""A thread that keeps something current in the background: it writes after changes, but not after each."""
 
 from __future__ import annotations
 

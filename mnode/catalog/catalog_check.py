@@ -1,4 +1,4 @@
-"""Whether a catalog is the one that belongs to a data directory, and what in there it doesn't know. Changes nothing.
+"""Checks whether a catalog belongs to a data directory, and finds what the catalog doesn't know. Changes nothing.
 
 Ids of vgroups, tables, streams and ingests are given in ascending order and never again: files of an id that a catalog
 has not given yet were made later than this state of it.

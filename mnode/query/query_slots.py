@@ -1,4 +1,4 @@
-"""How many queries run at once, in all and of one user, how many wait for their turn, and for how long."""
+"""Bounds on queries: how many run at once, in all and per user, how many wait, and for how long."""
 
 from __future__ import annotations
 

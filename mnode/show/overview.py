@@ -1,4 +1,4 @@
-"""Everything that is known of the streams as one plain value: what the page, the metrics and `penstock top` show.
+"""All that is known of streams as one plain value: for the web page, the metrics and `penstock top`.
 
 It is made of the system tables' rows, so that all of them say what SQL says. Times are milliseconds since the epoch.
 """

@@ -75,7 +75,7 @@ _QUEUE_LINE = (
 )
 
 
-class Shower:
+class ShowStatements:
     """Executes SHOW and DESCRIBE."""
 
     def __init__(self, catalog: Catalog, storage: Storage, tables: SystemTables) -> None:

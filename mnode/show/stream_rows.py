@@ -37,13 +37,13 @@ class SavepointsView(Protocol):
 
 
 class IngestsView(Protocol):
-    """How all ingests are."""
+    """The state of all ingests."""
 
     def infos(self) -> list[IngestInfo]: ...
 
 
 class StreamRows:
-    """Tells how streams and ingests are."""
+    """Makes the rows about streams and ingests."""
 
     def __init__(
         self, catalog: Catalog, streams: StreamsView, savepoints: SavepointsView, ingests: IngestsView, config: Config

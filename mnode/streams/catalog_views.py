@@ -1,4 +1,4 @@
-"""The catalog as it was at another time: what a statement is planned over once more."""
+"""The catalog as it was at another time, to plan a statement again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REPLAY DLQ: rows that streams left out are tried once more, by computing the windows again that they belong to."""
+"""REPLAY DLQ: tries dropped rows once more, by computing their windows again."""
 
 from __future__ import annotations
 

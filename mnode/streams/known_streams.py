@@ -1,4 +1,4 @@
-"""What the engine knows of its streams besides the catalog: how they were planned, and why some don't run."""
+"""What the engine knows of streams beyond the catalog: their plans, and why some don't run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams are dropped: their tasks end, and what was kept for them goes; their result tables stay."""
+"""DROP STREAM: the tasks end and their state is removed; the result table stays."""
 
 from __future__ import annotations
 

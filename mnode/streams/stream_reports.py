@@ -1,4 +1,4 @@
-"""How streams are, as it is shown: what the controller tells, and what is known of those that it doesn't have."""
+"""The state of streams as SHOW has it: from the controller, or from the catalog for streams that don't run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of the catalog are started: when they are created, when the engine starts, and after they were stopped."""
+"""Starts streams of the catalog: when they are created, when the engine starts, and after they were stopped."""
 
 from __future__ import annotations
 

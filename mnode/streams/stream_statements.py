@@ -1,4 +1,4 @@
-"""All that is done with streams, by part: planned, created, started, controlled, checkpointed, shown and removed.
+"""The parts that execute statements on streams: planning, creation, start, control, checkpoints, reports, removal.
 
 What a stream computes is planned elsewhere, how it runs is the controller's business; here a stream gets its result
 table, its start cut, its record in the catalog and its hold on the WAL.

@@ -1,4 +1,4 @@
-"""The statement that makes a table for Arrow columns. Knows types only: running it finds out what names are worth."""
+"""The CREATE TABLE statement for Arrow columns. It maps types only; names are checked when the statement runs."""
 
 from __future__ import annotations
 

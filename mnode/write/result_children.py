@@ -1,4 +1,4 @@
-"""The child tables of one sink task's results: found or created once, and then known by their places, as columns."""
+"""The child tables of one sink task's results: found or created once, then addressed by their place."""
 
 from __future__ import annotations
 

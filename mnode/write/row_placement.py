@@ -1,4 +1,4 @@
-"""Rows on their way to their vnodes: in which order, and which rows go where. Knows nothing of tables' contents."""
+"""Brings rows into the order in which vnodes store them, and divides them among the vnodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line protocol into super tables: makes and extends tables as the lines need them, then writes the rows.
+"""Writes line protocol into super tables, which are created and extended as the lines need it.
 
 Everything is read and checked first; a call that is refused for its lines has written nothing and changed no table.
 Parsing is `line_protocol`'s, the change of schemas `ddl`'s, the writing `inserts`'s.

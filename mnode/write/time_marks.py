@@ -1,4 +1,4 @@
-"""Notes what a writer promises: that it has sent all rows up to some time."""
+"""NOTE TIME: a writer states that it has sent all rows up to a time."""
 
 from __future__ import annotations
 

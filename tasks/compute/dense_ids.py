@@ -1,4 +1,4 @@
-"""Gives ids of 64 bits dense numbers, whole columns at a time. Knows nothing of what the ids stand for."""
+"""Maps 64-bit ids to dense numbers, whole columns at a time. What the ids stand for doesn't matter."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class LoadedFunction:
 class LoadedAggregate:
     """An aggregate's code, from an object of the user's class.
 
-    `init()` gives an empty state, `accumulate(state, *arrays)` adds rows to it, `merge(state, state)` unites two,
+    `init()` gives an empty state, `accumulate(state, *arrays)` adds rows to it, `merge(state, state)` merges two,
     `finish(state)` gives the value. States are values that can be pickled. `own`: the packages whose classes a state
     may have besides plain values: the function's, and those of the state that `init()` returns.
     """

@@ -1,4 +1,4 @@
-"""Evaluates kernel expressions over columns with NumPy: the meaning of the DuckDB SQL they were derived from."""
+"""Evaluates kernel expressions over columns with NumPy. They mean what the DuckDB SQL means that they come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges the rows of WAL records by time: what is new, late or rewritten, as a function of the WAL alone."""
+"""Classifies the rows of WAL records as new, late or rewritten. The answer depends on the WAL alone."""
 
 from __future__ import annotations
 

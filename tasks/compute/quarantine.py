@@ -1,4 +1,4 @@
-"""Rows that a stream leaves out for good although they are stored: from the future, or such that can't be computed.
+"""Stored rows that a stream leaves out for good: they are from the future, or can't be computed.
 
 Their keys are remembered on disk, so that what is read back from the vnode's store for recalculation lacks them too.
 """

@@ -1,4 +1,4 @@
-"""Tries rows: which of them the stream can compute, and what becomes of the others."""
+"""Finds the rows that a stream can compute, and drops the others."""
 
 from __future__ import annotations
 

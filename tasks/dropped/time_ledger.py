@@ -1,4 +1,4 @@
-"""What one source task counts about time: how late rows were, how many it left out, and which were the last of them."""
+"""What one source task counts of lateness: how late rows were, how many were dropped, and the last of these."""
 
 from __future__ import annotations
 

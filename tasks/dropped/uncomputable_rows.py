@@ -1,4 +1,4 @@
-"""Rows that can't be computed: which of a block they are, and what the block is without them.
+"""Rows that can't be computed: finds them in a block, and gives the block without them.
 
 All of it is a function of the WAL alone: where blocks are cut makes no difference.
 """

@@ -1,4 +1,4 @@
-"""Takes items from the channels of an input queue in turn, and tells when a checkpoint's barriers are all in."""
+"""Takes items from the channels of an input queue in turn, and tells when all barriers of a checkpoint have arrived."""
 
 from __future__ import annotations
 

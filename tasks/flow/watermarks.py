@@ -1,4 +1,4 @@
-"""The watermark of a task with several inputs: the least over those that are not idle; it never goes back."""
+"""The watermark of a task with several inputs: the least of those that aren't idle. It never goes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to columns: JSON, CSV and Avro. Whole batches at once; what is wrong with one of them fails the batch.
+"""Decodes messages into columns: JSON, CSV and Avro. One bad message fails its whole batch.
 
 Who calls tries parts of a batch that failed, down to single messages, and so finds those that can't be read.
 """

@@ -1,4 +1,4 @@
-"""Messages to rows of a super table, as an ingest's plan says; messages that can't be are told with the reason."""
+"""Makes rows of a super table from messages, as an ingest's plan says. Others come back with the reason."""
 
 from __future__ import annotations
 

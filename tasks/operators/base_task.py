@@ -1,4 +1,4 @@
-"""What all tasks have in common: events, a store with checkpoints, and the plain part of a status."""
+"""What all tasks have in common: events, a state store with checkpoints, and most of their status."""
 
 from __future__ import annotations
 

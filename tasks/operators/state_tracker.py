@@ -1,4 +1,4 @@
-"""The named state a task is in, with a reason and since when; changes only when something really changed."""
+"""The state that a task is in, with its reason and since when."""
 
 from __future__ import annotations
 

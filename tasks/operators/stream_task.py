@@ -1,4 +1,4 @@
-"""What every task is, and what it may ask of the world: the seam between pure tasks and the runtime at the edge."""
+"""The interface between tasks and the runtime: what drives a task, and what a task may call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task between sources and sinks: takes blocks of all its source tasks, keeps time, sends results on."""
+"""The operator between source and sink tasks: merges the blocks of its source tasks and emits results by time."""
 
 from __future__ import annotations
 

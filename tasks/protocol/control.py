@@ -1,4 +1,4 @@
-"""The control connection between a worker and the mnode: a closed set of messages, authenticated, never behind data.
+"""The control connection between a worker and the mnode: authenticated, with messages of its own, never behind data.
 
 A message is pickled and framed by `multiprocessing.connection`, after both ends have proved by HMAC that they know
 the deployment's secret. One thread may send while another receives.

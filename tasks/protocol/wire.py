@@ -1,4 +1,4 @@
-"""How objects, errors and the shared secret cross process boundaries; connects nothing itself."""
+"""Encodes objects, errors and the shared secret for other processes. Opens no connection itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts one vnode's rows into segments of SESSION, STATE, EVENT or COUNT windows, as partials for the agg task.
+"""Cuts one vnode's rows into segments of SESSION, STATE, EVENT or COUNT windows: partials for the agg task.
 
 Rows newer than all of their group extend what is there (`segments.Carry`). Everything else, such as late rows, updates
 and deletes, is recalculated: a stretch of the time line whose ends the change cannot have moved is read back from the

@@ -1,4 +1,4 @@
-"""Reads a range of time from a vnode's store in bounded pieces, oldest first; knows nothing of what they are for."""
+"""Reads a range of time from a vnode's store in bounded pieces, oldest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the rows of one write call out of result blocks: only what counts of them, in the target's columns."""
+"""Makes the rows of one write call from result blocks, without those that later rows replace."""
 
 from __future__ import annotations
 

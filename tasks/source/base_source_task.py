@@ -19,7 +19,7 @@ from penstock.tasks.protocol.task_status import LogProgress
 class BaseSourceTask(ComputingTask):
     """A task that follows one vnode's WAL, and may be paused.
 
-    Subclasses say what they `_work`, make `_outbox`, and open `_wal` once they know from where on.
+    Subclasses implement `_work`, make `_outbox`, and open `_wal` once they know the version to go on from.
     """
 
     _outbox: Outbox

@@ -1,4 +1,4 @@
-"""Sends what a source task's rows and deletes change: additions, and recalculated parts in the place of others."""
+"""Sends what rows and deletes change: additions to what was sent, and recalculated parts that replace it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts blocks of WAL records where it matters what a record found before it, so that no cut of the log shows."""
+"""Cuts blocks of WAL records where a record depends on those before it: results don't depend on other cuts."""
 
 from __future__ import annotations
 

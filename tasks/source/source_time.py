@@ -1,4 +1,4 @@
-"""What time it is at one source task: its watermark, and whether its vnode is idle."""
+"""Event time at one source task: its watermark, and whether its vnode is idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What writers have noted of time in one vnode's WAL: how far it is at least and at most (WATERMARK FROM WRITERS)."""
+"""The times that writers have noted in one vnode's WAL: the least and the greatest (WATERMARK FROM WRITERS)."""
 
 from __future__ import annotations
 

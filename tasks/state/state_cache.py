@@ -8,7 +8,7 @@ DEFAULT_BYTES = 128 * 1024 * 1024
 
 
 class StateCache:
-    """Books bytes. A store may hold as much as is still free, so that one that is busy leaves room for the others.
+    """Counts bytes. A store may hold as much as is then still free: a busy one leaves room for the others.
 
     Thread-safe: each stream has a thread of its own.
     """

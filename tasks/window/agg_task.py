@@ -18,7 +18,7 @@ from penstock.tasks.window.final_stage import FinalStage
 
 
 class WindowsOfTask(Protocol):
-    """The windows of an agg task, as far as all kinds of them are alike."""
+    """What the windows of all agg tasks have in common."""
 
     groups: GroupIndex
 

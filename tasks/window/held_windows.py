@@ -1,4 +1,4 @@
-"""Windows that an agg task must not show for a moment, since sources are about to send them again.
+"""Windows that an agg task must not emit yet, since sources are about to send them again.
 
 A source voids what it had contributed to a range of windows and sends what takes its place. A window that was forgotten
 comes back like that, too: it is whole once all inputs have sent theirs. Knows nothing of what windows hold.

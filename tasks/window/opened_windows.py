@@ -1,4 +1,4 @@
-"""Which windows that rows define have opened, and which of them are none any more, for those who are notified."""
+"""Which windows defined by rows have opened, and which of these no longer exist: for notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots of segments: each knows its group, where it starts, which input it is of, and what has become of it."""
+"""Slots of segments: each has its group, its start, its input, and whether it is open, closed or written."""
 
 from __future__ import annotations
 

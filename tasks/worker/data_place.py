@@ -1,4 +1,4 @@
-"""Whether a worker reaches the engine's data directory as files: by what is in it, not by a path that exists.
+"""Tells whether a worker reaches the engine's data directory as files. Its content decides, not its path.
 
 Files are more than bytes here: the end of a log is shared memory, its bell a futex, LMDB and locks work within one
 kernel. So a directory that is mounted from another machine doesn't count, nor does a copy of it.

@@ -1,4 +1,4 @@
-"""Carries items between tasks on different workers, in order, over Arrow Flight; never drops, never grows.
+"""Carries items between tasks on different workers over Arrow Flight: in order, without loss, in bounded memory.
 
 One Flight exchange per channel (upstream task -> downstream task). A frame holds at most one block and the signals
 that stand right behind it. One frame is under way at a time, and its items leave the sender's output queue only when

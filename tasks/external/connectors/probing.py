@@ -1,4 +1,4 @@
-"""Finds out whether what a connection leads to is there and lets us in."""
+"""Tests a connection: is the server there, and does it let us in?"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ with importing("websockets"):
     from websockets.sync.client import connect as open_websocket
 
 
-class Talker:
+class WebSocketClient:
     """An open WebSocket connection to the address of a connection."""
 
     def __init__(self, connection: OpenedConnection) -> None:
@@ -30,7 +30,7 @@ class Talker:
         except (OSError, WebSocketException) as error:
             raise external_error(connection, error) from None
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         """Returns once the other side has taken the text: it has answered a ping that came behind it.
 
         Raises ExternalSystemErrors.

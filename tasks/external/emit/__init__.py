@@ -1,1 +1,1 @@
-"""Results on their way out of Penstock: what is sent where, how often, and what becomes of what isn't taken."""
+"""Results on their way out of Penstock: where they are sent, how they are retried, and what happens if they fail."""

@@ -1,4 +1,4 @@
-"""Brings deliveries to an external target, in their order, until each is taken; says what keeps it from that."""
+"""Delivers results to an external target, in order. Tries again until it takes them, and says why it doesn't."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ExternalWriter(ResultWriter, Protocol):
 
 
 class _DeliveringWriter:
-    """What writers are alike in: whatever they deliver goes through an asynchronous sink writer."""
+    """What all external writers share: they deliver through an asynchronous sink writer."""
 
     def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter) -> None:
         self._rows = rows

@@ -1,4 +1,4 @@
-"""Results as they leave Penstock: rows with names, and events with ids that stay the same when they come again."""
+"""Results as they leave Penstock: named rows, and events whose ids stay the same when they are sent again."""
 
 from __future__ import annotations
 

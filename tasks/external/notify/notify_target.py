@@ -10,10 +10,10 @@ from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.notify.window_events import messages
 
 
-class Mouth(Protocol):
+class NotifySender(Protocol):
     """What takes messages to an address."""
 
-    def say(self, identity: str, text: str) -> None:
+    def send(self, identity: str, text: str) -> None:
         """Returns once the message has arrived. Raises ExternalSystemErrors."""
         ...
 
@@ -23,20 +23,20 @@ class Mouth(Protocol):
 class NotifyTarget:
     """Sends the events of a delivery as messages, at least once."""
 
-    def __init__(self, mouth: Mouth, stream: str, now_ms: Callable[[], int]) -> None:
-        self._mouth = mouth
+    def __init__(self, sender: NotifySender, stream: str, now_ms: Callable[[], int]) -> None:
+        self._sender = sender
         self._stream = stream
         self._now_ms = now_ms
 
     def deliver(self, delivery: Delivery) -> None:
         for identity, text in messages(self._stream, delivery.rows.column(0).to_pylist(), self._now_ms()):
-            self._mouth.say(identity, text)
+            self._sender.send(identity, text)
 
     def close(self) -> None:
-        self._mouth.close()
+        self._sender.close()
 
 
-class HttpMouth:
+class WebhookSender:
     """Posts each message."""
 
     def __init__(self, connection: OpenedConnection) -> None:
@@ -44,29 +44,29 @@ class HttpMouth:
 
         self._poster = Poster(connection, "")
 
-    def say(self, identity: str, text: str) -> None:
+    def send(self, identity: str, text: str) -> None:
         self._poster.post(text.encode(), identity)
 
     def close(self) -> None:
         self._poster.close()
 
 
-class WebSocketMouth:
+class WebSocketSender:
     """Sends messages over one WebSocket connection."""
 
     def __init__(self, connection: OpenedConnection) -> None:
-        from penstock.tasks.external.connectors.websocket import Talker
+        from penstock.tasks.external.connectors.websocket import WebSocketClient
 
-        self._talker = Talker(connection)
+        self._client = WebSocketClient(connection)
 
-    def say(self, identity: str, text: str) -> None:
-        self._talker.say(text)
+    def send(self, identity: str, text: str) -> None:
+        self._client.send(text)
 
     def close(self) -> None:
-        self._talker.close()
+        self._client.close()
 
 
-def open_mouth(connection: OpenedConnection) -> Mouth:
+def open_sender(connection: OpenedConnection) -> NotifySender:
     """Returns what speaks the protocol of the connection's URL. Raises ExternalSystemErrors, LibraryMissingError."""
     web = connection.options["url"].startswith("http")
-    return HttpMouth(connection) if web else WebSocketMouth(connection)
+    return WebhookSender(connection) if web else WebSocketSender(connection)

@@ -1,4 +1,4 @@
-"""The side of a sink task that tells addresses of windows: a sink writer for each, and what is known of how it goes."""
+"""How a sink task sends notifications: one sink writer per address, and counts of what it has sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.tasks.compute.dense_ids import Numbers
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
-from penstock.tasks.external.notify.notify_target import Mouth, NotifyTarget, open_mouth
+from penstock.tasks.external.notify.notify_target import NotifySender, NotifyTarget, open_sender
 from penstock.tasks.external.notify.window_events import WindowEvents
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import ResultChild
@@ -22,7 +22,7 @@ WAITING_MAX = 10_000
 _GIVE_UP_AFTER_S = 10.0
 _TIMEOUT = "10s"
 
-OpenMouth = Callable[[OpenedConnection], Mouth]
+OpenSender = Callable[[OpenedConnection], NotifySender]
 
 
 class _Dropped:
@@ -157,7 +157,7 @@ class Notifier:
 
 
 def notifier_of(
-    deployment: StreamDeployment, clock: Clock, wake: Callable[[], None], open_url: OpenMouth = open_mouth
+    deployment: StreamDeployment, clock: Clock, wake: Callable[[], None], open_url: OpenSender = open_sender
 ) -> Notifier:
     """Returns the notifier of a sink task of a stream with NOTIFY, which isn't started."""
     notify = deployment.plan.notify

@@ -24,8 +24,8 @@ from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.external.emit.async_sink_writer import ExternalTarget
 from penstock.tasks.external.emit.external_writers import ExternalWriter
-from penstock.tasks.external.notify.notify_target import open_mouth
-from penstock.tasks.external.notify.window_notifier import Notifier, OpenMouth, notifier_of
+from penstock.tasks.external.notify.notify_target import open_sender
+from penstock.tasks.external.notify.window_notifier import Notifier, OpenSender, notifier_of
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import (
@@ -265,7 +265,7 @@ class StreamKit:
                  restarted: bool = False, committed: int | None = None,
                  connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
                  around: Callable[[ExternalTarget], ExternalTarget] = lambda target: target,
-                 open_url: OpenMouth = open_mouth) -> None:
+                 open_url: OpenSender = open_sender) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
         `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the

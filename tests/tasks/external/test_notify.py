@@ -25,7 +25,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, InvalidStreamError, NotSupportedError, SqlSyntaxError
 from penstock.sql.dialect.parser import parse_one
 from penstock.tasks.external.notify import window_events, window_notifier
-from penstock.tasks.external.notify.notify_target import open_mouth
+from penstock.tasks.external.notify.notify_target import open_sender
 from penstock.tasks.protocol.task_status import TaskStatus
 
 T0 = 1_600_000_000_000  # 40 seconds behind a full minute
@@ -40,11 +40,11 @@ class Ear:
         self.messages: list[tuple[str, str, dict[str, Any]]] = []
         self.deaf: set[str] = set()
 
-    def open(self, connection: OpenedConnection) -> _Mouth:
+    def open(self, connection: OpenedConnection) -> _FakeSender:
         url = connection.options["url"]
         if url in self.deaf:
             raise ConnectionFailedError(f"unreachable: {url}")
-        return _Mouth(self, url)
+        return _FakeSender(self, url)
 
     def events(self, url: str = "ws://a") -> list[dict[str, Any]]:
         return [event for at, _, message in self.messages if at == url for event in message["streams"][0]["events"]]
@@ -55,12 +55,12 @@ class Ear:
                  (event["windowStart"] - T0) // MINUTE) for event in self.events(url)]
 
 
-class _Mouth:
+class _FakeSender:
     def __init__(self, ear: Ear, url: str) -> None:
         self._ear = ear
         self._url = url
 
-    def say(self, identity: str, text: str) -> None:
+    def send(self, identity: str, text: str) -> None:
         if self._url in self._ear.deaf:
             raise ConnectionFailedError(f"unreachable: {self._url}")
         self._ear.messages.append((self._url, identity, json.loads(text)))
@@ -456,24 +456,24 @@ def talking(url: str) -> OpenedConnection:
 def test_websockets_that_fail(tmp_path: Path) -> None:
     """Nobody there, somebody who speaks no WebSocket, and one who hangs up: each is unreachable, and says so."""
     with pytest.raises(ConnectionFailedError, match=r"unreachable: ws://127\.0\.0\.1"):
-        open_mouth(talking(f"ws://127.0.0.1:{free_port()}/a?key=1"))
+        open_sender(talking(f"ws://127.0.0.1:{free_port()}/a?key=1"))
     web = Web()
     try:
         with pytest.raises(ConnectionFailedError, match="unreachable"):
-            open_mouth(talking(web.url.replace("http", "ws")))
+            open_sender(talking(web.url.replace("http", "ws")))
     finally:
         web.close()
     heard: list[dict[str, Any]] = []
     with websocket_server(heard) as server:
         port = server.socket.getsockname()[1]
-        mouth = open_mouth(talking(f"ws://127.0.0.1:{port}/closed"))
+        sender = open_sender(talking(f"ws://127.0.0.1:{port}/closed"))
 
         def talk() -> None:
             """A ping that comes before the other side has hung up may still be answered."""
             for number in range(1000):
-                mouth.say(str(number), "{}")
+                sender.send(str(number), "{}")
 
         with pytest.raises(ConnectionFailedError, match="unreachable"):
             talk()
-        mouth.close()
+        sender.close()
     assert heard == []
