@@ -19,11 +19,11 @@ demo: $(READY)  ## A year of flights through three streams, checked against batc
 solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
 	@$(BIN)/python -m examples.solar $(ARGS)
 
-test: $(READY)  ## All tests: first what needs neither Spark nor patience, then the others.
+test: $(READY)  ## All tests, in some ten minutes.
 	@scripts/run_tests $(ARGS)
 
-quick: $(READY)  ## The tests that need neither Spark nor patience.
-	$(BIN)/python -m pytest -q -m "not spark and not slow" $(ARGS)
+quick: $(READY)  ## Most tests of every part, in about a minute: none that needs Spark, patience or is long.
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not slow and not long" $(ARGS)
 
 check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .

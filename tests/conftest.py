@@ -116,9 +116,34 @@ def spark_context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         runtime.stop()
 
 
+#: Tests that play histories, start processes or open engine after engine, as files below this one: `make quick` leaves
+#: them to `make test`. What they test has quick tests as well, tests/engine/test_golden.py among them.
+LONG = (
+    "engine/test_byte_flips.py", "engine/test_engine_faults.py", "engine/test_hard_conditions.py",
+    "engine/test_power_cuts.py", "engine/test_random_streams.py", "engine/test_simulation.py", "engine/test_stream*.py",
+    "mnode/access/test_audit_log.py", "mnode/access/test_first_login.py", "mnode/access/test_logins.py",
+    "mnode/admin/*.py", "mnode/catalog/test_lost_catalog.py", "mnode/checkpoints/test_backups.py",
+    "mnode/ddl/test_connections.py", "mnode/http/*.py", "mnode/query/test_detached_table.py",
+    "mnode/query/test_ending_statements.py", "mnode/query/test_joins_over_vgroups.py",
+    "mnode/query/test_table_scans.py", "mnode/query/test_udf.py", "mnode/streams/*.py",
+    "mnode/write/test_ingest_arrow.py", "planner/test_query_joins.py", "project/test_bench*.py",
+    "project/test_telegraf.py", "shell/test_dbapi.py", "shell/test_flight_sql*.py", "shell/test_generate.py",
+    "shell/test_import_command.py", "shell/test_process_end.py", "shell/test_remote_connection.py",
+    "shell/test_safe_mode.py", "shell/test_serve.py", "shell/test_shell_command.py", "tasks/compute/test_kernels.py",
+    "tasks/compute/test_udf_streams.py", "tasks/external/*.py", "tasks/flow/test_full_queues.py",
+    "tasks/ingest/test_ingest_servers.py", "tasks/ingest/test_ingest_streams.py", "tasks/join/test_stream*.py",
+    "tasks/dropped/*.py", "tasks/recalculation/*.py", "tasks/source/*.py",
+    "tasks/window/test_row_window_streams.py", "tasks/window/test_stream_*.py",
+    "tasks/worker/*.py", "vnode/test_vnode_model.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Runs tests marked `spark` last and gives each of them the shared Spark."""
+    """Marks tests as `long`; runs tests marked `spark` last and gives each of them the shared Spark."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
     for item in items:
+        if any(item.path.match(pattern) for pattern in LONG):
+            item.add_marker("long")
         if item.get_closest_marker("spark") is not None and isinstance(item, pytest.Function):
             item.fixturenames.insert(0, "spark_context")

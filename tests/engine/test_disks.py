@@ -21,7 +21,7 @@ BATCH = "SELECT _wstart, count(*), sum(v) FROM d.m PARTITION BY site INTERVAL(1m
 ROWS = 100
 PATIENCE_S = 180.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def run(*command: object) -> None:

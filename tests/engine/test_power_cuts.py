@@ -112,7 +112,6 @@ def cut_at(place: Path, boundary: int, operations: list[tuple[str, int, int]], l
     return reached
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_every_boundary_of_a_script(memory: Path, level: int) -> None:
     """Wherever the power is cut: the rows are those after some operation, none that was durable is missing.

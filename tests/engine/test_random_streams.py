@@ -21,7 +21,7 @@ from kits.streams.random_streams import STREAMS, History, histories
 #: Memory, where there is such a folder: state is synced often, and no test cuts the power.
 MEMORY = Path("/dev/shm")
 REPORT_EVERY_S = 10.0
-HISTORIES = times(50, 5_000)
+HISTORIES = times(20, 5_000)
 
 
 @pytest.fixture(scope="module", autouse=True)

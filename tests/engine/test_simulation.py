@@ -57,7 +57,6 @@ def test_some_histories_with_snodes(memory: Path, seed: int, snodes: int) -> Non
     assert outcome.rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1000 + SEEDS))
 def test_some_histories(memory: Path, seed: int) -> None:
     """Whatever the seed does to disk, network, clock and processes, the streams come to the batch answer."""

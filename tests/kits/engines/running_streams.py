@@ -13,8 +13,9 @@ STARTED = T0 - T0 % 60_000
 """When the streams were made, and the time of their first rows: a full minute, which windows of any length begin at."""
 STEP_MS, STEPS = 700, 3
 """Time between two rows of a table, and how many steps of time are written at once."""
-BEFORE, AFTER = 20, 16
-"""How many rounds of rows were written by the version of the directory, and how many come behind them."""
+BEFORE, AFTER, TOGETHER = 20, 16, 4
+"""How many rounds of rows were written by the version of the directory, how many come behind them, and how many of
+these at once."""
 STOPPED = STARTED + BEFORE * STEPS * STEP_MS
 ENDED = STOPPED + AFTER * STEPS * STEP_MS
 AGREED = ENDED - 15_000
@@ -136,7 +137,7 @@ def write(directory: Path) -> None:
         bed.all(*(f"CREATE STREAM {name} {options} INTO {name}_out AS {query}"
                   for name, (options, query) in STREAMS.items()))
         for number in range(BEFORE):
-            insert_round(bed, number)
+            insert_rounds(bed, range(number, number + 1))
             if number in (BEFORE // 3, BEFORE - 4):
                 bed.checkpoint()
                 bed.execute("FLUSH DATABASE d")
@@ -144,21 +145,30 @@ def write(directory: Path) -> None:
 
 def go_on(bed: TestBed) -> None:
     """Inserts the rows that come behind those of the directory."""
-    for number in range(BEFORE, BEFORE + AFTER):
-        insert_round(bed, number)
+    for first in range(BEFORE, BEFORE + AFTER, TOGETHER):
+        insert_rounds(bed, range(first, first + TOGETHER))
 
 
-def insert_round(bed: TestBed, number: int) -> None:
+def insert_rounds(bed: TestBed, rounds: range) -> None:
     """Inserts the rows of some steps of time; some are late, some are written anew, one goes."""
+    bed.execute(f"INSERT INTO {' '.join(part for number in rounds for part in _round(number))}")
+    for number in rounds:
+        if number % 8 == 7:
+            bed.execute(f"DELETE FROM t2 WHERE ts = {_late(number) + 20}")
+    bed.clock.advance(len(rounds) * STEPS * STEP_MS / 1000)
+    bed.run()
+
+
+def _round(number: int) -> list[str]:
     parts = [part for step in range(number * STEPS, (number + 1) * STEPS) for part in _rows(step)]
-    late = STARTED + (number * STEPS - 12) * STEP_MS
+    late = _late(number)
     if number % 5 == 4:
         parts.append(f"t1 VALUES ({late + 10}, {number % 10}, 0.5, 'a', true) ({late + 300}, 9, 1.5, 'b', false)")
-    bed.execute(f"INSERT INTO {' '.join(parts)}")
-    if number % 8 == 7:
-        bed.execute(f"DELETE FROM t2 WHERE ts = {late + 20}")
-    bed.clock.advance(STEPS * STEP_MS / 1000)
-    bed.run()
+    return parts
+
+
+def _late(number: int) -> int:
+    return STARTED + (number * STEPS - 12) * STEP_MS
 
 
 def _rows(step: int) -> list[str]:

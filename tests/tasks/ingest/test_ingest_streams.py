@@ -89,7 +89,8 @@ def test_kills_at_any_point_neither_lose_nor_double_a_row(
                 case "run":
                     box.run()
                 case "step":
-                    box.streams.step()
+                    for stream in box.streams.local_streams().values():
+                        stream.step()
                 case "checkpoint":
                     box.checkpoint()
                 case "kill":
@@ -98,7 +99,8 @@ def test_kills_at_any_point_neither_lose_nor_double_a_row(
                     box.engine.flush()
                 case "crash":
                     box.engine.abandon()
-                    box.streams.close()
+                    for stream in box.streams.local_streams().values():
+                        stream.close()
                     box = Sandbox(directory=Path(directory.name), consumers=broker.consumer)
                     box.execute("USE p")
         box.kill()
