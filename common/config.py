@@ -161,6 +161,8 @@ class Config:
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
     apart_nice: int = field(metadata=_key("workers", "integer", 0, 19))
+    gather_share: float = field(metadata=_key("workers", "number", 0.01, 1))
+    gather_time: float = field(metadata=_key("workers", "duration", 0, 10))
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))
     heartbeat_interval: float = field(metadata=_key("workers", "duration", 0.01, MINUTE))
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))

@@ -30,6 +30,8 @@ class ControllerSettings:
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
     apart_nice: int = 0
+    gather_share: float = 0.2
+    gather_time_s: float = 0.02
     executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
@@ -57,6 +59,8 @@ class ControllerSettings:
             state_cache_bytes=config.max_stream_backend_cache * MIB,
             memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
             apart_nice=config.apart_nice,
+            gather_share=config.gather_share,
+            gather_time_s=config.gather_time,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.worker_host,

@@ -52,6 +52,8 @@ class GroupJobs:
             settings.log_format,
             settings.state_cache_bytes,
             settings.nice(instruction.isolation_class),
+            settings.gather_share,
+            settings.gather_time_s,
             launch.build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"

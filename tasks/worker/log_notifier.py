@@ -51,8 +51,10 @@ class WalNotifier:
     mostly be busy with waking up. Where the system can't wake, the thread looks at the log every `interval_s`.
     """
 
-    def __init__(self, clock: Clock, interval_s: float) -> None:
+    def __init__(self, clock: Clock, interval_s: float, after_look: Callable[[], None] = lambda: None) -> None:
+        """`after_look` is called now and then, at least a few times per second while something is followed."""
         self._clock = clock
+        self._after_look = after_look
         self._interval_s = interval_s
         self._followed: dict[int, _Followed] = {}
         self._lock = threading.Lock()
@@ -93,6 +95,7 @@ class WalNotifier:
                 if not followed.news.wait(_REST_S if followed.behind else _WAIT_S):
                     self._clock.wait(self._stopping, self._interval_s)
                 self._look(followed)
+                self._after_look()
             except Exception:  # noqa: BLE001
                 # The tasks' own readers meet the same trouble and fail with a better story; keep the others going.
                 _log.exception("the end of a log could not be read")

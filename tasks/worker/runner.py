@@ -1,11 +1,12 @@
 """Drives the tasks of one stream on one worker: steps them, moves items between their queues, waits when all rest.
 
-`drive` and the links are pure: no threads, no clocks; tests and the simulation use them as they are. `StreamRunner`
-adds the thread. Knows nothing of sockets: remote links come from the exchange.
+`drive_once` and the links are pure: no threads, no clocks; tests and the simulation use them as they are.
+`StreamRunner` has them driven by the worker's threads. Knows nothing of sockets: remote links come from the exchange.
 """
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import threading
 from collections import deque
@@ -22,8 +23,10 @@ from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.messages import Block, Item, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.worker.timesheet import Timesheet
+from penstock.tasks.worker.turn_threads import TurnThreads
 
 _log = logger(__name__)
+_TURN_S = 0.005
 
 
 class Link(Protocol):
@@ -154,28 +157,33 @@ Failure = Callable[[TaskId | None, BaseException], None]
 
 
 class StreamRunner:
-    """The thread of one stream on one worker: builds the tasks, waits for `start`, drives them until `stop`.
+    """One stream on one worker: builds the tasks, waits for `start`, drives them until `stop`.
 
-    Everything that touches the tasks, also building and closing them, happens on that thread; only `post` and queue
-    operations come from others. Never busy: with nothing to do it waits for `wake` or the next deadline. No wake-up
-    is lost, because the flag is cleared before the tasks are looked at, never after.
+    What touches the tasks happens on one thread at a time: a thread of its own builds and closes them, since that may
+    take long, and `threads` give it its turns in between. Only `post` and queue operations come from others. No wake-up
+    is lost: whoever wakes it during a turn has it get another one.
     """
 
     def __init__(
         self,
         name: str,
         clock: Clock,
+        threads: TurnThreads,
         build: Callable[[], tuple[Sequence[StreamTask], Sequence[Link]]],
         on_ready: Callable[[Sequence[StreamTask]], None],
         on_failure: Failure,
         on_stopped: Callable[[], None],
     ) -> None:
-        """`build` returns tasks, upstream first, and their links. The callbacks are called on the runner's thread:
-        `on_ready` once the tasks are built, `on_failure` at most once, `on_stopped` always and last."""
+        """`build` returns tasks, upstream first, and their links. Of the callbacks, `on_ready` is called once the tasks
+        are built, `on_failure` at most once, `on_stopped` always and last."""
+        self._name = name
         self._clock = clock
+        self._threads = threads
+        self._seat = threads.seat(self._take_turn)
+        self._on_failure = on_failure
+        self._on_stopped = on_stopped
         self._tasks: Sequence[StreamTask] = ()
         self._links: Sequence[Link] = ()
-        self._flag = threading.Event()
         self._started = False
         self._stopping = False
         self._failed = False
@@ -184,43 +192,47 @@ class StreamRunner:
         self._statuses: tuple[TaskStatus, ...] = ()
         self._answered_at = 0.0
         self._early_events: list[TaskEvent] = []
-        self._events_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._built = False
-        # Only the thread keeps what it calls, and only while it runs: who hosts the runner is in there too, and would
-        # else, with all its sockets, stay until the collector looks for circles, which in a worker takes long.
-        self._thread = threading.Thread(
-            target=self._run, args=(build, on_ready, on_failure, on_stopped), name=f"stream {name}", daemon=True)
+        self._ready = False  # to have turns
+        self._leaving = False
+        self._driver: int | None = None
+        self._ended = threading.Event()
+        self._context = contextvars.copy_context()
+        self._building: Callable[[], None] | None = lambda: self._build(build, on_ready)
 
     def launch(self) -> None:
-        """Starts the thread: the tasks get built, and wait for `start`."""
-        self._thread.start()
+        """Begins to build the tasks, which then wait for `start`."""
+        building, self._building = self._building, None
+        assert building is not None
+        threading.Thread(target=building, name=f"build {self._name}", daemon=True).start()
 
     def start(self) -> None:
         """Lets the tasks run."""
         self._started = True
-        self._flag.set()
+        self._threads.wake(self._seat, at_once=True)
 
     def wake(self) -> None:
         """Sees to it that every task is stepped after this call. Any thread, cheap."""
-        # The runner's own changes come up in the pass that follows anyway: it stops only after one without any.
-        if threading.get_ident() != self._thread.ident:
-            self._flag.set()
+        # The runner's own changes come up in the pass that follows anyway: a turn ends only after one without any.
+        if threading.get_ident() != self._driver:
+            self._threads.wake(self._seat)
 
     def post(self, event: TaskEvent) -> None:
         """Hands an event to the tasks that it concerns, also if they are still being built."""
-        with self._events_lock:
+        with self._lock:
             if not self._built:
                 self._early_events.append(event)
                 return
         self._deliver(event)
 
     def ask_statuses(self) -> None:
-        """Asks the thread to renew what `statuses` returns."""
+        """Asks for what `statuses` returns to be renewed."""
         self._status_wanted = True
-        self._flag.set()
+        self._threads.wake(self._seat, at_once=True)
 
     def statuses(self) -> tuple[TaskStatus, ...]:
-        """Returns the tasks' statuses as of the last request that the thread has answered.
+        """Returns the tasks' statuses as of the last request that was answered.
 
         Who is busy or blocked they say as of now, also while a task is in a long step.
         """
@@ -229,77 +241,92 @@ class StreamRunner:
         return self._timesheet.filled_in(self._statuses, self._answered_at)
 
     def stop(self) -> None:
-        """Asks the thread to end; `on_stopped` tells when it has."""
+        """Asks for the end; `on_stopped` tells when it has come."""
         self._stopping = True
-        self._flag.set()
+        self._threads.wake(self._seat, at_once=True)
 
     def join(self, timeout_s: float) -> bool:
-        """Waits for the thread's end; returns whether it ended."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Waits for the end; returns whether it came."""
+        return self._ended.wait(timeout_s)
 
     def _deliver(self, event: TaskEvent) -> None:
         for task in self._tasks:
             if concerns(event, task.id):
                 task.post(event)
-        self._flag.set()
+        self._threads.wake(self._seat, at_once=True)
 
-    def _run(
+    def _build(
         self,
         build: Callable[[], tuple[Sequence[StreamTask], Sequence[Link]]],
         on_ready: Callable[[Sequence[StreamTask]], None],
-        on_failure: Failure,
-        on_stopped: Callable[[], None],
     ) -> None:
         try:
             self._tasks, self._links = build()
-            with self._events_lock:
+            self._context = contextvars.copy_context()  # what log lines are about stays the same in its turns
+            with self._lock:
                 self._built = True
                 for event in self._early_events:
                     self._deliver(event)
             self._timesheet = Timesheet(self._clock, len(self._tasks))
             self._answer()
             on_ready(self._tasks)
-            self._loop()
-        except TaskFailure as failure:
-            self._fail(on_failure, failure.task, failure.__cause__ or failure)
         except Exception as error:  # noqa: BLE001
             _log.exception("a stream could not be built")
-            self._fail(on_failure, None, error)
-        finally:
-            self._close(on_failure)
-            on_stopped()
+            self._fail(None, error)
+        with self._lock:
+            self._leaving = self._failed or self._stopping
+            self._ready = True
+        if self._leaving:
+            self._end()
+        else:
+            self._threads.wake(self._seat, at_once=True)
 
-    def _loop(self) -> None:
-        while not self._stopping:
-            self._flag.clear()
-            if self._status_wanted:
-                if self._started:
-                    # What nothing has woken the tasks for counts as well: records of other tables.
-                    drive_once(self._tasks, self._links, self._timesheet)
-                self._answer()
-                self._status_wanted = False
-            timeout = None
-            if self._started:
-                # One pass per look at the flags: a task that always has work must not delay stop or statuses.
-                if drive_once(self._tasks, self._links, self._timesheet):
-                    continue
-                deadline = next_deadline(self._tasks)
-                if deadline is not None:
-                    timeout = max(0.0, deadline - self._clock.monotonic())
-            self._wait(timeout)
+    def _take_turn(self) -> float | None:
+        """Drives the tasks for a while; returns when that is to go on by itself, None: when it is woken."""
+        if not self._ready or self._leaving:
+            return None
+        self._driver = threading.get_ident()
+        try:
+            return self._context.run(self._drive)
+        finally:
+            self._driver = None
+
+    def _drive(self) -> float | None:
+        begun = self._clock.monotonic()
+        try:
+            while not self._stopping:
+                if self._status_wanted:
+                    if self._started:
+                        # What nothing has woken the tasks for counts as well: records of other tables.
+                        drive_once(self._tasks, self._links, self._timesheet)
+                    self._answer()
+                    self._status_wanted = False
+                if not self._started:
+                    return None
+                if not drive_once(self._tasks, self._links, self._timesheet):
+                    return next_deadline(self._tasks)
+                if self._clock.monotonic() - begun > _TURN_S:
+                    return begun  # others may be waiting
+        except TaskFailure as failure:
+            self._fail(failure.task, failure.__cause__ or failure)
+        except Exception as error:  # noqa: BLE001
+            _log.exception("a stream could not be driven")
+            self._fail(None, error)
+        self._leave()
+        return None
 
     def _answer(self) -> None:
         self._statuses = self._timesheet.filled_in(statuses(self._tasks, self._links))
         self._answered_at = self._clock.monotonic()
 
-    def _wait(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            self._flag.wait()
-        elif timeout_s > 0:
-            self._clock.wait(self._flag, timeout_s)
+    def _leave(self) -> None:
+        """Has the tasks closed, which may take long, by a thread of their own."""
+        self._leaving = True
+        context = contextvars.copy_context()
+        threading.Thread(target=lambda: context.run(self._end), name=f"close {self._name}", daemon=True).start()
 
-    def _close(self, on_failure: Failure) -> None:
+    def _end(self) -> None:
+        self._threads.remove(self._seat)
         closeables: tuple[Link | StreamTask, ...] = (*self._links, *self._tasks)
         self._links, self._tasks = (), ()
         for closeable in closeables:
@@ -307,9 +334,22 @@ class StreamRunner:
                 closeable.close()
             except Exception as error:  # noqa: BLE001
                 _log.exception("closing failed")
-                self._fail(on_failure, None, error)
+                self._fail(None, error)
+        try:
+            self._on_stopped()
+        finally:
+            # Who hosts the runner is in what it calls, and would else, with all its sockets, stay until the collector
+            # looks for circles, which in a worker takes long.
+            self._on_stopped = _nothing
+            self._on_failure = _nothing
+            self._seat.take_turn = _nothing
+            self._ended.set()
 
-    def _fail(self, on_failure: Failure, task: TaskId | None, error: BaseException) -> None:
+    def _fail(self, task: TaskId | None, error: BaseException) -> None:
         if not self._failed:
             self._failed = True
-            on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)
+            self._on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)
+
+
+def _nothing(*ignored: object) -> None:
+    """Stands for what was to be called while there was a stream."""

@@ -51,6 +51,8 @@ from penstock.tasks.worker.exchange import ChannelId, ExchangeServer, RemoteLink
 from penstock.tasks.worker.log_notifier import WalNotifier
 from penstock.tasks.worker.remote_log import RemoteLogs
 from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
+from penstock.tasks.worker.turn_threads import TurnThreads
+from penstock.tasks.worker.turns import Gathering, TurnQueue
 from penstock.tasks.worker.worker_environment import WorkerEnvironment
 
 _log = logger(__name__)
@@ -58,6 +60,7 @@ _log = logger(__name__)
 _CONNECT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _STATUS_TIMEOUT_S = 0.02
+_TURN_THREADS = 8
 
 TaskBuilder = Callable[[Deployment, int, TaskEnvironment], Sequence[StreamTask]]
 
@@ -66,7 +69,8 @@ TaskBuilder = Callable[[Deployment, int, TaskEnvironment], Sequence[StreamTask]]
 class WorkerSpec:
     """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group.
 
-    `nice`: how much lower than its parent's the priority of the process is; 0 to 19.
+    `nice`: how much lower than its parent's the priority of the process is; 0 to 19. `gather_share`: of all processors
+    of the machine, how much the turns of its streams may take before they gather rows, for `gather_time_s` at most.
     """
 
     group: str
@@ -80,6 +84,8 @@ class WorkerSpec:
     log_format: str = "text"
     state_cache_bytes: int = DEFAULT_BYTES
     nice: int = 0
+    gather_share: float = 0.2
+    gather_time_s: float = 0.02
     build: TaskBuilder | None = None  # None: penstock.tasks.worker.task_builder.build_tasks
 
 
@@ -113,7 +119,9 @@ class Worker:
         self._logs = (None if reaches_files(self._paths, fs, spec.secret)
                       else RemoteLogs(self._dnode.ask_log, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
-        self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
+        gathering = Gathering(spec.gather_share * (os.cpu_count() or 1), spec.gather_time_s)
+        self._turns = TurnThreads(clock, TurnQueue(gathering), _TURN_THREADS)
+        self._notifier = WalNotifier(clock, spec.wal_poll_interval_s, self._turns.look)
         self._streams: dict[int, _HostedStream] = {}
         self._leaving = threading.Event()
 
@@ -164,6 +172,7 @@ class Worker:
         stream.runner = StreamRunner(
             name=deployment.name,
             clock=self._clock,
+            threads=self._turns,
             build=lambda: self._build(stream, peers),
             on_ready=lambda tasks: self._send(
                 Deployed(deployment.stream_id, deployment.attempt, tuple(task.id for task in tasks))
@@ -237,6 +246,7 @@ class Worker:
         for stream in streams:
             stream.runner.join(_STOP_TIMEOUT_S)
         self._notifier.stop()
+        self._turns.close()
         self._exchange.shutdown()
         self._dnode.close()
 

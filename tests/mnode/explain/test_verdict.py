@@ -29,6 +29,8 @@ from penstock.tasks.source.source_task import SourceTask
 from penstock.tasks.window.window_agg import WindowAggTask
 from penstock.tasks.worker.runner import StreamRunner, drive_once, statuses
 from penstock.tasks.worker.timesheet import Timesheet
+from penstock.tasks.worker.turn_threads import TurnThreads
+from penstock.tasks.worker.turns import Gathering, TurnQueue
 
 RUNNING = StreamInfo(StreamStatus("RUNNING"))
 AT_2_MB = TimeSpent(limit="its rate limit of 2 MB/s")
@@ -461,7 +463,8 @@ def test_a_runner_in_a_long_step_reports_it() -> None:
             return
 
     failures: list[Any] = []
-    runner = StreamRunner("s", clock, lambda: ([Stuck()], []), lambda tasks: runner.start(),  # type: ignore[list-item]
+    threads = TurnThreads(clock, TurnQueue(Gathering(1.0, 0.0)), 2)
+    runner = StreamRunner("s", clock, threads, lambda: ([Stuck()], []), lambda tasks: runner.start(),  # type: ignore[list-item]
                           lambda task, error: failures.append(error), lambda: None)
     runner.launch()
     assert in_step.wait(10)

@@ -1,0 +1,285 @@
+"""Small writes and many streams, as devices make them all day: `python -m bench.trickle`; a JSON line for each measure.
+
+First what the machine takes for a *unit* (1,000 additions in a Python loop) and for a wake-up, since these differ most
+between machines. Then INSERT statements of one row: one connection, some threads, `executemany`. Then rows in ticks,
+beside no, one and more streams: seconds of processors of all processes, waited of threads per INSERT, and how long a
+row takes to its results. Last, what streams cost that have nothing to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+import penstock
+from bench.figures import percentiles
+from bench.node import Node
+from bench.processes import cpu_seconds, tree
+from bench.setup import DATABASE
+
+_FIRST_MS = 1_700_000_000_000
+_CHILDREN = 100
+_ROUND_TRIPS = 5000
+_MEASURES = ("machine", "insert", "ticks", "idle")
+
+
+def unit_us() -> float:
+    """Returns the microseconds of 1,000 additions in a loop in a function, the best of twenty times a hundred."""
+    def add() -> int:
+        total = 0
+        for number in range(1000):
+            total += number
+        return total
+
+    best = float("inf")
+    for _ in range(20):
+        begun = time.perf_counter()
+        for _ in range(100):
+            add()
+        best = min(best, time.perf_counter() - begun)
+    return best / 100 * 1e6
+
+
+def thread_round_trip_us() -> float:
+    """Returns the microseconds for waking another thread and being woken by it."""
+    ping, pong = threading.Event(), threading.Event()
+
+    def answer() -> None:
+        for _ in range(_ROUND_TRIPS):
+            ping.wait()
+            ping.clear()
+            pong.set()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    begun = time.perf_counter()
+    for _ in range(_ROUND_TRIPS):
+        ping.set()
+        pong.wait()
+        pong.clear()
+    taken = time.perf_counter() - begun
+    thread.join()
+    return taken / _ROUND_TRIPS * 1e6
+
+
+def process_round_trip_us() -> float:
+    """Returns the microseconds for a byte through a pipe to another process and back."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_echo, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    ours.send_bytes(b"x")
+    ours.recv_bytes()
+    begun = time.perf_counter()
+    for _ in range(_ROUND_TRIPS):
+        ours.send_bytes(b"x")
+        ours.recv_bytes()
+    taken = time.perf_counter() - begun
+    ours.close()
+    process.join()
+    return taken / _ROUND_TRIPS * 1e6
+
+
+def _echo(line: Connection) -> None:
+    with suppress(EOFError):
+        while True:
+            line.send_bytes(line.recv_bytes())
+
+
+def waits() -> int:
+    """Returns how often threads of this process and its descendants have waited for something so far."""
+    total = 0
+    for process in tree(psutil.Process()):
+        for path in Path(f"/proc/{process.pid}/task").glob("*/status"):
+            with suppress(OSError):
+                total += sum(int(line.split()[1]) for line in path.read_text().splitlines()
+                             if line.startswith("voluntary_ctxt"))
+    return total
+
+
+# --- statements of one row -------------------------------------------------------------------------------------------
+
+
+def measure_inserts(folder: Path, statements: int, threads: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yields how fast INSERTs of one row are, by `penstock.connect`, each thread with child tables of its own."""
+    with penstock.connect(folder / "inserts", {"timezone": "UTC"}) as connection:
+        for text in (f"CREATE DATABASE {DATABASE}", f"USE {DATABASE}",
+                     "CREATE TABLE m (ts TIMESTAMP, v DOUBLE, k INT) TAGS (g INT)",
+                     "CREATE TABLE " + " ".join(f"d{n} USING m TAGS ({n})" for n in range(_CHILDREN))):
+            connection.execute(text)
+        first = _FIRST_MS
+        for count in (threads[0], *threads):  # the first time warms up
+            seconds, cpu = _insert(folder / "inserts", count, statements // count, first)
+            first += statements
+            found = {"measure": "insert", "rows_per_statement": 1, "threads": count,
+                     "statements_per_second": round(statements / seconds),
+                     "cpu_us_per_statement": round(cpu / statements * 1e6, 1)}
+            if first > _FIRST_MS + statements:
+                yield found
+        rows = [(first + number, number * 0.5, number) for number in range(1000)]
+        begun, cpu_begun = time.perf_counter(), time.process_time()
+        for place in range(20):
+            connection.cursor().executemany(f"INSERT INTO d{place} VALUES (?, ?, ?)", rows)
+        yield {"measure": "insert", "way": "executemany", "rows_per_call": len(rows),
+               "rows_per_second": round(20 * len(rows) / (time.perf_counter() - begun)),
+               "cpu_us_per_row": round((time.process_time() - cpu_begun) / (20 * len(rows)) * 1e6, 2)}
+
+
+def _insert(directory: Path, threads: int, statements: int, first: int) -> tuple[float, float]:
+    """Returns the seconds, and those of processors, of so many statements in each of some threads."""
+    connections = [penstock.connect(directory) for _ in range(threads)]
+    share = _CHILDREN // threads
+
+    def run(place: int) -> None:
+        cursor = connections[place].execute(f"USE {DATABASE}")
+        for number in range(statements):
+            child = place * share + number % share
+            cursor.execute(f"INSERT INTO d{child} VALUES ({first + number}, {number * 0.5}, {number})")
+
+    workers = [threading.Thread(target=run, args=(place,)) for place in range(threads)]
+    begun, cpu_begun = time.perf_counter(), time.process_time()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu_begun
+    for connection in connections:
+        connection.close()
+    return seconds, cpu
+
+
+# --- rows in ticks, and streams --------------------------------------------------------------------------------------
+
+
+def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: float) -> dict[str, Any]:
+    """Returns what rows in ticks cost beside some streams, which sum them up by table and by tag as they come."""
+    with Node(folder / f"ticks{streams}", keep=True) as node:
+        _create(node, streams)
+        tick = 0
+        for _ in range(20):  # until all is warm
+            node.insert("m", _tick(tick, rows))
+            tick += 1
+        if streams:
+            node.wait_done(node.log_ends(), 60)
+        seen = len(node.results.writes())
+        cpu, waited, begun = cpu_seconds(), waits(), time.monotonic()
+        inserting = 0.0
+        sent: dict[int, int] = {}
+        pause = threading.Event()
+        ticks = int(seconds * 1000 / tick_ms)
+        for number in range(ticks):
+            due = begun + number * tick_ms / 1000
+            pause.wait(max(0.0, due - time.monotonic()))
+            sent[_FIRST_MS + tick * 10] = int(due * 1e9)
+            before = time.thread_time()
+            node.insert("m", _tick(tick, rows))
+            inserting += time.thread_time() - before
+            tick += 1
+        sending = time.monotonic() - begun
+        if streams:
+            node.wait_done(node.log_ends(), 120)
+        taken = time.monotonic() - begun
+        return {
+            "measure": "ticks", "streams": streams, "rows_per_tick": rows, "tick_ms": tick_ms, "inserts": ticks,
+            "sent_in_s": round(sending, 2), "done_in_s": round(taken, 2),
+            "cpu_of_a_core": round((cpu_seconds() - cpu) / taken, 3),
+            "inserting_of_a_core": round(inserting / taken, 3),
+            "waits_per_insert": round((waits() - waited) / ticks, 1),
+            **_latency(node, seen, sent)}
+
+
+def _create(node: Node, streams: int) -> None:
+    for text in (f"CREATE DATABASE {DATABASE} VGROUPS 1", f"USE {DATABASE}",
+                 "CREATE TABLE m (ts TIMESTAMP, v DOUBLE, k INT) TAGS (g INT)",
+                 "CREATE TABLE " + " ".join(f"d{n} USING m TAGS ({n % 10})" for n in range(_CHILDREN))):
+        node.execute(text)
+    for number in range(streams):
+        node.execute(f"CREATE STREAM s{number} TRIGGER AT_ONCE INTO o{number} AS SELECT _wstart, count(*) c, avg(v) a, "
+                     f"max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
+    if streams:
+        node.wait_running()
+
+
+def _tick(tick: int, rows: int) -> pa.RecordBatch:
+    """Returns the rows of a tick: the next tables in turn, all at one time."""
+    tables = (np.arange(rows) + tick * rows) % _CHILDREN
+    ts = np.full(rows, _FIRST_MS + tick * 10)
+    return pa.record_batch({
+        "tbname": pa.array([f"d{table}" for table in tables]), "ts": pa.array(ts, pa.int64()).cast(pa.timestamp("ms")),
+        "v": pa.array(np.random.default_rng(tick).random(rows)), "k": pa.array(tables.astype(np.int32))})
+
+
+def _latency(node: Node, seen: int, sent: dict[int, int]) -> dict[str, Any]:
+    """Returns how long ticks take from when they were due to a result that has their newest row."""
+    shown = [(at, int(write.rows.column("latest").cast(pa.int64()).to_numpy().max()))
+             for at, write in node.results.writes()[seen:] if "latest" in write.rows.schema.names]
+    waits = [(at - sent[latest]) / 1e6 for at, latest in shown if latest in sent]
+    return {"latency_ms": percentiles(np.array(waits))} if waits else {}
+
+
+def measure_idle(folder: Path, streams: int, seconds: float) -> dict[str, Any]:
+    """Returns what streams cost that have nothing to do."""
+    with Node(folder / f"idle{streams}") as node:
+        _create(node, streams)
+        threading.Event().wait(5.0)
+        cpu, waited = cpu_seconds(), waits()
+        threading.Event().wait(seconds)
+        threads = {process.pid: process.num_threads() for process in tree(psutil.Process())}
+        return {"measure": "idle", "streams": streams, "cpu_of_a_core": round((cpu_seconds() - cpu) / seconds, 4),
+                "waits_per_second": round((waits() - waited) / seconds, 1),
+                "threads": sorted(threads.values())}
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yields all measures that are asked for."""
+    if "machine" in options.measures:
+        yield {"measure": "machine", "unit_us": round(unit_us(), 1), "cores": os.cpu_count(),
+               "thread_round_trip_us": round(thread_round_trip_us(), 1),
+               "process_round_trip_us": round(process_round_trip_us(), 1), "load": round(os.getloadavg()[0], 1)}
+    if "insert" in options.measures:
+        yield from measure_inserts(folder, options.statements, options.threads)
+    for streams in options.streams:
+        if "ticks" in options.measures:
+            yield measure_ticks(folder, streams, options.rows, options.tick_ms, options.seconds)
+        if "idle" in options.measures and streams:
+            yield measure_idle(folder, streams, options.seconds)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Prints one JSON line per measure."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.trickle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measures", nargs="+", choices=_MEASURES, default=list(_MEASURES))
+    parser.add_argument("--statements", type=int, default=20_000, help="INSERTs of one row (default 20,000)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--streams", type=int, nargs="+", default=[0, 1, 10], help="how many (default 0, 1 and 10)")
+    parser.add_argument("--rows", type=int, default=20, help="rows per tick (default 20)")
+    parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long rows come, or nothing (default 10)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=Path.cwd()) as folder:
+        for found in measure(options, Path(folder)):
+            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Whose turn it is on a worker's threads: decides, by times that it is given; has no threads itself.
+
+Streams wait for their turns in one line. After a turn a stream rests until something wakes it, or until a time that it
+has named. Under load it rests a moment longer, so that more waits for it when its turn comes: a turn costs nearly the
+same for one row as for hundreds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+
+_LOOK_EVERY_S = 0.1
+_FASTER, _SHORTEST_S = 1.5, 0.001
+
+
+class Gathering:
+    """How long streams rest at least from the beginning of one turn to that of the next."""
+
+    def __init__(self, processors_share: float, longest_s: float) -> None:
+        """`processors_share`: of the seconds that pass, how many all turns together may take before streams gather.
+        Raising it, and lowering `longest_s`, spends processors on latency.
+        """
+        self._share = processors_share
+        self._longest_s = longest_s
+        self._busy = 0.0
+        self._since: float | None = None
+        self.seconds = 0.0
+
+    def note_turn(self, begun: float, ended: float) -> None:
+        """Takes note of a turn."""
+        if self._since is None:
+            self._since = begun
+        self._busy += ended - begun
+        passed = ended - self._since
+        if passed < _LOOK_EVERY_S:
+            return
+        if self._busy > self._share * passed:
+            self.seconds = min(self._longest_s, max(_SHORTEST_S, self.seconds * _FASTER))
+        else:
+            self.seconds = self.seconds / _FASTER if self.seconds > _SHORTEST_S else 0.0
+        self._busy, self._since = 0.0, ended
+
+
+class _State(Enum):
+    RESTING = auto()
+    QUEUED = auto()
+    IN_TURN = auto()
+    WOKEN = auto()  # in its turn, and to have another one
+    GONE = auto()
+
+
+class Seat:
+    """A stream's place. `take_turn` returns when the next turn is to be (monotonic seconds), None: when it is woken."""
+
+    __slots__ = ("at_once", "begun", "due", "queued_at", "state", "take_turn")
+
+    def __init__(self, take_turn: Callable[[], float | None]) -> None:
+        self.take_turn = take_turn
+        self.state = _State.RESTING
+        self.due: float | None = None
+        self.begun = float("-inf")
+        self.queued_at = 0.0
+        self.at_once = False
+
+
+class TurnQueue:
+    """The line. Not thread-safe. All times are monotonic seconds."""
+
+    def __init__(self, gathering: Gathering) -> None:
+        self.gathering = gathering
+        self._ready: deque[Seat] = deque()
+        self._due: list[tuple[float, int, Seat]] = []
+        self._numbers = itertools.count()
+
+    def wake(self, seat: Seat, now: float, *, at_once: bool = False) -> None:
+        """Sees to it that a turn of the seat begins after this call; `at_once`: without gathering before."""
+        if seat.state is _State.IN_TURN or seat.state is _State.WOKEN:
+            seat.state = _State.WOKEN
+            seat.at_once = seat.at_once or at_once
+        elif seat.state is _State.RESTING:
+            self._come_back(seat, now if at_once else max(now, seat.begun + self.gathering.seconds), now)
+
+    def take(self, now: float) -> Seat | None:
+        """Returns the seat whose turn begins now; None if none wants one."""
+        self._queue_due(now)
+        while self._ready:
+            seat = self._ready.popleft()
+            if seat.state is _State.QUEUED:
+                seat.state, seat.begun, seat.due = _State.IN_TURN, now, None
+                return seat
+        return None
+
+    def done(self, seat: Seat, now: float, next_at: float | None) -> None:
+        """Takes note that a turn has ended; `next_at` is what it has returned."""
+        self.gathering.note_turn(seat.begun, now)
+        if seat.state is _State.GONE:
+            return
+        woken, at_once = seat.state is _State.WOKEN, seat.at_once
+        seat.state, seat.at_once = _State.RESTING, False
+        if next_at is not None:
+            self._come_back(seat, next_at, now)
+        if woken:
+            self.wake(seat, now, at_once=at_once)
+
+    def remove(self, seat: Seat) -> None:
+        """Gives no more turns to a seat."""
+        seat.state = _State.GONE
+
+    def next_due(self) -> float | None:
+        """Returns when the next turn comes by the clock; None if only waking brings one."""
+        while self._due and not self._counts(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def waits_since(self, now: float) -> float | None:
+        """Returns since when the first in line waits; None if none does."""
+        self._queue_due(now)
+        return self._ready[0].queued_at if self._ready else None
+
+    def _come_back(self, seat: Seat, at: float, now: float) -> None:
+        if at <= now:
+            seat.state, seat.queued_at, seat.due = _State.QUEUED, now, None
+            self._ready.append(seat)
+        elif seat.state is _State.RESTING and (seat.due is None or at < seat.due):
+            seat.due = at
+            heapq.heappush(self._due, (at, next(self._numbers), seat))
+
+    def _queue_due(self, now: float) -> None:
+        while self._due and (self._due[0][0] <= now or not self._counts(*self._due[0])):
+            at, number, seat = heapq.heappop(self._due)
+            if self._counts(at, number, seat):
+                seat.state, seat.queued_at, seat.due = _State.QUEUED, at, None
+                self._ready.append(seat)
+
+    def _counts(self, at: float, number: int, seat: Seat) -> bool:
+        return seat.state is _State.RESTING and seat.due == at

@@ -1,0 +1,161 @@
+"""Turns of streams on a worker's threads: none is lost, none comes twice at once, and under load streams gather."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.common.clock import SystemClock
+from penstock.tasks.worker.turn_threads import TurnThreads
+from penstock.tasks.worker.turns import Gathering, Seat, TurnQueue
+
+SEATS = 3
+STEPS = st.lists(st.one_of(
+    st.tuples(st.just("wake"), st.integers(0, SEATS - 1), st.booleans()),
+    st.tuples(st.just("take")),
+    st.tuples(st.just("done"), st.integers(0, SEATS - 1), st.none() | st.floats(-1, 3)),
+    st.tuples(st.just("pass"), st.floats(0, 2)),
+    st.tuples(st.just("remove"), st.integers(0, SEATS - 1)),
+), max_size=60)
+
+
+def never() -> float | None:
+    """What a seat's turn is, where nobody takes it."""
+    raise AssertionError
+
+
+@given(steps=STEPS, longest=st.sampled_from([0.0, 0.5]))
+def test_whoever_is_woken_gets_a_turn_that_begins_later(steps: list[tuple[object, ...]], longest: float) -> None:
+    """Whatever else happens: at the end, everybody who was woken or is due has had a turn since, and nobody else."""
+    queue = TurnQueue(Gathering(0.0, longest))
+    seats = [Seat(never) for _ in range(SEATS)]
+    now = 0.0
+    owed: dict[int, float] = {}  # by seat, from when on it must have a turn
+    in_turn: set[int] = set()
+    gone: set[int] = set()
+
+    def take() -> bool:
+        seat = queue.take(now)
+        if seat is None:
+            return False
+        place = seats.index(seat)
+        assert place not in in_turn
+        assert place not in gone
+        assert owed.pop(place) <= now
+        in_turn.add(place)
+        return True
+
+    def done(place: int, next_in: float | None) -> None:
+        in_turn.discard(place)
+        queue.done(seats[place], now, None if next_in is None else now + next_in)
+        if next_in is not None and place not in gone:
+            owed[place] = min(owed.get(place, float("inf")), now + max(0.0, next_in))
+
+    for kind, *rest in steps:
+        match kind, *rest:
+            case "wake", int(place), bool(at_once):
+                queue.wake(seats[place], now, at_once=at_once)
+                if place not in gone:
+                    owed[place] = min(owed.get(place, float("inf")), now)
+            case "take",:
+                take()
+            case "done", int(place), (float() | None) as next_in:
+                if place in in_turn:
+                    done(place, next_in)
+            case "pass", float(seconds):
+                now += seconds
+            case "remove", int(place):
+                queue.remove(seats[place])
+                gone.add(place)
+                owed.pop(place, None)
+    for place in list(in_turn):
+        done(place, None)
+    now += longest
+    due = queue.next_due()
+    while take() or due is not None:
+        for place in list(in_turn):
+            done(place, None)
+        due = queue.next_due()
+        now = max(now, due or now)
+    assert not owed
+
+
+def test_streams_gather_only_while_they_take_more_than_their_share() -> None:
+    """From a fifth of a processor on they rest ever longer, up to the bound; then ever less, until not at all."""
+    gathering = Gathering(0.2, 0.02)
+    now, rests = 0.0, []
+    for busy in [0.01] * 20 + [0.05] * 60 + [0.001] * 60:
+        gathering.note_turn(now, now + busy)
+        now += 0.1
+        rests.append(gathering.seconds)
+    assert set(rests[:20]) == {0.0}
+    assert rests[20:80] == sorted(rests[20:80])
+    assert max(rests) == 0.02
+    assert rests[-1] == 0.0
+
+
+def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
+    """What comes while it rests waits for the rest's end, but orders don't."""
+    queue = TurnQueue(Gathering(0.0, 0.02))
+    seat = Seat(never)
+    queue.wake(seat, 0.0)
+    assert queue.take(0.0) is seat
+    queue.done(seat, 0.2, None)
+    queue.gathering.seconds = 0.02
+    queue.wake(seat, 0.2)
+    assert queue.take(0.2) is seat  # its last turn began long ago
+    queue.done(seat, 0.205, None)
+    queue.wake(seat, 0.21)
+    assert queue.take(0.21) is None
+    assert queue.next_due() == 0.22
+    queue.wake(seat, 0.211, at_once=True)
+    assert queue.take(0.211) is seat
+
+
+def turns(threads: TurnThreads, count: int, act: Callable[[int], float | None]) -> tuple[Seat, threading.Event]:
+    """Returns a seat and what tells that it has had so many turns; `act` is told the number of each."""
+    enough, number = threading.Event(), 0
+
+    def take_turn() -> float | None:
+        nonlocal number
+        number += 1
+        if number >= count:
+            enough.set()
+        return act(number)
+
+    return threads.seat(take_turn), enough
+
+
+def test_a_long_turn_does_not_keep_others_waiting() -> None:
+    """While one stream computes, whoever comes by finds that another waits, and has a second thread take over."""
+    threads = TurnThreads(SystemClock(), TurnQueue(Gathering(1.0, 0.0)), 2)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compute(number: int) -> None:
+        begun.set()
+        go_on.wait()
+
+    long, _ = turns(threads, 1, compute)
+    threads.wake(long)
+    assert begun.wait(10)
+    short, had_turn = turns(threads, 1, lambda number: None)
+    threads.wake(short)
+    while not had_turn.wait(0.001):
+        threads.look()
+    go_on.set()
+    threads.close()
+
+
+def test_turns_come_by_the_clock() -> None:
+    """A stream that names a time has its turn then, also while a later one is waited for."""
+    clock = SystemClock()
+    threads = TurnThreads(clock, TurnQueue(Gathering(1.0, 0.0)), 2)
+    late, _ = turns(threads, 2, lambda number: clock.monotonic() + 1000)
+    threads.wake(late)
+    soon, twice = turns(threads, 3, lambda number: clock.monotonic() + 0.001)
+    threads.wake(soon)
+    assert twice.wait(10)
+    threads.close()
