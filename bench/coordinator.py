@@ -39,13 +39,13 @@ from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.group_runtime import WorkerLaunch
-from penstock.mnode.controller.runtime_environment import OnHello, OnLost, OnMessage
+from penstock.mnode.controller.runtime_environment import Entrance, OnHello, OnLost, OnMessage
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.running_stream import RunningStream, StreamKeeper
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.groups.group_events import GroupSettings
 from penstock.tasks.protocol import control
-from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
 from penstock.tasks.protocol.messages import StartCheckpoint, TaskCheckpoint
 from penstock.tasks.protocol.task_graph import TaskEdges
 from penstock.tasks.protocol.task_status import TaskStatus
@@ -191,18 +191,6 @@ class Group:
         for worker in self.workers:
             worker.gone = True
         self.mnode.world.later(WAY, lambda: self.on_end(None))
-
-
-@dataclass
-class Entrance:
-    """Where workers come in; nobody does by itself here."""
-
-    on_hello: OnHello
-    on_message: OnMessage
-    on_lost: OnLost
-    address: tuple[str, int] = ("simulated", 0)
-
-    def close(self) -> None: ...
 
 
 class Helpers(Executor):
@@ -354,8 +342,15 @@ def models(streams: int, tables_per_vnode: int) -> list[StreamDeployment]:
         create_tables(lambda text: sandbox.engine.execute(text, sandbox.session), shape, 2)
         for query in (Q1, Q2):
             sandbox.engine.execute(query.stream(query.name, f"out_{query.name}", "WINDOW_CLOSE"), sandbox.session)
-        made = [running.deployment for running in sandbox.streams.local_streams().values()]
+        made = [_whole(running.deployments) for running in sandbox.streams.local_streams().values()]
     return [replace(made[number % 2], stream_id=1_000 + number, name=f"s{number}") for number in range(streams)]
+
+
+def _whole(parts: Sequence[Deployment]) -> StreamDeployment:
+    """Returns the deployment with all child tables, of which each worker gets its own."""
+    streams = [part for part in parts if isinstance(part, StreamDeployment)]
+    children = zip(*(part.children for part in streams), strict=True)
+    return replace(streams[0], children=tuple(max(told) for told in children))
 
 
 def measurements(

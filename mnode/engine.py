@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from penstock.mnode.access.audit_log import object_of, words_of
 from penstock.mnode.access.roles import OWNER, Identity, Need, insert_needs, lines_needs, require, require_needs
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.system_schema import INFORMATION_SCHEMA
+from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.runtime_environment import RuntimeEnvironment, Threads
-from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.task_settings import result_limits
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.ddl.user_statements import without_password
@@ -37,8 +38,8 @@ from penstock.sql.dialect.parser import parse_one, parse_table_name
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import DryRunStream, Query, Statement
 
-ControllerFactory = Callable[["Engine", Callable[[int, Mapping[int, int]], None]], Controller]
-"""(engine, what to call with a stream's id and the versions of its committed checkpoint)"""
+ControllerFactory = Callable[["Engine", EngineHooks], StreamController]
+"""Returns what runs the streams of an engine, of which it asks what the hooks say."""
 DryRunner = Callable[["Engine", DryRunStream, Session], Result]
 """Executes DRY RUN for an engine."""
 
@@ -76,9 +77,9 @@ class Engine:
 
     def _take_over(self, directory: DataDirectory, controller: ControllerFactory | None) -> None:
         """Connects the parts, and gives the names to those that others use."""
-        def start_controller() -> Controller:
+        def start_controller() -> StreamController:
             if controller is not None:
-                return controller(self, parts.streams.checkpoints.checkpointed)
+                return controller(self, self._workers.hooks())
             return self._workers.start_controller()
 
         self.parts = parts = EngineParts(directory, start_controller)

@@ -16,7 +16,7 @@ from penstock.mnode.catalog.catalog_copies import CopyKeeper
 from penstock.mnode.checkpoints.backup_store import open_backup_store
 from penstock.mnode.checkpoints.checkpoint_backups import Backups, backup_key
 from penstock.mnode.checkpoints.commit_records import CommitRecords
-from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.ddl.alter_table import TableAlterations
@@ -60,7 +60,7 @@ from penstock.tasks.external.connectors.probing import probe
 class EngineParts:
     """All parts, wired; `start` sets them going. Each is made of those before it."""
 
-    def __init__(self, directory: DataDirectory, start_controller: Callable[[], Controller]) -> None:
+    def __init__(self, directory: DataDirectory, start_controller: Callable[[], StreamController]) -> None:
         """`start_controller` is called when the first stream must run."""
         self.directory = directory
         self._connect_stores()
@@ -87,7 +87,7 @@ class EngineParts:
             self.records, of.clock, lambda stream_id, text: self.streams.known.tell(stream_id, text),
             backup_key(config.checkpoint_backup_key, os.environ, _read_text))
 
-    def _connect_streams(self, start_controller: Callable[[], Controller]) -> None:
+    def _connect_streams(self, start_controller: Callable[[], StreamController]) -> None:
         of = self.directory
         self.connections = Connections(of.catalog, of.clock, os.environ, _read_text, probe)
         stores = RunStores(self.results, self.states, self.records, self.backups)

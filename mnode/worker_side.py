@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.common.config import CONF_DIRECTORY, Config
 from penstock.common.errors import OutOfMemoryError
-from penstock.common.memory import available_bytes, measure_tree
+from penstock.common.memory import Memory, available_bytes, measure_tree
 from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.engine_hooks import EngineHooks
@@ -52,13 +52,16 @@ class WorkerSide:
             self._secret, parts.results.write_results, self._answer, parts.states.keep, of.config.worker_host)
         self._service = service
         of.activity.port_opened(service.port, "dnode service", service.guard.admission.counts)
-        hooks = EngineHooks(
-            parts.streams.checkpoints.checkpointed, self._settle, self._note_paused,
-            partial(measure_tree, os.getpid()) if of.environment.threaded else None, self._end_queries)
+        measure = partial(measure_tree, os.getpid()) if of.environment.threaded else None
         return StreamController(
             of.clock, ControllerSettings.from_config(of.config, available_bytes()), parts.records,
             self._make_runtime(of.config, of.paths.root),
-            WorkerLaunch(of.paths.root, service.address, self._secret), hooks, of.environment)
+            WorkerLaunch(of.paths.root, service.address, self._secret), self.hooks(measure), of.environment)
+
+    def hooks(self, measure: Callable[[float], Memory] | None = None) -> EngineHooks:
+        """Returns what a controller asks of the engine."""
+        return EngineHooks(self._parts.streams.checkpoints.checkpointed, self._settle, self._note_paused, measure,
+                           self._end_queries)
 
     def close(self) -> None:
         """Ends the service."""

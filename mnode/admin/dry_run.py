@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
+from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError, UnavailableError
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import find_table
@@ -124,6 +124,7 @@ class DryRun:
                     sandbox.execute(print_sql(table_statement(target)))
             sandbox.session.database = session.database
             sandbox.execute(statement.stream.source_text)
+            _check_runs(sandbox)
             rows = (self._of_file(copy, statement.file, session) if statement.file is not None
                     else self._of_range(copy, statement, session))
             lines = [*_results(sandbox, plan), *_late(sandbox, copy)]
@@ -251,6 +252,15 @@ def _runs(versions: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
         return
     edges = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
     yield from pairwise(edges)
+
+
+def _check_runs(sandbox: Bed) -> None:
+    """Raises UnavailableError if the stream couldn't begin: it would seem to write nothing."""
+    answer = sandbox.execute("SELECT state, reason FROM information_schema.ins_streams").table
+    assert answer is not None
+    for state, reason in zip(*(column.to_pylist() for column in answer.columns), strict=True):
+        if state != "RUNNING":
+            raise UnavailableError(f"the stream could not be run: {reason}")
 
 
 # --- what came out -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.admin.dry_run import DryRun
-from penstock.mnode.controller.local_controller import LocalController
+from penstock.mnode.controller.engine_hooks import EngineHooks
+from penstock.mnode.controller.local_runtime import LocalRuntime
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.engine import Engine
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import DryRunStream
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
+from penstock.tasks.worker.local_environment import LocalEnvironment
 
 
 class VirtualClock(ManualClock):
@@ -52,7 +55,8 @@ class Sandbox:
         self.clock = VirtualClock(now_ms)
         self.session = SessionState(time_zone)
         settings = {"timezone": time_zone, **(config or {})}
-        self._controller: LocalController | None = None
+        self._runtime: LocalRuntime | None = None
+        self._controller: StreamController | None = None
         self._consumers = consumers
         self.engine = Engine(root, load_config(settings, environment={}), clock=self.clock, fs=fs,
                              controller=self._make_controller, dry_run=dry_run)
@@ -65,10 +69,10 @@ class Sandbox:
 
     def run(self) -> None:
         """Lets the streams work until they rest, and puts new versions of streams in place that have caught up."""
-        if self._controller is not None:
-            self._controller.run()
+        if self._runtime is not None:
+            self._runtime.run()
             self.engine.parts.replacements.poll()
-            self._controller.run()
+            self._runtime.run()
             self.engine.parts.backups.poll()
 
     def advance(self, seconds: float) -> None:
@@ -78,23 +82,25 @@ class Sandbox:
 
     def checkpoint(self) -> None:
         """Takes a checkpoint of every stream."""
-        if self._controller is not None:
-            self._controller.checkpoint()
+        if self._runtime is not None:
+            self._runtime.checkpoint()
 
     def kill(self) -> None:
         """Kills all tasks and starts them from their last checkpoints."""
-        if self._controller is not None:
-            self._controller.kill()
-            self._controller.run()
+        if self._runtime is not None:
+            self._runtime.kill()
+            self._runtime.run()
 
     @property
-    def streams(self) -> LocalController:
+    def streams(self) -> LocalRuntime:
         """Who runs the streams; there must have been one."""
-        if self._controller is None:
+        if self._runtime is None:
             raise InternalError("no stream was created in this sandbox")
-        return self._controller
+        return self._runtime
 
     def close(self) -> None:
+        if self._controller is not None:
+            self._controller.close(final_checkpoint=False)
         self.engine.close()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -105,11 +111,11 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _make_controller(
-        self, engine: Engine, on_checkpoint: Callable[[int, Mapping[int, int]], None]
-    ) -> LocalController:
-        self._controller = LocalController(
-            engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint, self._consumers)
+    def _make_controller(self, engine: Engine, hooks: EngineHooks) -> StreamController:
+        self._runtime = LocalRuntime(LocalEnvironment(
+            engine.clock, engine.fs, engine.paths, engine.results.read, engine.results.write_results, lambda _: None,
+            self._consumers))
+        self._controller = self._runtime.open_controller(engine.records, hooks)
         return self._controller
 
 

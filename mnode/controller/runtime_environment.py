@@ -1,6 +1,7 @@
 """The runtime environment of the controller: helper threads, the listener for workers, waiting. Decides nothing.
 
-`Threads` is the real thing. The simulation puts one thread in its place, in which all happens in a seeded order.
+`Threads` is the real thing. `local_runtime` puts the calling thread in its place, and the simulation one thread in
+which all happens in a seeded order.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from penstock.mnode.controller.worker_connections import WorkerListener
@@ -45,6 +47,19 @@ class Listener(Protocol):
 OnHello = Callable[[WorkerLine], None]
 OnMessage = Callable[[WorkerLine, WorkerMessage], None]
 OnLost = Callable[[WorkerLine, str], None]
+
+
+@dataclass(slots=True)
+class Entrance:
+    """Where workers come in that aren't processes; nobody does by itself."""
+
+    on_hello: OnHello
+    on_message: OnMessage
+    on_lost: OnLost
+    address: tuple[str, int] = ("nowhere", 0)
+
+    def close(self) -> None:
+        """There is nothing to be closed."""
 
 
 class RuntimeEnvironment(Protocol):

@@ -10,8 +10,8 @@ from penstock.common.logging import about, logger
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.checkpoints.commit_records import CommitRecord, require_layout
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator import stored_plan
-from penstock.mnode.coordinator.controller_protocol import Controller
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.streams.known_streams import KnownStreams, refuse_stopped
@@ -176,7 +176,7 @@ class StreamCheckpoints:
             controller.set_rates(stream.id, self._services.settings(stored.options).rates)
             controller.set_state_limit(stream.id, state_limit(self._services.config, stored.options))
 
-    def _checkpointing(self, stream: StreamRecord) -> Controller:
+    def _checkpointing(self, stream: StreamRecord) -> StreamController:
         controller = self._services.controller.of(stream)
         if controller is None:
             refuse_stopped(stream, "checkpointed")

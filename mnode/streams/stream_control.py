@@ -9,7 +9,7 @@ from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, UnavailableError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import PauseCause, StreamRecord
-from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.streams.known_streams import KnownStreams, refuse_stopped
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_starts import StreamStarts
@@ -54,7 +54,7 @@ class StreamControl:
         if stream is not None and stream.wanted == "running" and status is not None and status.pause == cause:
             self._services.catalog.streams.set_wanted(stream_id, "paused", cause)
 
-    def await_sources(self, controller: Controller, stream_id: int, *, paused: bool) -> None:
+    def await_sources(self, controller: StreamController, stream_id: int, *, paused: bool) -> None:
         """Waits, not for long, until all source tasks rest, or none does.
 
         So rows that are written after PAUSE are not processed, and those after RESUME IGNORE UNTREATED are.
@@ -146,5 +146,5 @@ class StreamControl:
                 controller.resume(stream.id)
 
     @property
-    def _running(self) -> Controller | None:
+    def _running(self) -> StreamController | None:
         return self._services.controller.running()

@@ -14,7 +14,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
 from penstock.mnode.checkpoints.checkpoint_backups import Backups
 from penstock.mnode.checkpoints.commit_records import CommitRecords
-from penstock.mnode.coordinator.controller_protocol import Controller
+from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.ddl.connections import Connections
 from penstock.mnode.dnode.task_states import TaskStates
 from penstock.mnode.dnode.vnode_storage import Storage
@@ -29,21 +29,21 @@ _log = logger(__name__)
 class ControllerSource:
     """Who runs streams and ingests: made when the first of them has to run."""
 
-    def __init__(self, make: Callable[[], Controller]) -> None:
+    def __init__(self, make: Callable[[], StreamController]) -> None:
         self._make = make
-        self._controller: Controller | None = None
+        self._controller: StreamController | None = None
 
-    def get(self) -> Controller:
+    def get(self) -> StreamController:
         """Returns the controller, a new one if nothing had to run yet."""
         if self._controller is None:
             self._controller = self._make()
         return self._controller
 
-    def running(self) -> Controller | None:
+    def running(self) -> StreamController | None:
         """Returns the controller, None if nothing had to run yet."""
         return self._controller
 
-    def of(self, run: StreamRecord | IngestRecord) -> Controller | None:
+    def of(self, run: StreamRecord | IngestRecord) -> StreamController | None:
         """Returns the controller if it has the stream, or the ingest, in whatever state."""
         controller = self._controller
         return controller if controller is not None and run.id in controller.stream_states() else None

@@ -5,7 +5,7 @@ The tasks are the real ones, over real WALs and real state; only what surrounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,26 +42,36 @@ from penstock.wal.reader import WalReader
 class LocalStream:
     """All tasks of one attempt of a stream, on all of its vnodes. `step` until it returns False."""
 
-    def __init__(self, deployment: Deployment, environment: TaskEnvironment) -> None:
-        """Builds the tasks from the deployment's checkpoint."""
-        self.deployment = deployment
-        self.tasks: list[StreamTask] = []
-        try:
-            for index in range(deployment.graph.nodes.workers):
-                self.tasks += build_tasks(deployment, index, environment)
-        except Exception:
-            self.close()
-            raise
-        self._timesheet = Timesheet(environment.clock, len(self.tasks))
-        by_id = {task.id: task for task in self.tasks}
+    def __init__(self, deployments: Sequence[Deployment], tasks: Sequence[StreamTask], clock: Clock) -> None:
+        """Connects the tasks. `deployments`: what each worker is told."""
+        self.deployments = deployments
+        self.tasks = tasks
+        self._timesheet = Timesheet(clock, len(tasks))
+        by_id = {task.id: task for task in tasks}
         self.links: list[LocalLink] = []
-        for edges in deployment.graph.edges(deployment.stream_id):
+        for edges in self.deployment.graph.edges(self.deployment.stream_id):
             for downstream in edges.downstream:
                 output = by_id[edges.task].output
                 if output is None:
                     raise InternalError(f"{edges.task} has no output, but feeds {downstream}")
-                self.links.append(
-                    LocalLink(edges.task, downstream, output, by_id[downstream].input, environment.clock))
+                self.links.append(LocalLink(edges.task, downstream, output, by_id[downstream].input, clock))
+
+    @classmethod
+    def built(cls, deployment: Deployment, environment: TaskEnvironment) -> LocalStream:
+        """Builds the tasks from the deployment's checkpoint."""
+        tasks: list[StreamTask] = []
+        try:
+            for index in range(deployment.graph.nodes.workers):
+                tasks += build_tasks(deployment, index, environment)
+        except Exception:
+            for task in tasks:
+                task.close()
+            raise
+        return cls([deployment], tasks, environment.clock)
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.deployments[0]
 
     def step(self) -> bool:
         """Gives each task one step; returns whether anything was done. Raises TaskFailure."""

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from penstock.common.clock import Clock, SystemClock
-from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
+from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
 from penstock.common.paths import DataPaths
@@ -26,23 +26,16 @@ from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import (
     Acknowledged,
-    BoundQueues,
     ControlConnection,
-    Deploy,
     Deployed,
-    Failed,
     Heartbeat,
     Hello,
-    PostEvent,
     QueuesHeld,
     ReadBackWanted,
-    Shutdown,
-    StartTasks,
     Stopped,
-    StopTasks,
 )
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
-from penstock.tasks.protocol.messages import DroppedRow, ReadBack, TaskCheckpoint, TaskId
+from penstock.tasks.protocol.messages import DroppedRow, ReadBack, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.worker.data_access import DataAccess, FileAccess, NetworkAccess
 from penstock.tasks.worker.data_place import reaches_files
@@ -54,6 +47,7 @@ from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue
 from penstock.tasks.worker.worker_environment import WorkerEnvironment
+from penstock.tasks.worker.worker_orders import OrderedWorker, failed
 
 _log = logger(__name__)
 
@@ -89,8 +83,8 @@ class WorkerSpec:
     build: TaskBuilder | None = None  # None: penstock.tasks.worker.task_builder.build_tasks
 
 
-class _HostedStream:
-    """One attempt of a stream on this worker."""
+class _ThreadedStream:
+    """One attempt of a stream on this worker, driven by a thread of its own."""
 
     def __init__(self, deployment: Deployment, environment: WorkerEnvironment) -> None:
         self.deployment = deployment
@@ -98,14 +92,24 @@ class _HostedStream:
         self.queues = QueueSet()
         self.runner: StreamRunner
 
+    def start(self) -> None:
+        self.runner.start()
 
-class Worker:
+    def post(self, event: TaskEvent) -> None:
+        self.runner.post(event)
+
+    def bound(self, order: int, queue_bytes: int) -> None:
+        self.queues.bound(order, queue_bytes)
+
+
+class Worker(OrderedWorker[_ThreadedStream]):
     """Hosts streams for one mnode. `run` returns when the mnode says Shutdown, and raises when it is gone."""
 
     def __init__(
         self, spec: WorkerSpec, index: int, connection: ControlConnection, clock: Clock, fs: Fs, scratch: Path
     ) -> None:
         """`scratch`: a folder of this machine for what tasks keep while they run, if the data directory isn't here."""
+        super().__init__()
         self._spec = spec
         self._index = index
         self._connection = connection
@@ -122,7 +126,6 @@ class Worker:
         gathering = Gathering(spec.gather_share * (os.cpu_count() or 1), spec.gather_time_s)
         self._turns = TurnThreads(clock, TurnQueue(gathering), _TURN_THREADS)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s, self._turns.look)
-        self._streams: dict[int, _HostedStream] = {}
         self._leaving = threading.Event()
 
     def run(self) -> None:
@@ -130,35 +133,12 @@ class Worker:
         self._connection.send(
             Hello(self._spec.group, self._index, os.getpid(), self._exchange.address, self._logs is None))
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
-        while True:
-            message = self._connection.receive()
-            if isinstance(message, Deploy):
-                self._deploy(message.deployment, message.peers)
-            elif isinstance(message, StartTasks):
-                self._start(message)
-            elif isinstance(message, StopTasks):
-                self._stop(message)
-            elif isinstance(message, PostEvent):
-                self._post(message)
-            elif isinstance(message, BoundQueues):
-                self._bound(message)
-            elif isinstance(message, Shutdown):
-                self.leave()
-                return
-            else:
-                raise InternalError(f"the mnode sent a {type(message).__name__}")
+        while not self._leaving.is_set():
+            self.obey(self._connection.receive())
 
     # --- orders ------------------------------------------------------------------------------------------------
 
     def _deploy(self, deployment: Deployment, peers: tuple[str, ...]) -> None:
-        older = self._streams.get(deployment.stream_id)
-        if older is not None:
-            # The mnode stops an attempt before it deploys the next; two must never share state.
-            self._fail(deployment, None, InternalError(
-                f"attempt {deployment.attempt} was deployed while attempt {older.deployment.attempt} is here"
-            ))
-            return
-
         def wake() -> None:
             stream.runner.wake()
             self._exchange.queue_changed(deployment.stream_id)
@@ -168,7 +148,7 @@ class Worker:
                                   else Acknowledged(what, deployment.attempt))
 
         environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, emit, wake)
-        stream = _HostedStream(deployment, environment)
+        stream = _ThreadedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,
             clock=self._clock,
@@ -177,10 +157,10 @@ class Worker:
             on_ready=lambda tasks: self._send(
                 Deployed(deployment.stream_id, deployment.attempt, tuple(task.id for task in tasks))
             ),
-            on_failure=lambda task, error: self._fail(deployment, task, error),
+            on_failure=lambda task, error: self.fail(deployment, task, error),
             on_stopped=lambda: self._stopped(stream),
         )
-        self._streams[deployment.stream_id] = stream
+        self.streams[deployment.stream_id] = stream
         stream.runner.launch()
 
     def _data_access(self) -> DataAccess:
@@ -191,7 +171,7 @@ class Worker:
         return NetworkAccess(self._logs, self._dnode, own, self._fs, self._clock, self._state_cache)
 
     def _build(
-        self, stream: _HostedStream, peers: tuple[str, ...]
+        self, stream: _ThreadedStream, peers: tuple[str, ...]
     ) -> tuple[Sequence[StreamTask], Sequence[Link]]:
         deployment = stream.deployment
         speak_about(stream=deployment.name, attempt=deployment.attempt)
@@ -209,29 +189,7 @@ class Worker:
                     partial(stream.environment.open_news, vgroup_id), stream.runner.wake)
         return tasks, links
 
-    def _start(self, message: StartTasks) -> None:
-        stream = self._streams.get(message.stream_id)
-        if stream is not None and stream.deployment.attempt == message.attempt:
-            stream.runner.start()
-
-    def _post(self, message: PostEvent) -> None:
-        stream = self._streams.get(message.stream_id)
-        if stream is not None and stream.deployment.attempt == message.attempt:
-            stream.runner.post(message.event)
-
-    def _bound(self, message: BoundQueues) -> None:
-        stream = self._streams.get(message.stream_id)
-        if stream is not None and stream.deployment.attempt == message.attempt:
-            stream.queues.bound(message.order, message.queue_bytes)
-
-    def _stop(self, message: StopTasks) -> None:
-        stream = self._streams.get(message.stream_id)
-        if stream is None:
-            self._send(Stopped(message.stream_id, message.attempt))
-        else:
-            self._end(stream)
-
-    def _end(self, stream: _HostedStream) -> None:
+    def _stop(self, stream: _ThreadedStream) -> None:
         # Closing the inboxes first frees senders of other workers that wait for this one.
         self._exchange.unregister(stream.deployment.stream_id)
         stream.environment.abandon()
@@ -240,9 +198,9 @@ class Worker:
     def leave(self) -> None:
         """Ends all streams and threads of the worker."""
         self._leaving.set()
-        streams = list(self._streams.values())
+        streams = list(self.streams.values())
         for stream in streams:
-            self._end(stream)
+            self._stop(stream)
         for stream in streams:
             stream.runner.join(_STOP_TIMEOUT_S)
         self._notifier.stop()
@@ -252,22 +210,18 @@ class Worker:
 
     # --- reports -----------------------------------------------------------------------------------------------
 
-    def _fail(self, deployment: Deployment, task: TaskId | None, error: BaseException) -> None:
+    def fail(self, deployment: Deployment, task: TaskId | None, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error))
         _log.error("stream %s, task %s: %s", deployment.name, task, error,
                    extra=about(stream=deployment.name, task=task, attempt=deployment.attempt))
-        text = str(error) or type(error).__name__
-        code = error.code if isinstance(error, PenstockError) else None
-        damaged = isinstance(error, CheckpointDamagedError)
-        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace, type(error).__name__, code,
-                          damaged))
+        self._send(failed(deployment, task, error, trace))
 
-    def _stopped(self, stream: _HostedStream) -> None:
+    def _stopped(self, stream: _ThreadedStream) -> None:
         deployment = stream.deployment
         self._notifier.unfollow(deployment.stream_id)
         self._exchange.unregister(deployment.stream_id)
         stream.environment.close()
-        self._streams.pop(deployment.stream_id, None)
+        self.streams.pop(deployment.stream_id, None)
         # Tasks refer to themselves in circles, and to what they read last: to a map of a segment of the log each. The
         # collector by itself comes too seldom here. It needn't look at what is older than the process.
         gc.collect()
@@ -276,7 +230,7 @@ class Worker:
     def _send_heartbeats(self) -> None:
         sent: dict[TaskId, tuple[DroppedRow, ...] | None] = {}
         while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
-            streams = list(self._streams.values())
+            streams = list(self.streams.values())
             runners = [stream.runner for stream in streams]
             for runner in runners:
                 runner.ask_statuses()

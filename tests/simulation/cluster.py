@@ -16,26 +16,27 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from penstock.common.config import Config
-from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
+from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.paths import DataPaths
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.mnode.controller.engine_hooks import EngineHooks
 from penstock.mnode.controller.group_runtime import WorkerLaunch
-from penstock.mnode.controller.runtime_environment import OnHello, OnLost, OnMessage
+from penstock.mnode.controller.runtime_environment import Entrance, OnHello, OnLost, OnMessage
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.engine import Engine
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import concerns
-from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
+from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
+from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.worker import spark_executors as spark
 from penstock.tasks.worker.dnode_client import StoreRequest
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks
+from penstock.tasks.worker.worker_orders import OrderedWorker, failed
 from penstock.tasks.worker.worker_process import WorkerSpec, queues_of
 from simulation.disk import ProcessDied
 from simulation.world import World
@@ -100,7 +101,7 @@ class Line:
         self.closed = False
 
     def send(self, message: control.MnodeMessage) -> None:
-        self._carry(message, 0, self._worker.process, lambda: self._worker.receive(message))
+        self._carry(message, 0, self._worker.process, lambda: self._worker.obey(message))
 
     def answer(self, message: control.WorkerMessage) -> None:
         """Sends a message of the worker to the mnode."""
@@ -133,19 +134,6 @@ class Line:
         at = max(self._sent_until[way], world.clock.monotonic() + world.chance.random() * self._cluster.faults.delay_s)
         self._sent_until[way] = at
         world.later(at - world.clock.monotonic(), process, action)
-
-
-@dataclass
-class SimListener:
-    """Where the workers of one engine come in."""
-
-    on_hello: OnHello
-    on_message: OnMessage
-    on_lost: OnLost
-    address: tuple[str, int] = ("simulation", 0)
-
-    def close(self) -> None:
-        """Nobody comes in by itself here."""
 
 
 class SimGroup:
@@ -199,16 +187,15 @@ class EngineProcess:
         self.process = f"engine-{next(cluster.engine_numbers)}"
         self.fs = cluster.world.disk.view(self.process)
         self.controller: StreamController | None = None
-        self.entrance: SimListener
+        self.entrance: Entrance
         with cluster.world.inside(self.process):
             self.engine = Engine(root, config, clock=cluster.world.clock, fs=self.fs, controller=self._control,
                                  environment=self)
         self.session = SessionState("UTC")
 
-    def _control(self, engine: Engine, on_checkpoint: Any) -> StreamController:
+    def _control(self, engine: Engine, hooks: EngineHooks) -> StreamController:
         self.controller = StreamController(
-            engine.clock, self._settings, engine.records, self, WorkerLaunch(engine.paths.root),
-            EngineHooks(on_checkpoint, engine.streams.checkpoints.settle), self)
+            engine.clock, self._settings, engine.records, self, WorkerLaunch(engine.paths.root), hooks, self)
         return self.controller
 
     # --- RuntimeEnvironment ------------------------------------------------------------------------------------------
@@ -221,8 +208,8 @@ class EngineProcess:
 
     def listen(
         self, secret: bytes, on_hello: OnHello, on_message: OnMessage, on_lost: OnLost, host: str
-    ) -> SimListener:
-        self.entrance = SimListener(on_hello, on_message, on_lost)
+    ) -> Entrance:
+        self.entrance = Entrance(on_hello, on_message, on_lost)
         return self.entrance
 
     def result(self, future: Future[T], timeout_s: float) -> T:
@@ -264,7 +251,8 @@ class EngineProcess:
 class Hosted:
     """One attempt of a stream on a worker."""
 
-    deployment: StreamDeployment
+    deployment: Deployment
+    worker: SimWorker
     deadline: float
     tasks: list[StreamTask] = field(default_factory=list)
     links: list[LocalLink | SimLink] = field(default_factory=list)
@@ -273,14 +261,31 @@ class Hosted:
     started: bool = False
     over: bool = False
     poll_s: float = _POLL_MIN_S
-    early: list[Any] = field(default_factory=list)
+    early: list[TaskEvent] = field(default_factory=list)
     queues: QueueSet = field(default_factory=QueueSet)
 
+    def start(self) -> None:
+        if not self.started:
+            self.started = True
+            self.worker.schedule(self)
 
-class SimWorker:
+    def post(self, event: TaskEvent) -> None:
+        if not self.built:
+            self.early.append(event)
+            return
+        for task in self.tasks:
+            if concerns(event, task.id):
+                task.post(event)
+
+    def bound(self, order: int, queue_bytes: int) -> None:
+        self.queues.bound(order, queue_bytes)
+
+
+class SimWorker(OrderedWorker[Hosted]):
     """A Python worker: obeys the mnode as `penstock.tasks.worker.worker_process.Worker` does, one event at a time."""
 
     def __init__(self, cluster: Cluster, host: EngineProcess, group: SimGroup, spec: WorkerSpec, index: int) -> None:
+        super().__init__()
         self.cluster = cluster
         self.host = host
         self.group = group
@@ -290,70 +295,36 @@ class SimWorker:
         self.process = f"worker-{self.number}"
         self.fs = cluster.world.disk.view(self.process)
         self.paths = DataPaths(Path(spec.data_directory))
-        self.hosted: dict[int, Hosted] = {}
         self.line = Line(cluster, self)
         host.entrance.on_hello(self.line)
         self._heartbeat()
 
-    def receive(self, message: control.MnodeMessage) -> None:
-        match message:
-            case control.Deploy(deployment, _):
-                self._deploy(deployment)
-            case control.StartTasks(stream_id, attempt):
-                hosted = self._find(stream_id, attempt)
-                if hosted is not None and not hosted.started:
-                    hosted.started = True
-                    self._schedule(hosted)
-            case control.StopTasks(stream_id, attempt):
-                hosted = self.hosted.get(stream_id)
-                if hosted is None:
-                    self.line.answer(control.Stopped(stream_id, attempt))
-                else:
-                    self.cluster.world.soon(self.process, lambda: self._end(hosted), 0.1)
-            case control.PostEvent(stream_id, attempt, event):
-                hosted = self._find(stream_id, attempt)
-                if hosted is not None and not hosted.built:
-                    hosted.early.append(event)
-                elif hosted is not None:
-                    self._post(hosted, event)
-            case control.BoundQueues(stream_id, attempt, order, queue_bytes):
-                hosted = self._find(stream_id, attempt)
-                if hosted is not None:
-                    hosted.queues.bound(order, queue_bytes)
-            case control.Shutdown():
-                self.leave()
-
     def leave(self) -> None:
         """Ends all streams and the process, as Shutdown asks for."""
-        for hosted in list(self.hosted.values()):
+        for hosted in list(self.streams.values()):
             self._end(hosted)
         self.line.lost("end of file")
         self.cluster.world.kill(self.process, "it was told to leave")
 
-    def _find(self, stream_id: int, attempt: int) -> Hosted | None:
-        hosted = self.hosted.get(stream_id)
-        return hosted if hosted is not None and hosted.deployment.attempt == attempt else None
-
     def _heartbeat(self) -> None:
-        found = [status for hosted in self.hosted.values() if hosted.built
+        found = [status for hosted in self.streams.values() if hosted.built
                  for status in statuses(hosted.tasks, hosted.links)]
         held = [control.QueuesHeld(hosted.deployment.stream_id, hosted.deployment.attempt, *known)
-                for hosted in self.hosted.values() if (known := hosted.queues.held()) is not None]
+                for hosted in self.streams.values() if (known := hosted.queues.held()) is not None]
         self.line.answer(control.Heartbeat(tuple(found), tuple(held)))
         self.cluster.world.later(self.spec.heartbeat_interval_s, self.process, self._heartbeat)
 
     # --- streams -----------------------------------------------------------------------------------------------
 
-    def _deploy(self, deployment: StreamDeployment) -> None:
-        older = self.hosted.get(deployment.stream_id)
-        if older is not None:
-            if older.deployment.attempt != deployment.attempt:
-                self._failed(deployment, None, InternalError(f"attempt {older.deployment.attempt} is here"))
-            return
+    def _deploy(self, deployment: Deployment, peers: tuple[str, ...]) -> None:
+        assert isinstance(deployment, StreamDeployment)
         world = self.cluster.world
-        hosted = Hosted(deployment, world.clock.monotonic() + _LOCK_TIMEOUT_S)
-        self.hosted[deployment.stream_id] = hosted
+        hosted = Hosted(deployment, self, world.clock.monotonic() + _LOCK_TIMEOUT_S)
+        self.streams[deployment.stream_id] = hosted
         world.soon(self.process, lambda: self._build(hosted), 0.05)
+
+    def _stop(self, stream: Hosted) -> None:
+        self.cluster.world.soon(self.process, lambda: self._end(stream), 0.1)
 
     def _build(self, hosted: Hosted) -> None:
         if hosted.over:
@@ -367,7 +338,7 @@ class SimWorker:
             world.later(0.05, self.process, lambda: self._build(hosted))
             return
         if held:
-            self._fail(hosted, None, UnavailableError(
+            self._give_up(hosted, None, UnavailableError(
                 f"the state in {held[0].name} is still held by another process"))
             return
         for folder in folders:
@@ -377,13 +348,13 @@ class SimWorker:
         try:
             hosted.tasks = build_tasks(deployment, self.index, environment)
         except PenstockError as error:
-            self._fail(hosted, None, error)
+            self._give_up(hosted, None, error)
             return
         self._connect(hosted)
         hosted.queues.add(queues_of(hosted.tasks))
         hosted.built = True
         for event in hosted.early:
-            self._post(hosted, event)
+            hosted.post(event)
         self.line.answer(control.Deployed(
             deployment.stream_id, deployment.attempt, tuple(task.id for task in hosted.tasks)))
 
@@ -401,15 +372,10 @@ class SimWorker:
                 else:
                     hosted.links.append(SimLink(self.cluster, attempt, task.id, downstream, task.output))
 
-    def _post(self, hosted: Hosted, event: Any) -> None:
-        for task in hosted.tasks:
-            if concerns(event, task.id):
-                task.post(event)
-
     def wake(self, hosted: Hosted) -> None:
         hosted.poll_s = _POLL_MIN_S
 
-    def _schedule(self, hosted: Hosted) -> None:
+    def schedule(self, hosted: Hosted) -> None:
         self.cluster.world.later(hosted.poll_s * (0.5 + self.cluster.world.chance.random()), self.process,
                                  lambda: self._step(hosted))
 
@@ -422,18 +388,20 @@ class SimWorker:
             cause = failure.__cause__
             if not isinstance(cause, PenstockError):
                 raise
-            self._fail(hosted, failure.task, cause)
+            self._give_up(hosted, failure.task, cause)
             return
         hosted.poll_s = _POLL_MIN_S if progressed else min(_POLL_MAX_S, hosted.poll_s * 2)
-        self._schedule(hosted)
+        self.schedule(hosted)
 
-    def _failed(self, deployment: StreamDeployment, task: TaskId | None, error: PenstockError) -> None:
+    def fail(self, deployment: Deployment, task: TaskId | None, error: BaseException) -> None:
         self.cluster.world.tell(f"{self.process} task {task} of attempt {deployment.attempt}: {error}")
-        self.line.answer(control.Failed(deployment.stream_id, deployment.attempt, task, str(error), "",
-                                        type(error).__name__, error.code, isinstance(error, CheckpointDamagedError)))
+        self._send(failed(deployment, task, error))
 
-    def _fail(self, hosted: Hosted, task: TaskId | None, error: PenstockError) -> None:
-        self._failed(hosted.deployment, task, error)
+    def _send(self, message: control.WorkerMessage) -> None:
+        self.line.answer(message)
+
+    def _give_up(self, hosted: Hosted, task: TaskId | None, error: PenstockError) -> None:
+        self.fail(hosted.deployment, task, error)
         self._end(hosted)
 
     def _end(self, hosted: Hosted) -> None:
@@ -441,8 +409,8 @@ class SimWorker:
             return
         self.drop(hosted)
         deployment = hosted.deployment
-        if self.hosted.get(deployment.stream_id) is hosted:
-            del self.hosted[deployment.stream_id]
+        if self.streams.get(deployment.stream_id) is hosted:
+            del self.streams[deployment.stream_id]
         self.line.answer(control.Stopped(deployment.stream_id, deployment.attempt))
 
     def drop(self, hosted: Hosted) -> None:
@@ -637,7 +605,7 @@ class Cluster:
         for worker in self.workers:
             if worker.process != process:
                 continue
-            for hosted in worker.hosted.values():
+            for hosted in worker.streams.values():
                 if not hosted.over:
                     worker.drop(hosted)
             if self.host is not None and worker.host is self.host:

@@ -565,7 +565,7 @@ class Run:
         if len(reports) < len(self.created) or any(report.state != "RUNNING" for report in reports.values()):
             return False
         hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host
-                  for stream_id, each in worker.hosted.items() if not each.over}
+                  for stream_id, each in worker.streams.items() if not each.over}
         for stream_id, report in reports.items():
             for index in range(infos[stream_id].stored.graph.nodes.workers):
                 each = hosted.get((index, stream_id))
@@ -593,7 +593,7 @@ class Run:
             texts = [f"{report.state} attempt {report.attempt} {report.reason}"
                      for report in host.controller.stream_states().values()]
         for worker in self.cluster.living_workers():
-            for hosted in worker.hosted.values():
+            for hosted in worker.streams.values():
                 head = f"{worker.process}, attempt {hosted.deployment.attempt}, started {hosted.started}: "
                 texts.append(head + " ".join(
                     f"{status.task} {status.state} ({status.reason}) "

@@ -326,7 +326,7 @@ class StreamKit:
         deployment = StreamDeployment(
             1, "s", self.attempt, self.plan, task_graph(self.plan, tuple(self.vnodes)), self.start_versions * sides,
             self.committed, tuple(children) * sides, self.settings, connection=self.connection)
-        self.stream = LocalStream(deployment, MemoryEnvironment(self))
+        self.stream = LocalStream.built(deployment, MemoryEnvironment(self))
         self.tasks = self.stream.tasks
 
     def kill(self) -> None:

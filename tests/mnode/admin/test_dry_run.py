@@ -11,7 +11,8 @@ from kits.basics.places import ROOT
 from kits.engines.embedded import NOW_MS, Embedded
 from kits.streams.product_function import PRODUCT
 
-from penstock.common.errors import InvalidStreamError, NotFoundError
+from penstock.common.errors import InvalidStreamError, NotFoundError, StorageError, UnavailableError
+from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.shell.commands.stream_test import run_file
 from penstock.shell.main import main
 
@@ -60,6 +61,17 @@ def test_a_range_is_played_in_its_order_of_arrival(db: Embedded) -> None:
     assert db.run("SHOW STREAMS") == []
     with pytest.raises(NotFoundError):
         db.run("SELECT * FROM o")
+
+
+def test_a_stream_that_cannot_begin_is_an_error(db: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would seem to write nothing."""
+    def refuse(*_: Any) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(CommitRecords, "newest", refuse)
+    db.run(f"INSERT INTO d0 VALUES ({T0}, 1)")
+    with pytest.raises(UnavailableError, match="could not be run: the disk is full"):
+        lines(db, f"FROM {T0} TO {T0 + 60_000}")
 
 
 def test_a_file_is_played_line_by_line(db: Embedded, tmp_path: Path) -> None:

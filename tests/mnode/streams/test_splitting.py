@@ -354,7 +354,7 @@ def test_a_split_that_fails_leaves_everything_as_it_was(monkeypatch: pytest.Monk
                     raise StorageError("the disk is full")
 
                 patch.setattr(owner, name, refuse)
-                with pytest.raises(StorageError):
+                with pytest.raises(PenstockError, match="the disk is full"):
                     bed.execute("SPLIT VGROUP 2")
             assert vgroups(bed) == before
             assert [path.name for path in (bed.engine.paths.root / "vnode").iterdir()] == ["2"]

@@ -76,8 +76,7 @@ def test_the_new_version_works_beside_the_old_and_takes_its_place_in_one_step() 
         assert names_now(bed) == ["s", "s#new"]
         while "s#new" in names_now(bed):
             assert now(bed, "SELECT ts, n, tbname FROM d.o ORDER BY ts, tbname") == old
-            for stream in bed.streams.local_streams().values():
-                stream.step()
+            bed.streams.step()
             bed.engine.parts.replacements.poll()
         assert equals(bed, NEW)
         insert(bed, 41, 3, 77)
@@ -105,9 +104,8 @@ def test_rows_that_come_meanwhile_are_in_the_new_result(
         replace_now(bed)
         for second in during:
             bed.engine.execute(f"INSERT INTO d.d{second % 3} VALUES ({T0 + second * 1000}, 1)", bed.session)
-            for stream in bed.streams.local_streams().values():
-                for _ in range(steps):
-                    stream.step()
+            for _ in range(steps):
+                bed.streams.step()
         if kill:
             bed.checkpoint()
             bed.kill()

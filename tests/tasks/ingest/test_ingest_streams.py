@@ -89,8 +89,7 @@ def test_kills_at_any_point_neither_lose_nor_double_a_row(
                 case "run":
                     box.run()
                 case "step":
-                    for stream in box.streams.local_streams().values():
-                        stream.step()
+                    box.streams.step()
                 case "checkpoint":
                     box.checkpoint()
                 case "kill":
@@ -99,8 +98,7 @@ def test_kills_at_any_point_neither_lose_nor_double_a_row(
                     box.engine.flush()
                 case "crash":
                     box.engine.abandon()
-                    for stream in box.streams.local_streams().values():
-                        stream.close()
+                    box.streams.close()
                     box = Sandbox(directory=Path(directory.name), consumers=broker.consumer)
                     box.execute("USE p")
         box.kill()

@@ -39,7 +39,7 @@ def batch(bed: TestBed, window: str = "INTERVAL(10s)", partition: str = "") -> l
 def step_and_kill(bed: TestBed) -> None:
     """Lets the stream begin with what it was ordered to do, and ends it after the next checkpoint."""
     for _ in range(3):
-        bed.streams.local_streams()[next(iter(bed.streams.local_streams()))].step()
+        bed.streams.step()
     bed.checkpoint()
     bed.kill()
 
@@ -228,8 +228,7 @@ def test_a_window_that_comes_back_is_never_shown_in_part(killed: bool) -> None:
         bed.engine.execute(f"INSERT INTO d0 VALUES ({at(1)}, 7)", bed.session)
         seen = []
         for step in range(60):
-            (running,) = bed.streams.local_streams().values()
-            running.step()
+            bed.streams.step()
             seen.append(rows_without_running(bed))
             if killed and step % 7 == 3:
                 bed.checkpoint()
@@ -305,9 +304,8 @@ def test_what_comes_back_is_kept_until_all_vnodes_have_it(steps: int, piece: int
         bed.checkpoint()
         bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 7)")
         bed.engine.execute(f"RECALCULATE STREAM s FROM {at(0)}", bed.session)
-        (running,) = bed.streams.local_streams().values()
         for _ in range(steps):
-            running.step()
+            bed.streams.step()
         bed.checkpoint()
         if killed:
             bed.kill()
