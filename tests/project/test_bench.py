@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -261,9 +262,10 @@ def test_ratios_of_neighbours_are_hostile_by_tame() -> None:
 
 
 def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker costs three messages per stream to start and one per heartbeat; it gets no tables but its own."""
+    monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [caplog.handler])
     found = {(line["measure"], line["vnodes"]): line for line in coordinator_costs(
         [(2, 2), (4, 2)], tmp_path, streams_per_worker=2, tables_per_vnode=200, seed=1)}
     things = ("start", "heartbeat", "checkpoint", "failover")
