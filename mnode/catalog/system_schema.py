@@ -151,6 +151,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
             ("failures", _INT), ("stream_names", _LINE), ("executor", _text(64)), ("host", _text(134)),
             ("slots", _INT), ("nice", _INT), ("memory_bytes", _BIG),
+            ("gathering_ms", _DOUBLE),
         ),
         "ins_stream_memory": (
             ("process", _text(96)), ("pid", _INT), ("memory_bytes", _BIG), ("memory_limit", _BIG),

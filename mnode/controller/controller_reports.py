@@ -84,7 +84,7 @@ class ControllerReports:
             return info
         silent_ms = round((self._clock.monotonic() - worker.heard_at) * 1000)
         return replace(info, state="RUNNING", pid=worker.connection.pid, address=worker.connection.exchange_address,
-                       heard_ms=self._clock.now_ms() - silent_ms,
+                       heard_ms=self._clock.now_ms() - silent_ms, gathering_ms=round(worker.gathering_s * 1000, 1),
                        memory_bytes=self._memory.memory.by_pid.get(worker.connection.pid))
 
 

@@ -57,6 +57,7 @@ class WorkerMessages:
         worker.heard_at = self._clock.monotonic()
         match message:
             case control.Heartbeat():
+                worker.gathering_s = message.gathering_s
                 self._heartbeat(message, connection.index)
             case control.Deployed():
                 self._deployed(message, connection.index)

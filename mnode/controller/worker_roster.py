@@ -15,10 +15,11 @@ SILENCE_CHECK_S = 0.5
 
 @dataclass(slots=True)
 class JoinedWorker:
-    """A worker that has said Hello. `heard_at`: monotonic seconds."""
+    """A worker that has said Hello. `heard_at`: monotonic seconds. `gathering_s`: as its last heartbeat has it."""
 
     connection: WorkerLine
     heard_at: float
+    gathering_s: float = 0.0
 
 
 class WorkerRoster:

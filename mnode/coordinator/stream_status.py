@@ -105,7 +105,8 @@ class WorkerInfo:
 
     `node_id`: the vnode or snode that it stands for. Without `pid` it has not joined. `heard_ms`: when it last sent a
     heartbeat. `streams`: the names of those that it hosts. `executor`: Spark's id of it. `slots`: how many of the
-    executor's it takes, or are free. `nice`: how much lower its priority is.
+    executor's it takes, or are free. `nice`: how much lower its priority is. `gathering_ms`: how long its streams
+    rest at least between two turns, so that rows gather.
     """
 
     group: str | None
@@ -122,6 +123,7 @@ class WorkerInfo:
     host: str | None = None
     slots: int = 0
     nice: int | None = None
+    gathering_ms: float | None = None
     memory_bytes: int | None = None
 
 

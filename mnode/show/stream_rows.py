@@ -185,7 +185,7 @@ class StreamRows:
                 "address": worker.address, "last_heartbeat": worker.heard_ms,
                 "streams": None if worker.group is None else len(worker.streams), "failures": worker.failures,
                 "stream_names": ", ".join(worker.streams) or None, "executor": worker.executor,
-                "host": worker.host, "slots": worker.slots, "nice": worker.nice,
+                "host": worker.host, "slots": worker.slots, "nice": worker.nice, "gathering_ms": worker.gathering_ms,
                 "memory_bytes": worker.memory_bytes,
             }
 

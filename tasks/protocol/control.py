@@ -113,10 +113,14 @@ class QueuesHeld:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The state of all tasks of the worker; sent in regular intervals, also when there are none."""
+    """The state of all tasks of the worker; sent in regular intervals, also when there are none.
+
+    `gathering_s`: how long its streams rest at least between two turns, so that rows gather; 0: it has time for each.
+    """
 
     statuses: tuple[TaskStatus, ...]
     queues: tuple[QueuesHeld, ...] = ()
+    gathering_s: float = 0.0
 
 
 WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | ReadBackWanted | Heartbeat

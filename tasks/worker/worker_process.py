@@ -123,8 +123,8 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._logs = (None if reaches_files(self._paths, fs, spec.secret)
                       else RemoteLogs(self._dnode.ask_log, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
-        gathering = Gathering(spec.gather_share * (os.cpu_count() or 1), spec.gather_time_s)
-        self._turns = TurnThreads(clock, TurnQueue(gathering), _TURN_THREADS)
+        self._gathering = Gathering(spec.gather_share * (os.cpu_count() or 1), spec.gather_time_s)
+        self._turns = TurnThreads(clock, TurnQueue(self._gathering), _TURN_THREADS)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s, self._turns.look)
         self._leaving = threading.Event()
 
@@ -245,7 +245,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
             sent = {status.task: status.dropped for status in statuses}
             held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
                     for stream in streams if (known := stream.queues.held()) is not None]
-            self._send(Heartbeat(news, tuple(held)))
+            self._send(Heartbeat(news, tuple(held), self._gathering.seconds))
 
     def _send(self, message: control.WorkerMessage) -> None:
         """Sends a message if the mnode is there; the receiving thread notices if it isn't."""

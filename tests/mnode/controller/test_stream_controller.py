@@ -212,6 +212,7 @@ def test_workers_are_listed_with_their_places(engine: Engine) -> None:
         ("db-1.1", 0, 2, "RUNNING", ("s1", "s2")), ("db-1.1", 1, 3, "RUNNING", ("s1", "s2")),
         ("db-2.1", 0, 2, "RUNNING", ("s3",)), ("db-2.1", 1, 3, "RUNNING", ("s3",))]
     assert all(worker.pid and worker.address and worker.heard_ms for worker in workers)
+    assert all(worker.gathering_ms is not None and 0 <= worker.gathering_ms <= 20 for worker in workers)
     assert {(worker.executor, worker.slots) for worker in workers} == {("driver", 1)}
     assert free == WorkerInfo(None, None, None, "FREE", executor="driver", host="here", slots=2)
 
