@@ -123,6 +123,8 @@ LONG = (
     "engine/test_power_cuts.py", "engine/test_random_streams.py", "engine/test_simulation.py", "engine/test_stream*.py",
     "mnode/access/test_audit_log.py", "mnode/access/test_first_login.py", "mnode/access/test_logins.py",
     "mnode/admin/*.py", "mnode/catalog/test_lost_catalog.py", "mnode/checkpoints/test_backups.py",
+    "mnode/controller/test_stream_controller.py", "mnode/coordinator/test_snodes.py",
+    "mnode/coordinator/test_stream_bounds.py", "mnode/write/test_row_inserts.py",
     "mnode/ddl/test_connections.py", "mnode/http/*.py", "mnode/query/test_detached_table.py",
     "mnode/query/test_ending_statements.py", "mnode/query/test_joins_over_vgroups.py",
     "mnode/query/test_table_scans.py", "mnode/query/test_udf.py", "mnode/streams/*.py",
