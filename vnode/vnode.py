@@ -193,8 +193,8 @@ class Vnode:
 
         Each row has the uid of its child table, its time as an integer, and the values of all other `columns`.
         Returns None, and writes nothing, where only `write` will do: a row isn't newer than all of its child table, the
-        table has other columns by now, or columns whose values differ in length. Raises struct.error for a value that
-        doesn't fit its column, NotFoundError, StorageError.
+        table has other columns by now, or a composite key. Raises struct.error for a value that doesn't fit its column,
+        UnicodeEncodeError for text that is none, NotFoundError, StorageError.
         """
         return self._writer.append(table_uid, columns, rows)
 

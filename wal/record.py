@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -189,12 +190,12 @@ def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> Pieces:
     return _ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()
 
 
-def packed_rows_payload(table_uid: int, shape: int, rows: bytes, layout: RowFormat) -> Pieces:
-    """Returns the payload of a PACKED_ROWS record: rows as `RowFormat.pack` returns them, one behind the other."""
+def packed_rows_payload(table_uid: int, shape: int, rows: Sequence[bytes], layout: RowFormat) -> Pieces:
+    """Returns the payload of a PACKED_ROWS record: rows as `RowFormat.pack` returns them."""
     plain = layout.without_null_maps(rows)
     if plain is not None:
         return _PACKED.pack(table_uid, shape), plain
-    return _PACKED.pack(table_uid, shape | _NULL_MAPS), rows
+    return _PACKED.pack(table_uid, shape | _NULL_MAPS), b"".join(rows)
 
 
 def encode_origin(origin: IngestOrigin) -> bytes:
@@ -307,6 +308,7 @@ class PackedRun:
         self._layout = _layout_of(shape & ~_NULL_MAPS, schemas)
         self._headers: list[tuple[Header, int]] = []
         self._rows: list[pa.Buffer] = []
+        self._sizes: list[int] = []
         self._add(header, payload)
 
     def take(self, header: Header, payload: pa.Buffer) -> bool:
@@ -319,16 +321,17 @@ class PackedRun:
     def _add(self, header: Header, payload: pa.Buffer) -> None:
         rows = payload.slice(_PACKED.size)
         try:
-            count = self._layout.count(rows.size, null_maps=self._null_maps)
+            sizes = self._layout.sizes(rows, null_maps=self._null_maps)
         except ValueError as error:
             raise DamagedRecordError(f"the PACKED_ROWS payload cannot be decoded: {error}") from error
-        self._headers.append((header, count))
+        self._headers.append((header, len(sizes)))
         self._rows.append(rows)
+        self._sizes += sizes
 
     def records(self) -> list[RowsRecord]:
         """Returns the records in their order; their batches are parts of one."""
         data = self._rows[0] if len(self._rows) == 1 else b"".join(self._rows)
-        batch = self._layout.unpack(data, null_maps=self._null_maps)
+        batch = self._layout.unpack(data, self._sizes, null_maps=self._null_maps)
         found: list[RowsRecord] = []
         start = 0
         for header, count in self._headers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ class WalWriter:
                 RecordKind.ROWS, table_uid, batch.schema, ingest_time_ms,
                 lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind))
 
-    def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: bytes, layout: RowFormat,
+    def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
                        ingest_time_ms: int) -> Ticket:
         """Enqueues complete rows, new ones only, in the packed form of `layout`; see `RowFormat.pack`.
 

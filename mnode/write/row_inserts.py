@@ -104,4 +104,4 @@ def _name(text: str) -> str | None:
 
 def _in_range(rows: list[list[PlainValue]], database: Database, now_ms: int) -> bool:
     oldest, latest = oldest_allowed(database, now_ms), LATEST[database.precision]
-    return all(row[0] is not None and oldest <= row[0] <= latest for row in rows)
+    return all(isinstance(row[0], int) and oldest <= row[0] <= latest for row in rows)

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 
 from penstock.common.errors import InvalidValueError
-from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.constants import Constants, check_length
 from penstock.sql.schema import Column
-from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
+from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind
 
 _INTEGER = r"[-+]?(?:0|[1-9][0-9]{0,19}+)"
 _FLOAT = r"[-+]?(?:[0-9]{1,20}+(?:\.[0-9]{0,40}+)?+|\.[0-9]{1,40}+)(?:[eE][-+]?[0-9]{1,2}+)?+"
 _BOOL = "true|false|TRUE|FALSE|1|0"
+_TEXT = r"'[^'\\\ud800-\udfff]*+'(?!')"  # halves of surrogate pairs are no text
 _TIME = rf"{_INTEGER}|NOW(?:\(\))?|now(?:\(\))?|'[^'\\]{{12,40}}+'(?!')"
 _NEXT = re.compile(r"\s*+,?+\s*+(?=\()", re.ASCII)
 _END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 _FIRST_OF_INTEGER = frozenset("+-0123456789")
 _TRUE = frozenset({"true", "TRUE", "1"})
 
-PlainValue = int | float | bool | None
+PlainValue = int | float | bool | str | bytes | None
 Reader = Callable[[str, Constants], PlainValue]
 
 
@@ -73,7 +75,7 @@ class RowPattern:
 def row_pattern(columns: Sequence[Column], of: Sequence[Column]) -> RowPattern | None:
     """Returns the pattern for rows that give values for `columns` of a table with the columns `of`.
 
-    None if a column's values aren't plain, are of different lengths, or one is given twice.
+    None if a column's values are never plain, or one is given twice.
     """
     places = [of.index(column) for column in columns]
     plain = all(_pattern_of(column.type.kind) for column in of)
@@ -86,23 +88,35 @@ def _pattern_of(kind: Kind) -> str | None:
         return _INTEGER
     if kind in FLOATS:
         return _FLOAT
+    if kind in STRINGS or kind is Kind.VARBINARY:
+        return _TEXT
     return {Kind.BOOL: _BOOL, Kind.TIMESTAMP: _TIME}.get(kind)
 
 
 def _reader(kind: DataType) -> Reader:
-    """Returns what makes a value of a cell that its pattern has matched; raises InvalidValueError for bad times."""
+    """Returns what makes a value of a cell that its pattern has matched.
+
+    It raises InvalidValueError for bad times, and for texts and bytes that are too long.
+    """
     if kind.kind in INTEGERS:
         return lambda cell, constants: int(cell)
     if kind.kind in FLOATS:
         return lambda cell, constants: float(cell)
     if kind.kind is Kind.BOOL:
         return lambda cell, constants: cell in _TRUE
+    if kind.kind in STRINGS:
+        return lambda cell, constants: _text(cell[1:-1], kind)
 
-    def time(cell: str, constants: Constants) -> PlainValue:
+    def other(cell: str, constants: Constants) -> PlainValue:
         if cell[0] in _FIRST_OF_INTEGER:
             return int(cell)
         value = constants.read(cell, kind)
-        assert isinstance(value, int)
+        assert not isinstance(value, Decimal)
         return value
 
-    return time
+    return other
+
+
+def _text(text: str, kind: DataType) -> str:
+    check_length(text, kind)
+    return text

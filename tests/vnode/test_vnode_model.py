@@ -31,7 +31,7 @@ OPTIONS = VnodeOptions(1, segment_bytes=4096, memtable_bytes=1 << 20, compact_mi
 Key = tuple[Any, ...]
 
 
-B_VALUES = {"p": 1, "q": 2, "n": 3, None: None}
+B_VALUES = {"": 1, "qä": 2, "n": 3, None: None}
 
 
 def schema_of(key_columns: int, unit: str, *, narrow: bool = False) -> pa.Schema:
@@ -119,7 +119,7 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
 UIDS = st.integers(1, 2)
 TIMES = st.integers(0, 3)
 ROW = st.fixed_dictionaries({"_tuid": UIDS, "ts": TIMES, "k": st.sampled_from(["x", "y"]),
-                             "a": st.none() | st.integers(0, 9), "b": st.none() | st.sampled_from(["p", "q"])})
+                             "a": st.none() | st.integers(0, 9), "b": st.none() | st.sampled_from(["", "qä"])})
 CHANGES = st.one_of(
     st.tuples(st.just("write"), st.lists(ROW, min_size=1, max_size=4), st.sets(st.sampled_from("ab"))),
     st.tuples(st.just("append"), UIDS, st.integers(1, 3)),
@@ -152,7 +152,7 @@ def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit
 def append_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[str, Any]]) -> None:
     """Appends rows one by one in packed form, where that is possible; where it isn't, nothing happens."""
     newest = dict(model.newest)
-    fits = "k" not in schema.names and schema.field("b").type == pa.int16()
+    fits = "k" not in schema.names
     for row in rows:
         fits = fits and ("_tuid" in row) and row["ts"] > newest.get(row["_tuid"], -1)
         newest[row["_tuid"]] = max(row["ts"], newest.get(row["_tuid"], -1))

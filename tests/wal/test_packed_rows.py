@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -28,12 +29,15 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int32(): st.integers(-2**31, 2**31 - 1), pa.int64(): st.integers(-2**63, 2**63 - 1),
     pa.uint8(): st.integers(0, 255), pa.uint16(): st.integers(0, 2**16 - 1), pa.uint32(): st.integers(0, 2**32 - 1),
     pa.uint64(): st.integers(0, 2**64 - 1), pa.float32(): st.floats(width=32, allow_nan=False),
-    pa.float64(): st.floats(allow_nan=False), pa.timestamp("ns"): st.integers(-2**63, 2**63 - 1)}
+    pa.float64(): st.floats(allow_nan=False), pa.timestamp("ns"): st.integers(-2**63, 2**63 - 1),
+    pa.string(): st.text(max_size=6), pa.binary(): st.binary(max_size=6)}
 SHAPES = st.lists(st.sampled_from(list(VALUES)), max_size=20).map(lambda kinds: with_key_columns(pa.schema(
     [("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), *((f"c{place}", kind) for place, kind in enumerate(kinds))]),
     1))
 NUMBERS = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("v", pa.float64()),
                                       ("k", pa.int32())]), 1)
+TEXTS = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("s", pa.string()),
+                                    ("k", pa.int16()), ("b", pa.binary())]), 1)
 
 
 def layout_of(schema: pa.Schema) -> RowFormat:
@@ -59,7 +63,7 @@ def open_log(directory: Path, segment_bytes: int = 64 << 20) -> WalWriter:
 def append(log: WalWriter, schema: pa.Schema, rows: list[tuple[Any, ...]], table_uid: int = 7) -> int:
     """Writes one record of packed rows."""
     layout = layout_of(schema)
-    ticket = log.enqueue_packed(table_uid, schema, b"".join(map(layout.pack, rows)), layout, 5)
+    ticket = log.enqueue_packed(table_uid, schema, list(map(layout.pack, rows)), layout, 5)
     log.commit(ticket)
     return ticket.version
 
@@ -97,6 +101,7 @@ def test_rows_come_back_whatever_stands_beside_them(data: st.DataObject, schemas
         found = read_all(Path(folder), at_once)
     assert [record.version for record in found] == list(range(1, len(written) + 1))
     for record, (table_uid, batch) in zip(found, written, strict=True):
+        record.batch.validate(full=True)
         assert record.table_uid == table_uid
         assert record.batch.equals(batch)
         assert record.batch.schema.metadata == batch.schema.metadata
@@ -113,18 +118,46 @@ def test_a_row_of_its_own_takes_few_bytes(tmp_path: Path) -> None:
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
-    """An INT has 32 bits, and text no format at all."""
+    """An INT has 32 bits, half of a pair is no text, and lists have no format at all."""
     with pytest.raises(struct.error):
         layout_of(NUMBERS).pack((1, 0, 0.5, 2**31))
-    assert row_format(NUMBERS.append(pa.field("s", pa.string()))) is None
+    with pytest.raises(UnicodeEncodeError):
+        layout_of(TEXTS).pack((1, 0, "\ud800", 1, b""))
+    assert row_format(NUMBERS.append(pa.field("s", pa.list_(pa.int8())))) is None
 
 
-@pytest.mark.parametrize("nbytes", [11, 13])
-def test_bytes_that_are_no_rows_are_damage(tmp_path: Path, nbytes: int) -> None:
+@given(rows=st.lists(st.tuples(*(st.none() | VALUES[field.type] for field in list(TEXTS)[2:])), min_size=1),
+       forged=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4), cut=st.integers(0, 9))
+def test_forged_lengths_reach_nothing_else(rows: list[Any], forged: list[tuple[int, int]], cut: int) -> None:
+    """Bytes are either refused, or rows that are in them as a whole."""
+    layout = layout_of(TEXTS)
+    data = bytearray(b"".join([layout.pack((1, ts, *row)) for ts, row in enumerate(rows)]))
+    for place, value in forged:
+        data[place % len(data)] = value
+    packed = pa.py_buffer(bytes(data[:len(data) - cut]))
+    try:
+        sizes = layout.sizes(packed, null_maps=True)
+    except ValueError:
+        assert forged or cut
+        return
+    assert sum(sizes) == packed.size
+    found = layout.unpack(packed, sizes, null_maps=True)
+    for place in (2, 4):
+        _, offsets, content = found.column(place).buffers()
+        texts = np.frombuffer(offsets, np.int32)
+        assert (np.diff(texts) >= 0).all()
+        assert texts[-1] == content.size <= packed.size
+
+
+@pytest.mark.parametrize(("schema", "row"), [
+    (NUMBERS, bytes(11)), (NUMBERS, bytes(13)), (TEXTS, bytes(13)),
+    (TEXTS, struct.pack("<QqIhIc", 1, 0, 3, 5, 2**32 - 1, b"\1")),
+    (TEXTS, struct.pack("<QqIhIc", 1, 0, 3, 5, 0, b"\1") + b"ab")])
+def test_bytes_that_are_no_rows_are_damage(tmp_path: Path, schema: pa.Schema, row: bytes) -> None:
     """A record whose checksums fit, but whose rows don't, is named, and what stands before it is returned."""
     log = open_log(tmp_path)
     append(log, NUMBERS, [(1, 0, 0.5, 1)])
-    ticket = log.enqueue_packed(7, NUMBERS, bytes(nbytes), layout_of(NUMBERS), 5)
+    ticket = log.enqueue_packed(7, schema, [row], layout_of(schema), 5)
     log.commit(ticket)
     reader = WalReader(LogFiles(tmp_path, OsFs()))
     assert [record.version for record in reader.read()] == [1]

@@ -141,7 +141,7 @@ class Memtable:
         """Makes a run of the rows that came one by one."""
         if not self._packed or self._layout is None:
             return
-        rows = self._layout.unpack(b"".join(self._packed), null_maps=True)
+        rows = self._layout.unpack(b"".join(self._packed), list(map(len, self._packed)), null_maps=True)
         versions = np.array(self._versions, np.uint64)
         self._packed, self._versions = [], []
         tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))

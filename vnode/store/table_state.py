@@ -277,7 +277,7 @@ class TableState:
     def packed(self, rows: Sequence[Row]) -> list[bytes] | None:
         """Returns complete rows in packed form if they can be appended so: each is newer than all of its child table.
 
-        None where they can't. Raises struct.error for values that don't fit their column.
+        None where they can't. Raises what `RowFormat.pack` does.
         """
         if self.row_format is None:
             return None

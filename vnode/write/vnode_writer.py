@@ -68,7 +68,7 @@ class VnodeWriter:
             if packed is None or table.row_format is None:
                 return None
             ticket = self._wal.enqueue_packed(
-                table_uid, table.wal_schema, b"".join(_by_key(rows, packed)), table.row_format, store.clock.now_ms())
+                table_uid, table.wal_schema, _by_key(rows, packed), table.row_format, store.clock.now_ms())
             table.append_packed(rows, packed, ticket.version)
             stalled = table.memtable.num_bytes > _STALL_FACTOR * store.options.memtable_bytes
         self._wal.commit(ticket)

@@ -24,9 +24,11 @@ TABLES = [
     "CREATE TABLE `D 2` USING m TAGS (2)", "CREATE TABLE `select` USING m TAGS (3)",
     "CREATE TABLE fresh USING m TAGS (4)",
     f"CREATE TABLE wide (ts TIMESTAMP, {', '.join(f'c{place} {kind}' for place, kind in enumerate(KINDS))})",
-    "CREATE TABLE texts (ts TIMESTAMP, s VARCHAR(5))", "CREATE TABLE keyed (ts TIMESTAMP, k INT PRIMARY KEY, v INT)"]
-NAMES = ["d1", "D1", "t.d1", "T.d1", "`D 2`", "`d1`", "t.`d1`", "select", "`select`", "m", "wide", "texts", "keyed",
-         "nothing", "x.d1", "information_schema.ins_tables"]
+    "CREATE TABLE texts (ts TIMESTAMP, s VARCHAR(5), n NCHAR(5))",
+    "CREATE TABLE bytes (ts TIMESTAMP, b VARBINARY(5))",
+    "CREATE TABLE keyed (ts TIMESTAMP, k INT PRIMARY KEY, v INT)"]
+NAMES = ["d1", "D1", "t.d1", "T.d1", "`D 2`", "`d1`", "t.`d1`", "select", "`select`", "m", "wide", "texts", "texts",
+         "texts", "bytes", "keyed", "nothing", "x.d1", "information_schema.ins_tables"]
 NEXT = "@"  #: stands for a time that is newer than all before
 ODD_TIMES = ["NOW", "now()", "NOW + 1s", "NULL", "0", "-1", "99999999999999999", "+1700000000007", "01700000000007",
              "1.5", "'2023-11-14 22:13:20.005'", "'2023-11-14 22'", "'2023-11-14T22:13:20Z'", "'1700000000009'",
@@ -37,15 +39,20 @@ ODD = ["NULL", "null", "Null", "true", "FALSE", "True", "1e400", "-1e39", ".5", 
        "1_000", "٣", "1 2", "(1)", "16777217.0000001"]
 VALUES = st.one_of(st.integers(-300, 300).map(str), st.floats(allow_nan=False, allow_infinity=False).map(repr),
                    st.sampled_from(ODD))
-LISTS = ["", "", "", " (ts, a, b)", " (b, ts)", "(TS,A)", " (ts, a, a)", " (a, b)", " (ts, nix)", " (ts, select)"]
+ODD_TEXTS = ["'abcde'", "'abcdef'", "'ÄÖÜ'", "'äöüäö'", "'äöüäöü'", "'😀'", "'😀😀😀😀😀'", "''", "' '", "'null'",
+             "'NULL'", "'a''b'", "'a\\tb'", "'a\\'b'", "'a' 'b'", "'a'b", "'a\"b'", "'a`b'", "'--'", "'/*'", "'a\nb'",
+             "'a\0b'", "'?;,('", "'\u2028'", "'\ud800'", "'\\x4142'", "'true'", "é", "'a"]
+TEXTS = st.one_of(st.text("ab ä😀),\n", max_size=7).map("'{}'".format), st.sampled_from(ODD_TEXTS), VALUES)
+LISTS = ["", "", "", " (ts, a, b)", " (b, ts)", "(TS,A)", " (ts, a, a)", " (a, b)", " (ts, nix)", " (ts, select)",
+         " (n, ts)"]
 SPACE = st.sampled_from(["", " ", "\n", "  "])
 
 
 @st.composite
-def rows(draw: st.DrawFn, width: int) -> str:
+def rows(draw: st.DrawFn, width: int, values: st.SearchStrategy[str]) -> str:
     """A row, mostly with as many values as there are columns."""
     count = width if draw(st.integers(0, 9)) else draw(st.integers(0, width + 1))
-    cells = [draw(SPACE) + draw(TIMES if place == 0 else VALUES) + draw(SPACE) for place in range(count)]
+    cells = [draw(SPACE) + draw(TIMES if place == 0 else values) + draw(SPACE) for place in range(count)]
     return f"({','.join(cells)})"
 
 
@@ -53,13 +60,14 @@ def rows(draw: st.DrawFn, width: int) -> str:
 def inserts(draw: st.DrawFn) -> str:
     """An INSERT that may mean something."""
     name = draw(st.sampled_from(NAMES))
-    width = {"wide": 10, "texts": 2}.get(name, 3)
+    width = {"wide": 10, "bytes": 2}.get(name, 3)
     head = draw(st.sampled_from(["INSERT INTO ", "insert into  ", " INSERT INTO\n", "INSERT "]))
     listed = draw(st.sampled_from(LISTS))
     if listed:
         width = listed.count(",") + 1
     values = draw(st.sampled_from([" VALUES ", " values", "\nVALUES\n", " VALUE "]))
-    body = draw(st.sampled_from(["", " ", ",", " , "])).join(draw(st.lists(rows(width), min_size=1, max_size=3)))
+    cells = TEXTS if name in ("texts", "bytes") else VALUES
+    body = draw(st.sampled_from(["", " ", ",", " , "])).join(draw(st.lists(rows(width, cells), min_size=1, max_size=3)))
     return head + name + listed + values + body + draw(st.sampled_from(["", ";", " ; ", " x", " -- end", ";;"]))
 
 
@@ -92,7 +100,8 @@ def outcome(engine: Sandbox, text: str) -> Any:
 
 def contents(engine: Sandbox) -> list[Any]:
     """Returns all rows of all tables."""
-    return [engine.execute(f"SELECT * FROM {name} ORDER BY ts").table for name in ("m", "wide", "texts", "keyed")]
+    return [engine.execute(f"SELECT * FROM {name} ORDER BY ts").table
+            for name in ("m", "wide", "texts", "bytes", "keyed")]
 
 
 @settings(max_examples=times(150, 20_000))
@@ -112,6 +121,8 @@ def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
     ahead = NOW_MS + 100_000_000
     for text in (f"INSERT INTO d1 VALUES ({ahead}, 1, 0.5)", f"insert into t.d1 (ts, b) values ({ahead + 1}, 1e3);",
                  "INSERT INTO d1 VALUES ('2024-11-14 23:13:21.500', NULL, 3)", "INSERT INTO `fresh` VALUES(NOW, 4, 5)",
-                 f"INSERT INTO wide VALUES ({ahead}, true, -1, 2, 3, 4, 5, 6.5, 7, {ahead})"):
+                 f"INSERT INTO wide VALUES ({ahead}, true, -1, 2, 3, 4, 5, 6.5, 7, {ahead})",
+                 f"INSERT INTO texts VALUES ({ahead}, 'äb(', '),äöü')",
+                 f"INSERT INTO texts VALUES ({ahead + 1}, NULL, '')", f"INSERT INTO bytes VALUES ({ahead}, 'ab')"):
         written = short.engine.parts.row_inserts.insert(text, short.session)
         assert written == Result(affected=1), text
