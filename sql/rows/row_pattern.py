@@ -17,7 +17,7 @@ from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind
 _INTEGER = r"[-+]?(?:0|[1-9][0-9]{0,19}+)"
 _FLOAT = r"[-+]?(?:[0-9]{1,20}+(?:\.[0-9]{0,40}+)?+|\.[0-9]{1,40}+)(?:[eE][-+]?[0-9]{1,2}+)?+"
 _BOOL = "true|false|TRUE|FALSE|1|0"
-_TEXT = r"'[^'\\\ud800-\udfff]*+'(?!')"  # halves of surrogate pairs are no text
+PLAIN_TEXT = r"'[^'\\\ud800-\udfff]*+'(?!')"  # halves of surrogate pairs are no text
 _TIME = rf"{_INTEGER}|NOW(?:\(\))?|now(?:\(\))?|'[^'\\]{{12,40}}+'(?!')"
 _NEXT = re.compile(r"\s*+,?+\s*+(?=\()", re.ASCII)
 _END = re.compile(r"\s*+;?+\s*+", re.ASCII)
@@ -89,7 +89,7 @@ def _pattern_of(kind: Kind) -> str | None:
     if kind in FLOATS:
         return _FLOAT
     if kind in STRINGS or kind is Kind.VARBINARY:
-        return _TEXT
+        return PLAIN_TEXT
     return {Kind.BOOL: _BOOL, Kind.TIMESTAMP: _TIME}.get(kind)
 
 

@@ -26,25 +26,53 @@ TABLES = [
     f"CREATE TABLE wide (ts TIMESTAMP, {', '.join(f'c{place} {kind}' for place, kind in enumerate(KINDS))})",
     "CREATE TABLE texts (ts TIMESTAMP, s VARCHAR(5), n NCHAR(5))",
     "CREATE TABLE bytes (ts TIMESTAMP, b VARBINARY(5))",
+    "CREATE TABLE w (ts TIMESTAMP, n NCHAR(3), tbnames VARCHAR(9)) TAGS (g INT, s VARCHAR(5))",
+    "CREATE TABLE e1 USING w TAGS (1, 'x')", "CREATE TABLE e2 USING w TAGS (1, 'x')",
     "CREATE TABLE keyed (ts TIMESTAMP, k INT PRIMARY KEY, v INT)"]
 NAMES = ["d1", "D1", "t.d1", "T.d1", "`D 2`", "`d1`", "t.`d1`", "select", "`select`", "m", "wide", "texts", "texts",
          "texts", "bytes", "keyed", "nothing", "x.d1", "information_schema.ins_tables"]
+
+Choice = st.SearchStrategy[Any] | list[Any]
+
+
+def mostly(usual: Choice, odd: Choice) -> st.SearchStrategy[Any]:
+    """The usual, and now and then the odd: a statement is plain only if all of it is."""
+    ways = [one if isinstance(one, st.SearchStrategy) else st.sampled_from(one) for one in (usual, odd)]
+    return st.integers(0, 19).flatmap(lambda number: ways[number == 19])
+
+
 NEXT = "@"  #: stands for a time that is newer than all before
 ODD_TIMES = ["NOW", "now()", "NOW + 1s", "NULL", "0", "-1", "99999999999999999", "+1700000000007", "01700000000007",
              "1.5", "'2023-11-14 22:13:20.005'", "'2023-11-14 22'", "'2023-11-14T22:13:20Z'", "'1700000000009'",
              "'2023-13-01 00:00:00'", "'it''s'"]
-TIMES = st.one_of(*[st.just(NEXT)] * 3, st.integers(NOW_MS, NOW_MS + 20).map(str), st.sampled_from(ODD_TIMES))
+TIMES = mostly(st.just(NEXT), st.integers(NOW_MS, NOW_MS + 20).map(str) | st.sampled_from(ODD_TIMES))
 ODD = ["NULL", "null", "Null", "true", "FALSE", "True", "1e400", "-1e39", ".5", "5.", "1e3", "0x1F", "007",
        "2147483648", "'x'", "'1'", '"2"', "", "nan", "-0", "-0.0", "18446744073709551615", "18446744073709551616",
        "1_000", "٣", "1 2", "(1)", "16777217.0000001"]
-VALUES = st.one_of(st.integers(-300, 300).map(str), st.floats(allow_nan=False, allow_infinity=False).map(repr),
-                   st.sampled_from(ODD))
+VALUES = mostly(st.integers(0, 100).map(str),
+                st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.sampled_from(ODD))
 ODD_TEXTS = ["'abcde'", "'abcdef'", "'ÄÖÜ'", "'äöüäö'", "'äöüäöü'", "'😀'", "'😀😀😀😀😀'", "''", "' '", "'null'",
              "'NULL'", "'a''b'", "'a\\tb'", "'a\\'b'", "'a' 'b'", "'a'b", "'a\"b'", "'a`b'", "'--'", "'/*'", "'a\nb'",
              "'a\0b'", "'?;,('", "'\u2028'", "'\ud800'", "'\\x4142'", "'true'", "é", "'a"]
-TEXTS = st.one_of(st.text("ab ä😀),\n", max_size=7).map("'{}'".format), st.sampled_from(ODD_TEXTS), VALUES)
-LISTS = ["", "", "", " (ts, a, b)", " (b, ts)", "(TS,A)", " (ts, a, a)", " (a, b)", " (ts, nix)", " (ts, select)",
+SHORT_TEXTS = st.text("ab ä😀),\n", max_size=3).map("'{}'".format)
+TEXTS = mostly(SHORT_TEXTS, st.text("ab ä😀),\n", max_size=7).map("'{}'".format) | st.sampled_from([*ODD_TEXTS, *ODD]))
+LISTS = [" (ts, a, b)", " (b, ts)", "(TS,A)", " (ts, a, a)", " (a, b)", " (ts, nix)", " (ts, select)",
          " (n, ts)"]
+TAGS = st.lists(mostly(["1", "-2", "1.5", "007", "NULL", "true", "'x'", "'a,b)'"], [
+    "+3", ".5", "0x1F", "null", "True", "''", "'it''s'", "'a\\tb'", "'--'", '"x"', "x", "", "1e3", "'a' 'b'", "1 2",
+    "--1", "1 + 1", "now", "'\ud800'"]), min_size=1, max_size=2).map(",".join)
+USING = st.tuples(
+    mostly(["w", "t.w"], ["m", "W", "`w`", "x.w", "e1", "texts", "nothing", "select", "information_schema.w"]),
+    mostly(["", "", " ", "(g)", " (g, s) "], ["(s,g)", "(g,g)", "(nix)", "(g,)", "(ts)", "(select)"]),
+    TAGS, st.sampled_from(["", " ", "\n"])).map(lambda found: " USING {0}{1} TAGS{3}({2})".format(*found))
+CHILDREN = mostly(["'e1'", "'e1'", "'e2'"], ["'E1'", "'d1'", "'w'", "'texts'", "'new1'", "'new.2'", "''", "NULL", "e1",
+                                             '"e1"', "'e''1'", "1", f"'{'x' * 193}'"])
+NAMED = mostly([("tbname, ts, n", 0), ("ts,TBNAME,tbnames", 1), ("tbname,ts", 0), ("n, ts, tbname", 2)],
+               [("tbname, ts, g", 0), ("tbname, n", 0), ("tbname, tbname, ts", 0), ("ts, tbnames", 9),
+                ("`tbname`, ts", 0)])
+INTO = mostly(["INSERT INTO ", "insert into  ", " INSERT INTO\n"], ["INSERT "])
+VALUES_WORD = mostly([" VALUES ", " values", "\nVALUES\n"], [" VALUE "])
+ENDS = mostly(["", ";", " ; "], [" x", " -- end", ";;"])
 SPACE = st.sampled_from(["", " ", "\n", "  "])
 
 
@@ -59,16 +87,37 @@ def rows(draw: st.DrawFn, width: int, values: st.SearchStrategy[str]) -> str:
 @st.composite
 def inserts(draw: st.DrawFn) -> str:
     """An INSERT that may mean something."""
-    name = draw(st.sampled_from(NAMES))
+    name = draw(mostly(["d1", "t.d1", "`D 2`", "wide", "texts", "bytes"], NAMES))
     width = {"wide": 10, "bytes": 2}.get(name, 3)
-    head = draw(st.sampled_from(["INSERT INTO ", "insert into  ", " INSERT INTO\n", "INSERT "]))
-    listed = draw(st.sampled_from(LISTS))
+    listed = draw(mostly([""], LISTS))
     if listed:
         width = listed.count(",") + 1
-    values = draw(st.sampled_from([" VALUES ", " values", "\nVALUES\n", " VALUE "]))
     cells = TEXTS if name in ("texts", "bytes") else VALUES
     body = draw(st.sampled_from(["", " ", ",", " , "])).join(draw(st.lists(rows(width, cells), min_size=1, max_size=3)))
-    return head + name + listed + values + body + draw(st.sampled_from(["", ";", " ; ", " x", " -- end", ";;"]))
+    return draw(INTO) + name + listed + draw(VALUES_WORD) + body + draw(ENDS)
+
+
+@st.composite
+def inserts_with_tags(draw: st.DrawFn) -> str:
+    """An INSERT with USING that may mean something."""
+    name = draw(mostly(["e1", "e2", "`e1`", "t.e2"], ["d1", "texts", "w", "new3", "x.e1", "nothing.e1"]))
+    before, after = draw(mostly([("", ""), ("(ts, n)", ""), ("", " (ts, n) ")],
+                                [("(ts, n)", "(ts, n)"), ("", "(n, ts)")]))
+    body = ",".join(draw(st.lists(rows(2 if before or after else 3, TEXTS), min_size=1, max_size=2)))
+    return draw(INTO) + name + before + draw(USING) + after + draw(VALUES_WORD) + body + draw(ENDS)
+
+
+@st.composite
+def inserts_by_name(draw: st.DrawFn) -> str:
+    """An INSERT into a super table that may mean something: each row names its child table."""
+    listed, place = draw(NAMED)
+    found = []
+    for _ in range(draw(st.integers(1, 4))):
+        cells = [draw(CHILDREN) if number == place else draw(TIMES) if column.strip() == "ts" else draw(TEXTS)
+                 for number, column in enumerate(listed.split(","))]
+        found.append(f"({','.join(cells)})")
+    name = draw(mostly(["w", "t.w", "`w`"], ["m", "e1", "texts", "keyed"]))
+    return f"{draw(INTO)}{name} ({listed}){draw(VALUES_WORD)}{' '.join(found)}{draw(ENDS)}"
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +136,7 @@ def engines() -> Iterator[list[Sandbox]]:
 @pytest.fixture(scope="module")
 def newer() -> Iterator[int]:
     """Times that grow."""
-    return itertools.count(NOW_MS + 100)
+    return itertools.count(NOW_MS + 100_000)
 
 
 def outcome(engine: Sandbox, text: str) -> Any:
@@ -100,12 +149,13 @@ def outcome(engine: Sandbox, text: str) -> Any:
 
 def contents(engine: Sandbox) -> list[Any]:
     """Returns all rows of all tables."""
-    return [engine.execute(f"SELECT * FROM {name} ORDER BY ts").table
-            for name in ("m", "wide", "texts", "bytes", "keyed")]
+    found = [engine.execute(f"SELECT * FROM {name} ORDER BY ts").table
+             for name in ("wide", "texts", "bytes", "keyed")]
+    return [*found, *(engine.execute(f"SELECT tbname, * FROM {name} ORDER BY tbname, ts").table for name in "mw")]
 
 
 @settings(max_examples=times(150, 20_000))
-@given(st.lists(inserts(), min_size=1, max_size=5))
+@given(st.lists(inserts() | inserts_with_tags() | inserts_by_name(), min_size=1, max_size=5))
 def test_both_ways_do_the_same(engines: list[Sandbox], newer: Iterator[int], statements: list[str]) -> None:
     """The same numbers of rows, the same errors, and the same rows in the tables."""
     short, long = engines
@@ -123,6 +173,11 @@ def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
                  "INSERT INTO d1 VALUES ('2024-11-14 23:13:21.500', NULL, 3)", "INSERT INTO `fresh` VALUES(NOW, 4, 5)",
                  f"INSERT INTO wide VALUES ({ahead}, true, -1, 2, 3, 4, 5, 6.5, 7, {ahead})",
                  f"INSERT INTO texts VALUES ({ahead}, 'äb(', '),äöü')",
-                 f"INSERT INTO texts VALUES ({ahead + 1}, NULL, '')", f"INSERT INTO bytes VALUES ({ahead}, 'ab')"):
+                 f"INSERT INTO texts VALUES ({ahead + 1}, NULL, '')", f"INSERT INTO bytes VALUES ({ahead}, 'ab')",
+                 f"INSERT INTO e1 USING w TAGS (7, 'a, b') VALUES ({ahead}, 'abc', '1')",
+                 f"insert into t.e1 using t.w (g) tags(-1.5)(ts, n) values({ahead + 1}, NULL)",
+                 f"INSERT INTO w (tbname, ts, n) VALUES ('e1', {ahead + 2}, 'x')"):
         written = short.engine.parts.row_inserts.insert(text, short.session)
         assert written == Result(affected=1), text
+    text = f"INSERT INTO t.w (n, ts, tbname) VALUES ('a', {ahead + 4}, 'e1'), ('b', {ahead + 5}, 'e1')"
+    assert short.engine.parts.row_inserts.insert(text, short.session) == Result(affected=2)
