@@ -27,6 +27,8 @@ _PIECES = re.compile(
 
 def literal(value: object) -> str:
     """Returns a literal that reads back as the value. Naive datetimes are local times of the session."""
+    if type(value) is int or (type(value) is float and math.isfinite(value)):  # no subclasses: as most values are
+        return repr(value)
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()  # a NumPy or Arrow-like scalar
     if value is None:
@@ -50,42 +52,49 @@ def literal(value: object) -> str:
     raise InvalidValueError(f"a {type(value).__name__} cannot be a parameter")
 
 
+class _Template:
+    """A statement, or a part of one, with each `?` outside of quotes and comments to be replaced by a literal."""
+
+    def __init__(self, text: str) -> None:
+        pieces, start = [], 0
+        for match in _PIECES.finditer(text):
+            if match["mark"] is not None:
+                pieces.append(text[start:match.start()])
+                start = match.end()
+        self.marks = len(pieces)
+        self._format = "%s".join(piece.replace("%", "%%") for piece in (*pieces, text[start:]))
+
+    def filled(self, parameters: Sequence[object]) -> str:
+        """Returns the text with literals. Raises InvalidValueError if they are too many or too few."""
+        if self.marks > len(parameters):
+            raise InvalidValueError(f"the statement has more than {len(parameters)} parameters (?)")
+        if self.marks < len(parameters):
+            raise InvalidValueError(f"{len(parameters)} parameters were given, the statement has {self.marks} (?)")
+        return self._format % tuple(map(literal, parameters))
+
+
 def bind(statement: str, parameters: Sequence[object]) -> str:
     """Returns the statement with each `?` outside of quotes and comments replaced by a literal."""
-    remaining = iter(parameters)
-    used = 0
-
-    def replacement(match: re.Match[str]) -> str:
-        nonlocal used
-        if match["mark"] is None:
-            return match[0]
-        used += 1
-        if used > len(parameters):
-            raise InvalidValueError(f"the statement has more than {len(parameters)} parameters (?)")
-        return literal(next(remaining))
-
-    text = _PIECES.sub(replacement, statement)
-    if used != len(parameters):
-        raise InvalidValueError(f"{len(parameters)} parameters were given, the statement has {used} (?)")
-    return text
+    return _Template(statement).filled(parameters)
 
 
 def count_marks(statement: str) -> int:
     """Returns how many `?` outside of quotes and comments a statement has."""
-    return sum(match["mark"] is not None for match in _PIECES.finditer(statement))
+    return _Template(statement).marks
 
 
 def bind_rows(statement: str, rows: Iterable[Row]) -> Iterator[str]:
     """Yields the statements that execute `statement` with each row; an INSERT of one row becomes few of many."""
     match = _ONE_ROW_INSERT.fullmatch(statement)
     if match is None or "?" not in match["row"] or "?" in statement[:match.start("row")]:
+        whole = _Template(statement)
         for row in rows:
-            yield bind(statement, row)
+            yield whole.filled(row)
         return
-    head, template = statement[:match.start("row")], match["row"]
+    head, template = statement[:match.start("row")], _Template(match["row"])
     parts, size = [head], len(head)
     for row in rows:
-        text = bind(template, row)
+        text = template.filled(row)
         if size + len(text) > _MULTI_ROW_BYTES and len(parts) > 1:
             yield "".join(parts)
             parts, size = [head], len(head)

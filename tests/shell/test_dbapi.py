@@ -105,6 +105,8 @@ def test_parameters_are_only_where_they_are_meant() -> None:
     """Question marks in strings, names and comments are text; the number of parameters must fit."""
     text = "SELECT '?', \"?\", `?`, ? -- ?\n, /* ? */ ?"
     assert bind(text, (1, "a'b")) == "SELECT '?', \"?\", `?`, 1 -- ?\n, /* ? */ 'a\\'b'"
+    assert bind("SELECT '%s', 5 % ?, '?%'", ("%d",)) == "SELECT '%s', 5 % '%d', '?%'"
+    assert bind("SELECT ?, ?, ?", (np.float64(1.5), np.int8(3), True)) == "SELECT 1.5, 3, true"
     with pytest.raises(InvalidValueError):
         bind("SELECT ?", (1, 2))
     with pytest.raises(InvalidValueError):
