@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from penstock.common.errors import PenstockError
+from penstock.common.errors import InternalError, PenstockError
 from penstock.common.logging import logger
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
+from penstock.mnode.dnode.small_write_performer import SmallWritePerformer, add_fresh
+from penstock.tasks.protocol.messages import ResultChild, ResultWrite
 from penstock.tasks.protocol.wire import BoundedFlightServer, decode, encode_error, flight_error
 from penstock.tasks.state.copied_state import CheckpointOf
 from penstock.tasks.worker.dnode_client import REQUESTS, Request
-from penstock.tasks.worker.flight_result_writer import ACKNOWLEDGED, WritesOf
+from penstock.tasks.worker.write_messages import ACKNOWLEDGED, WorkerWrites, WritesOf, fresh_of
 
 _log = logger(__name__)
 
@@ -44,17 +45,28 @@ class DnodeService(BoundedFlightServer):
         self._keep_state = keep_state
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Takes the writes of one sink task, or one checkpoint of a task's state."""
+        """Takes writes of one sink task, small writes of a worker's, or one checkpoint of a task's state."""
         self.let_in(context)
         try:
-            what: WritesOf | CheckpointOf = decode(descriptor.command, (WritesOf, CheckpointOf))
+            what: WritesOf | WorkerWrites | CheckpointOf = decode(
+                descriptor.command, (WritesOf, WorkerWrites, CheckpointOf))
             if isinstance(what, CheckpointOf):
                 self._keep_state(what, (chunk.data for chunk in _chunks(reader)))
                 writer.write(ACKNOWLEDGED)
+            elif isinstance(what, WorkerWrites):
+                self._perform_small(reader, writer)
             else:
                 self._perform_all(what, reader, writer)
         except PenstockError as error:
             raise flight_error(error) from error
+
+    def _perform_small(self, reader: Any, writer: Any) -> None:
+        """Performs small writes one after the other, and answers each message; ends with one that isn't one."""
+        performer = SmallWritePerformer(self._perform)
+        for chunk in _chunks(reader):
+            if chunk.data is not None or chunk.app_metadata is None:
+                raise InternalError("rows where messages with small writes belong")
+            writer.write(performer.perform(chunk.app_metadata.to_pybytes()))
 
     def _perform_all(self, writes_of: WritesOf, reader: Any, writer: Any) -> None:
         """Performs writes one after the other, and answers each; none behind one that failed."""
@@ -62,7 +74,10 @@ class DnodeService(BoundedFlightServer):
         failure: bytes | None = None
         for chunk in _chunks(reader):
             if failure is None:
-                failure = self._perform(writes_of, children, chunk)
+                metadata = chunk.app_metadata
+                fresh = fresh_of(metadata.to_pybytes()) if metadata is not None and metadata.size else ()
+                delivered = add_fresh(children, fresh)
+                failure = self._perform(writes_of.write(children, chunk.data, delivered))
             writer.write(ACKNOWLEDGED if failure is None else failure)
 
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
@@ -77,18 +92,10 @@ class DnodeService(BoundedFlightServer):
             _log.exception("a request of a worker failed")
             raise flight_error(error) from error
 
-    def _perform(self, writes_of: WritesOf, children: list[ResultChild], chunk: Any) -> bytes | None:
+    def _perform(self, write: ResultWrite) -> bytes | None:
         """Performs one write; returns what it failed with."""
         try:
-            fresh = chunk.app_metadata
-            delivered: Delivered | None = None
-            if fresh is not None and fresh.size:
-                for one in decode(fresh.to_pybytes(), (tuple,)):
-                    if isinstance(one, Delivered):
-                        delivered = one
-                    else:
-                        children.append(one)
-            self._write_results(writes_of.write(children, chunk.data, delivered))
+            self._write_results(write)
         except PenstockError as error:
             return encode_error(error)
         except Exception as error:  # noqa: BLE001

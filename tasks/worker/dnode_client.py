@@ -14,6 +14,7 @@ from penstock.common.errors import UnavailableError
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
 from penstock.tasks.worker.remote_log import LogRequest
+from penstock.tasks.worker.small_writes import SmallWrites
 from penstock.vnode.read.snapshot import TimeSpan
 
 
@@ -65,6 +66,7 @@ class DnodeClient:
         self._secret = secret
         self._client: flight.FlightClient | None = None
         self._lock = threading.Lock()
+        self.small_writes = SmallWrites(self.open_writes)
 
     def read_rows(self, request: RowsRequest) -> pa.Table:
         """Returns the rows; raises the error that the dnode raised, or UnavailableError."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.flight
 import pytest
 from kits.basics.waiting import wait_until
 
@@ -28,12 +29,13 @@ from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
 from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
-from penstock.tasks.protocol.wire import decode, decode_error, encode, encode_error
+from penstock.tasks.protocol.wire import decode, decode_error, encode, encode_error, error_of_flight
 from penstock.tasks.state.copied_state import CheckpointOf
 from penstock.tasks.worker.data_access import LOCK_NAME, StateDirectories
 from penstock.tasks.worker.dnode_client import DnodeClient, RowsRequest
 from penstock.tasks.worker.flight_result_writer import FlightResultWriter
 from penstock.tasks.worker.log_notifier import WalNotifier
+from penstock.tasks.worker.write_messages import SmallWrite, WorkerWrites
 
 SECRET = b"secret"
 SINK = TaskId(5, "sink", 1)
@@ -208,9 +210,9 @@ def dnode() -> Iterator[Dnode]:
 class Writer:
     """A result writer whose answers can be waited for."""
 
-    def __init__(self, address: str, secret: bytes = SECRET) -> None:
+    def __init__(self, address: str, secret: bytes = SECRET, client: DnodeClient | None = None) -> None:
         self.woken = threading.Event()
-        self.client = DnodeClient(address, secret)
+        self.client = client or DnodeClient(address, secret)
         self.writer = FlightResultWriter(self.client, "w", self.woken.set)
 
     def wait(self, count: int) -> None:
@@ -231,12 +233,14 @@ CHILDREN = [ResultChild("c1", (1, "x", None)), ResultChild("c2")]
 FIRST = {"_child": pa.array([0, 1], pa.int32()), "_op": pa.array([0, 1], pa.uint8()), "ts": pa.array([1, 2])}
 
 
-def result(columns: dict[str, pa.Array], children: Sequence[ResultChild] = CHILDREN) -> ResultWrite:
-    return ResultWrite(5, 1, SINK, 77, children, pa.record_batch(columns))
+def result(
+    columns: dict[str, pa.Array], children: Sequence[ResultChild] = CHILDREN, task: TaskId = SINK
+) -> ResultWrite:
+    return ResultWrite(5, 1, task, 77, children, pa.record_batch(columns))
 
 
 def long(start: int, rows: int = 20_000) -> ResultWrite:
-    """Returns a write that is too large to be sent by the caller."""
+    """Returns a write that is too large to be sent with others."""
     return result({"_child": pa.array([0] * rows, pa.int32()), "_op": pa.array([0] * rows, pa.uint8()),
                    "ts": pa.array(range(start, start + rows))})
 
@@ -286,6 +290,89 @@ def test_a_refused_write_raises_in_the_task_and_none_behind_it_is_performed(dnod
     another.write(result(FIRST))
     assert dnode.writes == [result(FIRST)]
     another.writer.close()
+
+
+def test_a_refused_write_of_one_task_leaves_the_worker_s_others_alone(dnode: Dnode) -> None:
+    """Two sink tasks share a connection: what the one sends is refused from a failure on, the other's is performed."""
+    def refuse(write: ResultWrite) -> None:
+        if write.task == SINK:
+            raise StaleAttemptError("attempt 1 was fenced off")
+
+    dnode.on_write = refuse
+    refused = Writer(dnode.service.address)
+    another = Writer(dnode.service.address, client=refused.client)
+    of_another = result(FIRST, task=TaskId(6, "sink", 0))
+    for _ in range(3):
+        another.writer.submit(of_another)
+        refused.writer.submit(result(FIRST))
+    with pytest.raises(StaleAttemptError, match="fenced off"):
+        refused.wait(1)
+    another.wait(3)
+    dnode.on_write = None
+    another.write(of_another, of_another)
+    new_attempt = Writer(dnode.service.address, client=refused.client)
+    new_attempt.write(result(FIRST))
+    assert dnode.writes == [of_another] * 5 + [result(FIRST)]
+    for writer in (refused, another, new_attempt):
+        writer.writer.close()
+
+
+@pytest.mark.parametrize("first_is_small", [True, False])
+def test_a_write_waits_for_those_before_it_that_go_another_way(dnode: Dnode, first_is_small: bool) -> None:
+    """While a small write is under way no large one is performed, and the other way round; their order stays."""
+    gate, at_work = threading.Event(), threading.Event()
+
+    def hold(write: ResultWrite) -> None:
+        at_work.set()
+        assert gate.wait(10)
+
+    dnode.on_write = hold
+    writer = Writer(dnode.service.address)
+    writes = [result(FIRST), long(0), result(FIRST)] if first_is_small else [long(0), result(FIRST), long(7)]
+    for write in writes:
+        writer.writer.submit(write)
+    assert at_work.wait(10)
+    at_work.clear()
+    # Another task's write comes through meanwhile by the way that isn't held, so what doesn't come is waiting.
+    dnode.on_write = None
+    another = Writer(dnode.service.address, client=writer.client)
+    of_another = ResultWrite(6, 1, TaskId(6, "sink", 0), 77, [], (long(3) if first_is_small else result(FIRST)).rows)
+    another.write(of_another)
+    assert dnode.writes == [of_another]
+    gate.set()
+    writer.wait(3)
+    assert dnode.writes == [of_another, *writes]
+    writer.writer.close()
+    another.writer.close()
+
+
+@pytest.mark.parametrize("message", [b"junk", encode((1, 2)), SmallWrite(7, None, (), b"rows").pack()])
+def test_a_message_that_holds_no_small_writes_is_refused(dnode: Dnode, message: bytes) -> None:
+    """The connection ends with an InternalError, and nothing is performed; the service goes on."""
+    client = DnodeClient(dnode.service.address, SECRET)
+    stream, answers = client.open_writes(encode(WorkerWrites()), pa.schema([]))
+    stream.write_metadata(message)
+    assert answers.read() is None
+    with pytest.raises(pa.flight.FlightError) as raised:
+        stream.close()
+    assert isinstance(error_of_flight(raised.value, ""), InternalError)
+    writer = Writer(dnode.service.address)
+    writer.write(result(FIRST))
+    assert dnode.writes == [result(FIRST)]
+    writer.writer.close()
+
+
+def test_rows_of_flight_s_are_no_small_writes(dnode: Dnode) -> None:
+    """Who sends rows where messages belong is refused."""
+    client = DnodeClient(dnode.service.address, SECRET)
+    rows = result(FIRST).rows
+    stream, answers = client.open_writes(encode(WorkerWrites()), rows.schema)
+    stream.write_batch(rows)
+    assert answers.read() is None
+    with pytest.raises(pa.flight.FlightError) as raised:
+        stream.close()
+    assert isinstance(error_of_flight(raised.value, ""), InternalError)
+    assert dnode.writes == []
 
 
 def test_a_defect_of_the_dnode_is_an_internal_error_in_the_task(dnode: Dnode) -> None:
