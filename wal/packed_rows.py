@@ -44,6 +44,7 @@ class RowFormat:
         fields = [(f"{place}", kind) for place, (_, kind) in enumerate(codes)]
         self._plain_type = np.dtype(fields)
         self._type = np.dtype([*fields, (_NULL_MAP, "u1", (map_bytes,))])
+        self._width, self._plain_width = self._type.itemsize, self._plain_type.itemsize
         self._lengths = struct.Struct("<" + "".join(
             "I" if place in self._texts else f"{np.dtype(kind).itemsize}x" for place, (_, kind) in enumerate(codes)))
 
@@ -78,7 +79,7 @@ class RowFormat:
 
     def without_null_maps(self, rows: Sequence[bytes]) -> bytes | None:
         """Returns packed rows, one behind the other, without their bits for NULL; None if one has NULL."""
-        size, width = self._type.itemsize, self._plain_type.itemsize
+        size, width = self._width, self._plain_width
         plain = [row[:width] + row[size:] for row in rows if row[width:size] == self._no_nulls]
         return b"".join(plain) if len(plain) == len(rows) else None
 
@@ -87,7 +88,7 @@ class RowFormat:
 
         Raises ValueError if they aren't whole rows.
         """
-        width, end = (self._type if null_maps else self._plain_type).itemsize, len(rows)
+        width, end = self._width if null_maps else self._plain_width, len(rows)
         if not self._texts:
             count, rest = divmod(end, width)
             if rest:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -48,6 +51,44 @@ class WalGapError(PenstockError):
         self.newest = newest
 
 
+class RecordReader(Protocol):
+    """What follows a vnode's log, record by record."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of payload that were returned so far."""
+        ...
+
+    @property
+    def access(self) -> Access:
+        """How the log is reached."""
+        ...
+
+    @property
+    def acknowledged_version(self) -> int:
+        """The version that readers may go to now; 0 for an empty log. Cheap."""
+        ...
+
+    def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
+        """Returns the next records; see `WalReader.read`."""
+        ...
+
+    def close(self) -> None:
+        """Closes the log; records that were returned stay readable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Where a reader is: behind `offset` in a segment (its first version), whose shapes are known so far."""
+
+    next_version: int
+    segment: int
+    offset: int
+    crc: int
+    schemas: Mapping[int, pa.Schema]
+
+
 class WalReader:
     """Reads the records from version `from_version` (inclusive) on, in order, as far as they are acknowledged.
 
@@ -71,6 +112,19 @@ class WalReader:
     def next_version(self) -> int:
         """The version of the record that the next `read` starts with."""
         return self._next
+
+    @property
+    def position(self) -> LogPosition:
+        """Where the next `read` begins, for other readers of the same log."""
+        return LogPosition(self._next, self._segment, self._offset, self._crc, dict(self._schemas))
+
+    def go_on_from(self, position: LogPosition) -> None:
+        """Leaves out what another reader has read."""
+        if position.segment != self._segment:
+            self._close_segment()
+            self._buffer_start = 0
+        self._next, self._segment = position.next_version, position.segment
+        self._offset, self._crc, self._schemas = position.offset, position.crc, dict(position.schemas)
 
     @property
     def access(self) -> Access:
@@ -103,6 +157,8 @@ class WalReader:
             try:
                 if not self._segment and not self._open_segment_of_next():
                     raise WalGapError(self._log.path, self._next, self._oldest(), end.version)
+                if self._file is None:
+                    self._open_again()
                 header, payload = self._step(end)
             except PenstockError:
                 if records.count:
@@ -185,6 +241,13 @@ class WalReader:
     def _open_segment_of_next(self) -> bool:
         candidates = [first for first in self._log.segments() if first <= self._next]
         return bool(candidates) and self._open(candidates[-1], None)
+
+    def _open_again(self) -> None:
+        """Opens the segment that another reader has come to."""
+        try:
+            self._file = self._log.open(self._segment)
+        except FileNotFoundError:
+            raise WalGapError(self._log.path, self._next, self._oldest(), self._log.end().version) from None
 
     def _open_following(self) -> None:
         """Opens the segment behind the finished one; it starts with the wanted version."""

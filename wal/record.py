@@ -74,6 +74,7 @@ class RowsRecord:
     `_change` uint8: 0 append, 1 late (a new key, but not a greater ts), 2 update (the key existed), and `_last` int64:
     the newest time of the row's table before this record, in units of its precision (meaningless for appends).
     The schema's metadata has the number of key columns under `penstock.key_columns`. `origin`: if an ingest wrote them.
+    `time_range`: the least and the greatest time of the rows, where they are known without a look at each.
     """
 
     version: int
@@ -81,6 +82,7 @@ class RowsRecord:
     table_uid: int
     batch: pa.RecordBatch
     origin: IngestOrigin | None = None
+    time_range: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,8 @@ class PackedRun:
             sizes = self._layout.sizes(rows, null_maps=self._null_maps)
         except ValueError as error:
             raise DamagedRecordError(f"the PACKED_ROWS payload cannot be decoded: {error}") from error
+        if not sizes:
+            raise DamagedRecordError("the PACKED_ROWS payload has no rows")
         self._headers.append((header, len(sizes)))
         self._rows.append(rows)
         self._sizes += sizes
@@ -332,12 +336,14 @@ class PackedRun:
         """Returns the records in their order; their batches are parts of one."""
         data = self._rows[0] if len(self._rows) == 1 else b"".join(self._rows)
         batch = self._layout.unpack(data, self._sizes, null_maps=self._null_maps)
-        found: list[RowsRecord] = []
-        start = 0
-        for header, count in self._headers:
-            found.append(RowsRecord(header.version, header.ingest_time_ms, self._table_uid, batch.slice(start, count)))
-            start += count
-        return found
+        times = batch.column(1).to_numpy().view(np.int64)
+        counts = np.array([count for _, count in self._headers])
+        starts = np.cumsum(counts) - counts
+        least, greatest = (reduce.reduceat(times, starts).tolist() for reduce in (np.minimum, np.maximum))
+        return [RowsRecord(header.version, header.ingest_time_ms, self._table_uid, batch.slice(start, count),
+                           time_range=(first, last))
+                for (header, count), start, first, last in zip(
+                    self._headers, starts.tolist(), least, greatest, strict=True)]
 
 
 def _layout_of(shape: int, schemas: dict[int, pa.Schema]) -> RowFormat:

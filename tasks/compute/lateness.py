@@ -118,8 +118,10 @@ def _without_future(
     batch: pa.RecordBatch, record: RowsRecord, plan: StreamPlan, times: TableTimes
 ) -> tuple[pa.RecordBatch, list[DroppedRow]]:
     """Returns the rows of a record but for those from the future, and these; `times` learns of their tables."""
-    ts = times_of(batch)
     bound = future_bound(record.ingest_time_ms, plan)
+    if record.time_range is not None and record.time_range[1] <= bound:
+        return batch, []
+    ts = times_of(batch)
     ahead = ts > bound
     if not ahead.any():
         return batch, []

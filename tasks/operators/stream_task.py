@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.tasks.external.notify.window_notifier import Notifier
     from penstock.tasks.state.state_store import StateStore
     from penstock.vnode.read.snapshot import TimeSpan
-    from penstock.wal.reader import WalReader
+    from penstock.wal.reader import RecordReader
 
 
 class TaskEnvironment(Protocol):
@@ -36,7 +36,7 @@ class TaskEnvironment(Protocol):
         """A directory for what a task's DuckDB doesn't keep in memory; many share it."""
         ...
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
+    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
         """Returns a reader whose next record is `after_version + 1`."""
         ...
 

@@ -13,7 +13,7 @@ from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import TaskSettings
 from penstock.tasks.protocol.messages import Block, TaskId
 from penstock.tasks.source.source_rates import SourceRates
-from penstock.wal.reader import WalReader
+from penstock.wal.reader import RecordReader
 from penstock.wal.record import Record, RowsRecord
 
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
@@ -48,7 +48,7 @@ class LogInput:
         """Whether there are records that were read and not handed out."""
         return bool(self._parts or self._queue.used_bytes)
 
-    def read_ahead(self, wal: WalReader) -> bool:
+    def read_ahead(self, wal: RecordReader) -> bool:
         """Reads one block of records into the queue, or keeps it until there is room; returns whether it is there."""
         if self._read is None:
             if not self._queue.fits(self._task, self._settings.block_bytes_max):

@@ -62,11 +62,18 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
     for record in mine:
         if isinstance(record, DeleteRecord) or CHANGE_COLUMN in record.batch.schema.names:
             return False
-        ts = times_of(record.batch)
-        if len(ts):
-            lows.append(int(ts.min()))
-            highs.append(int(ts.max()))
+        found = _time_range(record)
+        if found is not None:
+            lows.append(found[0])
+            highs.append(found[1])
     return bool(records) and (plan.recalls or not lows or min(lows) >= max(highs) - plan.policies.delete_mark)
+
+
+def _time_range(record: RowsRecord) -> tuple[int, int] | None:
+    if record.time_range is not None:
+        return record.time_range
+    ts = times_of(record.batch)
+    return (int(ts.min()), int(ts.max())) if len(ts) else None
 
 
 def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:

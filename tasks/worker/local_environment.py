@@ -36,7 +36,8 @@ from penstock.tasks.worker.timesheet import Timesheet
 from penstock.tasks.worker.worker_environment import read_lookup
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
-from penstock.wal.reader import WalReader
+from penstock.wal.reader import RecordReader
+from penstock.wal.shared_reading import RecentReads
 
 
 class LocalStream:
@@ -119,13 +120,14 @@ class LocalEnvironment:
     emit: Callable[[TaskCheckpoint | ReadBack], None]
     consumers: ConsumerFactory = open_consumer
     state_cache: StateCache = field(default_factory=StateCache)
+    recent: RecentReads = field(default_factory=RecentReads)
 
     @property
     def spill(self) -> Path:
         return self.paths.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(LogFiles(self.paths.wal(vgroup_id), self.fs), after_version + 1)
+    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
+        return self.recent.reader(vgroup_id, LogFiles(self.paths.wal(vgroup_id), self.fs), after_version + 1)
 
     def read_rows(
         self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int

@@ -27,7 +27,8 @@ from penstock.tasks.worker.dnode_client import DnodeClient, RowsRequest, SpanReq
 from penstock.tasks.worker.flight_result_writer import FlightResultWriter
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.news import WalNews
-from penstock.wal.reader import WalReader
+from penstock.wal.reader import RecordReader
+from penstock.wal.shared_reading import RecentReads
 
 
 def _call_nobody() -> None:
@@ -63,13 +64,17 @@ class WorkerEnvironment:
         clock: Clock,
         data: DataAccess,
         dnode: DnodeClient,
+        recent: RecentReads,
         emit: Callable[[TaskCheckpoint | ReadBack], None],
         wake: Callable[[], None],
     ) -> None:
-        """`emit` sends over the control connection; `wake` wakes the runner and what waits for queues."""
+        """`recent` is the worker's; `emit` sends over the control connection; `wake` wakes the runner and what waits
+        for queues.
+        """
         self.clock = clock
         self._data = data
         self._dnode = dnode
+        self._recent = recent
         self._emit = emit
         self._wake = wake
         self._writers: list[FlightResultWriter] = []
@@ -78,8 +83,8 @@ class WorkerEnvironment:
     def spill(self) -> Path:
         return self._data.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(self._data.log(vgroup_id), after_version + 1)
+    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
+        return self._recent.reader(vgroup_id, self._data.log(vgroup_id), after_version + 1)
 
     def open_news(self, vgroup_id: int) -> WalNews:
         """Opens a vnode's log for who wakes the streams that follow it."""

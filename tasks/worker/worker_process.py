@@ -48,6 +48,7 @@ from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue
 from penstock.tasks.worker.worker_environment import WorkerEnvironment
 from penstock.tasks.worker.worker_orders import OrderedWorker, failed
+from penstock.wal.shared_reading import RecentReads
 
 _log = logger(__name__)
 
@@ -123,6 +124,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._logs = (None if reaches_files(self._paths, fs, spec.secret)
                       else RemoteLogs(self._dnode.ask_log, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
+        self._recent_reads = RecentReads()
         self._gathering = Gathering(spec.gather_share * (os.cpu_count() or 1), spec.gather_time_s)
         self._turns = TurnThreads(clock, TurnQueue(self._gathering), _TURN_THREADS)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s, self._turns.look)
@@ -147,7 +149,8 @@ class Worker(OrderedWorker[_ThreadedStream]):
             self._connection.send(ReadBackWanted(what, deployment.attempt) if isinstance(what, ReadBack)
                                   else Acknowledged(what, deployment.attempt))
 
-        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, emit, wake)
+        environment = WorkerEnvironment(
+            self._clock, self._data_access(), self._dnode, self._recent_reads, emit, wake)
         stream = _ThreadedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,

@@ -47,7 +47,8 @@ from penstock.vnode.read.snapshot import TimeSpan
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.wal.log import LogFiles
-from penstock.wal.reader import WalReader
+from penstock.wal.reader import RecordReader
+from penstock.wal.shared_reading import RecentReads
 
 Step = tuple[str, Any]
 Answer = tuple[Any, ...]
@@ -115,6 +116,7 @@ class Store:
         self.catalog = catalog
         self.clock = ManualClock()
         self.fs = FaultyFs()  # one that never really syncs
+        self.recent_reads = RecentReads()  # the streams of a store are those of one worker
         columns = catalog.meters.columns
         self.names = [column.name for column in columns]
         self.fields = {column.name: pa.field(column.physical, column.type.arrow()) for column in columns}
@@ -213,8 +215,9 @@ class MemoryEnvironment:
         self.spill = kit.root / "spill"
         self._cache = StateCache()
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(LogFiles(self.kit.store.wal(vgroup_id), self.kit.store.fs), after_version + 1)
+    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
+        log = LogFiles(self.kit.store.wal(vgroup_id), self.kit.store.fs)
+        return self.kit.store.recent_reads.reader(vgroup_id, log, after_version + 1)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
                   as_of: int) -> pa.Table:

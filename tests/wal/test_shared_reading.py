@@ -1,0 +1,82 @@
+"""Readers of one log that take over from each other what they read: each still gets every record, in order, once."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.basics.faulty_fs import FaultyFs
+
+from penstock.common.clock import ManualClock
+from penstock.common.fs import OsFs
+from penstock.wal.log import LogFiles
+from penstock.wal.record import Record, TimeMarkRecord
+from penstock.wal.segment import list_segments
+from penstock.wal.shared_reading import RecentReads, SharedWalReader
+from penstock.wal.writer import WalOptions, WalWriter
+
+READERS = 3
+STEPS = st.lists(st.one_of(
+    st.tuples(st.just("write"), st.integers(1, 5)),
+    st.tuples(st.just("read"), st.integers(0, READERS - 1), st.integers(1, 4)),
+    st.tuples(st.just("read"), st.integers(0, READERS - 1), st.just(1000)),
+    st.tuples(st.just("restart"), st.integers(0, READERS - 1)),
+), max_size=60)
+
+
+def marks(records: list[Record]) -> list[int]:
+    """Returns the numbers that `write` has given the records."""
+    return [record.ts_ms for record in records if isinstance(record, TimeMarkRecord)]
+
+
+@given(steps=STEPS, segment_bytes=st.sampled_from([400, 1 << 20]))
+def test_each_reader_gets_every_record_once(steps: list[tuple[object, ...]], segment_bytes: int) -> None:
+    """Whatever the others read, however little at once, and wherever segments begin."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = WalWriter.open(Path(folder), WalOptions(1, 1, segment_bytes), fs=FaultyFs(), clock=ManualClock())
+        reads = RecentReads()
+
+        def reader(after: int) -> SharedWalReader:
+            return reads.reader(1, LogFiles(Path(folder), OsFs()), after + 1)
+
+        readers = [reader(0) for _ in range(READERS)]
+        found: list[list[int]] = [[] for _ in range(READERS)]
+        written = 0
+        for kind, *rest in [*steps, *(("read", place, 1000) for place in range(READERS))]:
+            match kind, *rest:
+                case "write", int(count):
+                    for _ in range(count):
+                        written += 1
+                        log.commit(log.enqueue_time_mark("w", written, 0))
+                case "read", int(place), int(at_once):
+                    found[place] += marks(readers[place].read(at_once))
+                case "restart", int(place):
+                    readers[place].close()
+                    readers[place] = reader(len(found[place]))
+        assert found == [list(range(1, written + 1))] * READERS
+        for one in readers:
+            assert one.next_version == written + 1
+            one.close()
+        log.close()
+
+
+def test_what_one_has_read_the_others_do_not_read(tmp_path: Path) -> None:
+    """The bytes count for each, but the log is decoded once, also when a new segment begins meanwhile."""
+    log = WalWriter.open(tmp_path, WalOptions(1, 1, 200), fs=FaultyFs(), clock=ManualClock())
+    reads = RecentReads()
+    first, second = (reads.reader(1, LogFiles(tmp_path, OsFs()), 1) for _ in range(2))
+    for number in range(1, 9):
+        log.commit(log.enqueue_time_mark("w", number, 0))
+        own = first.read()
+        taken = second.read()
+        assert marks(own) == [number]
+        assert taken[0] is own[0]
+        assert first.bytes_read == second.bytes_read > 0
+    assert len(list_segments(OsFs(), tmp_path)) > 2
+    log.commit(log.enqueue_time_mark("w", 9, 0))
+    assert marks(second.read()) == [9]
+    first.close()
+    second.close()
+    log.close()
