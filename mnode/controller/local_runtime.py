@@ -161,6 +161,11 @@ class LocalRuntime:
             self._report()
         self.raise_failure()
 
+    def report(self) -> None:
+        """Has all tasks report how they are, without a step."""
+        with self._lock:
+            self._report()
+
     def raise_failure(self) -> None:
         """Raises what a task has failed with since it was asked last."""
         failures, self._failures = self._failures, []

@@ -37,6 +37,7 @@ def staged(**changes: Any) -> dict[str, Any]:
         bed.execute("CREATE CONNECTION k TYPE kafka WITH (servers='127.0.0.1:1')")
         bed.execute("CREATE INGEST i1 FROM CONNECTION k (TOPIC 't') INTO p.n TBNAME ($.device) ON_ERROR SKIP")
         broker.send(b'{"device": "e0", "ts": 1, "w": 1}')
+        bed.streams.report()
         tables = bed.engine.system_tables
         found = overview(lambda name: tables.read(INFORMATION_SCHEMA, name), bed.clock.now_ms(), "9.9")
     found["streams"][0].update(changes)

@@ -63,11 +63,10 @@ def test_rows_come_batch_by_batch() -> None:
 
 
 def test_errors_between_batches_are_translated() -> None:
-    """A value that only a later batch stumbles over is told as any other one."""
+    """A value that only a later batch stumbles over is told as any other one, though DuckDB may be ahead of us."""
     sql = "SELECT CASE WHEN range > 900000 THEN CAST('x' AS INT) ELSE 1 END AS o0 FROM range(1000000)"
     with opened(sql.replace("'x'", "'x' || range"), ResultColumn("n", INT)) as query:
         batches = query.batches(2048)
-        next(batches)
         with pytest.raises(InvalidValueError, match="Could not convert string 'x9"):
             list(batches)
 
