@@ -227,8 +227,7 @@ class Engine:
         self._check_open()
         if state.identity.role != "admin" or self.audit.notes_rows:
             return None
-        with self._writing.shared():
-            written = self.parts.row_inserts.insert(text, state)
+        written = self.parts.row_inserts.insert(text, state)
         if written is not None:
             self.activity.note_access(state.connection_id)
         return written

@@ -135,7 +135,7 @@ class EngineParts:
         self.users = Users(of.catalog, of.clock, secrets.token_bytes)
         self.logins = Logins(of.catalog.users, of.clock, secrets.token_bytes, of.config.token_lifetime,
                              of.config.trust_loopback, of.audit)
-        self.row_inserts = RowInserts(of.catalog, of.storage, self.children, of.clock)
+        self.row_inserts = RowInserts(of.catalog, of.storage, self.children, of.clock, of.writing)
         self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run,
                                of.environment.pool("penstock-insert", 4))
         # Not for its turn: statements that change tables would wait for it.

@@ -172,7 +172,11 @@ class Activity:
 
     def note_access(self, connection_id: int) -> None:
         """Takes note that a connection does something now that isn't worth being listed."""
-        self._accessed_ms[connection_id] = self._clock.now_ms()
+        self._note_access(connection_id, self._clock.now_ms())
+
+    def _note_access(self, connection_id: int, now_ms: int) -> None:
+        if connection_id in self._connections:  # one that is gone leaves nothing behind
+            self._accessed_ms[connection_id] = now_ms
 
     @contextmanager
     def statement(self, connection_id: int, text: str, user: str = "", on_cancel: OnCancel | None = None
@@ -183,7 +187,7 @@ class Activity:
             number = next(self._numbers)
             running = self._running[number] = Running(
                 number, connection_id, user, now, self._clock.monotonic(), text, self._changed)
-            self._accessed_ms[connection_id] = now
+            self._note_access(connection_id, now)
         outer = getattr(self._of_thread, "statement", None)
         self._of_thread.statement = running
         try:

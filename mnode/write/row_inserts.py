@@ -15,6 +15,7 @@ from penstock.common.errors import AlreadyExistsError
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import ChildCreator
+from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME
 from penstock.sql.dialect.tokenizer import KEYWORDS
@@ -57,8 +58,12 @@ class _Target:
 class RowInserts:
     """Thread-safe."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock) -> None:
+    def __init__(
+        self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock, writing: SharedLock
+    ) -> None:
+        """`writing` is held while rows are written, so that tables don't change their vnodes meanwhile."""
         self._catalog = catalog
+        self._writing = writing
         self._storage = storage
         self._children = children
         self._clock = clock
@@ -74,6 +79,10 @@ class RowInserts:
         head = _HEAD.match(text)
         if head is None:
             return None
+        with self._writing.shared():  # only now: what writes no rows waits for nobody who moves them
+            return self._insert(text, head, state)
+
+    def _insert(self, text: str, head: re.Match[str], state: SessionState) -> Result | None:
         prefix, name, before, *using, after = head.groups()
         database = self._catalog.user_database(_database(prefix, state))
         if database is None or (before is not None and after is not None):
