@@ -25,9 +25,15 @@ def evaluate(tree: Tree) -> object:
     return row[0]
 
 
+def planning_duckdb() -> duckdb.DuckDBPyConnection:
+    """Returns a connection for what planning computes over tables; whoever asks for it closes it."""
+    with _lock:
+        return _connection().cursor()
+
+
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
-    """Returns the process's DuckDB for constants.
+    """Returns the process's DuckDB for planning.
 
     Not one per thread: Python destroys what is local to other threads in the child of a fork, such as the one that
     starts Spark's Java, and a DuckDB that is destroyed there takes the child down.

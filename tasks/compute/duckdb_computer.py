@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import duckdb
@@ -11,11 +12,19 @@ from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds, closed_duckdb
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
 from penstock.tasks.compute.function_runtime import UserFunctions
 
+#: Up to so many rows, planning a statement costs more than running it; a copy of what it gives costs nothing.
+_SMALL_ROWS = 10_000
+_PREPARED_MAX = 64
+
+# What a prepared statement gives is copied once. That is known, and still takes less than planning it.
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
+
 
 class Computer:
     """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine.
 
-    It is opened when something is computed for the first time: many tasks leave everything to kernels.
+    It is opened when something is computed for the first time: many tasks leave everything to kernels. Statements over
+    few rows are planned once.
     """
 
     def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
@@ -23,6 +32,8 @@ class Computer:
         self._functions = functions
         self._bounds = bounds
         self._opened: duckdb.DuckDBPyConnection | None = None
+        self._places: dict[str, _Place] = {}
+        self._prepared: dict[str, str] = {}
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -34,7 +45,12 @@ class Computer:
 
     def register(self, name: str, table: pa.Table) -> None:
         """Makes `table` the relation `name` until the next call with that name."""
-        self._connection.register(name, table)
+        place = self._places.get(name)
+        if place is None or not place.schema.equals(table.schema):
+            self._leave_place(name)
+            place = self._places[name] = _Place(table.schema)
+            self._connection.register(name, place)
+        place.table = table
 
     def run(
         self, sql: str, schema: pa.Schema, parameters: Mapping[str, int] | None = None, /, **tables: pa.Table
@@ -47,25 +63,84 @@ class Computer:
 
         `parameters`: values of those that the SQL has, by name.
         """
+        run = self._small if sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS else self._large
+        try:
+            return run(sql, parameters, tables)
+        except duckdb.Error as error:
+            if any(place.missed for place in self._places.values()):
+                raise InternalError(f"compiled SQL reads a relation that it is not given: {sql}") from error
+            raise classify(error, sql) from error
+
+    def _small(self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table]) -> pa.Table:
         for name, table in tables.items():
+            self.register(name, table)
+        try:
+            if parameters is not None:
+                return self._connection.execute(sql, dict(parameters)).to_arrow_table()
+            return self._connection.execute(f"EXECUTE {self._prepared.get(sql) or self._prepare(sql)}").to_arrow_table()
+        finally:
+            for name in tables:
+                self._places[name].table = None
+
+    def _large(self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table]) -> pa.Table:
+        for name, table in tables.items():
+            self._leave_place(name)
             self._connection.register(name, table)
         try:
             values = None if parameters is None else dict(parameters)
             return self._connection.sql(sql, params=values).to_arrow_table()
-        except duckdb.Error as error:
-            raise classify(error, sql) from error
         finally:
             for name in tables:
                 self._connection.unregister(name)
 
-    def count(self, sql: str, **tables: pa.Table) -> int:
-        """Returns the single number that `sql` yields."""
-        batch = self.run(sql, pa.schema([("n", pa.int64())]), **tables)
-        return int(batch.column(0)[0].as_py())
+    def _prepare(self, sql: str) -> str:
+        """Returns the name of a statement that is prepared; relations that it reads are registered."""
+        if len(self._prepared) == _PREPARED_MAX:
+            self._forget_prepared()
+        name = f"s{len(self._prepared)}"
+        called = self._function_calls()
+        self._connection.execute(f"PREPARE {name} AS {sql}")
+        # What users' functions make of constants is part of the plan: then they are asked each time.
+        if self._function_calls() == called:
+            self._prepared[sql] = name
+        return name
+
+    def _function_calls(self) -> int:
+        return 0 if self._functions is None else self._functions.times_called
+
+    def _leave_place(self, name: str) -> None:
+        """Has no statement read a relation any more where it has been."""
+        if self._places.pop(name, None) is not None:
+            self._forget_prepared()
+
+    def _forget_prepared(self) -> None:
+        while self._prepared:
+            self._connection.execute(f"DEALLOCATE {self._prepared.popitem()[1]}")
 
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()
+
+
+class _Place:
+    """A relation for DuckDB, which doesn't notice that another table takes the place of the one before.
+
+    So what is prepared stays valid as long as tables have these columns. Without a table it can't be read.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.table: pa.Table | None = None
+        self.missed = False
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        if self.table is None:
+            self.missed = True
+            raise InternalError("there is no table")
+        return self.table.__arrow_c_stream__(requested_schema)
 
 
 def classify(error: duckdb.Error, sql: str) -> Exception:

@@ -37,15 +37,16 @@ class UserFunctions:
         """Loads the functions from `directory` or the Python path. Raises UserFunctionError."""
         self._clock = clock
         self._seconds = dict.fromkeys((call.function.name for call in calls), 0.0)
-        self._calls = tuple(calls)
+        self.calls = tuple(calls)
         self._strict = strict
         self._loaded = {call.function: load(call.function, directory) for call in calls}
         self._failures: dict[str, tuple[int, str]] = {}
         self.failure: UserFunctionError | None = None
+        self.times_called = 0
 
     def register(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Makes the functions known to a connection, under the names that the plan's SQL uses."""
-        for call in self._calls:
+        for call in self.calls:
             connection.create_function(
                 call.name, self._timed(call.function, self._body(call)),
                 [duckdb.sqltype(name) for name in call.parameters],
@@ -93,6 +94,7 @@ class UserFunctions:
         monotonic, seconds, name = self._clock.monotonic, self._seconds, function.name
 
         def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+            self.times_called += 1
             started = monotonic()
             try:
                 return body(*args, **kwargs)

@@ -1,0 +1,117 @@
+"""A computer gives what DuckDB gives for a statement that it sees for the first time, however often it has run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.streams.failing_functions import SOUND
+
+from penstock.common.clock import ManualClock
+from penstock.common.errors import InternalError, InvalidValueError
+from penstock.planner.task_plans.user_calls import UserCall
+from penstock.sql.types import BIGINT, INT
+from penstock.tasks.compute import duckdb_computer
+from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.compute.function_runtime import UserFunctions
+
+STATEMENTS = (
+    "SELECT * FROM rows ORDER BY ALL", "SELECT sum(a) AS s, count(*) AS n FROM rows",
+    "SELECT r.a, x.b AS xb FROM rows r LEFT JOIN others x USING (a) ORDER BY ALL",
+)
+FRESH = duckdb.connect()
+TYPES = (pa.int32(), pa.int64(), pa.float64())
+
+
+@pytest.fixture
+def computer() -> Iterator[Computer]:
+    with closing(Computer()) as opened:
+        yield opened
+
+
+def tables() -> st.SearchStrategy[pa.Table]:
+    """Tables whose columns differ in number, type and order; some are too large to be thought small."""
+    columns = st.permutations(["a", "b", "c"]).map(lambda names: [name for name in names if name != "c"] + ["c"])
+    return st.builds(
+        lambda names, type_, rows, more: pa.table(
+            {name: pa.array(range(rows), type_) for name in (names if more else names[:2])}),
+        columns, st.sampled_from(TYPES), st.sampled_from([0, 1, 3, 3, 30]), st.booleans())
+
+
+@given(st.lists(st.tuples(st.sampled_from(STATEMENTS), tables(), tables()), min_size=2, max_size=8))
+def test_each_answer_is_that_of_a_new_duckdb(calls: list[tuple[str, pa.Table, pa.Table]]) -> None:
+    with pytest.MonkeyPatch.context() as patch, closing(Computer()) as computer, FRESH.cursor() as fresh:
+        patch.setattr(duckdb_computer, "_SMALL_ROWS", 10)
+        patch.setattr(duckdb_computer, "_PREPARED_MAX", 2)
+        for sql, rows, others in calls:
+            fresh.register("rows", rows)
+            fresh.register("others", others)
+            assert computer.table(sql, rows=rows, others=others).equals(fresh.sql(sql).to_arrow_table())
+
+
+def test_a_statement_is_planned_once(computer: Computer, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[str] = []
+    prepare = Computer._prepare
+    monkeypatch.setattr(Computer, "_prepare", lambda self, sql: planned.append(sql) or prepare(self, sql))
+    for n in range(5):
+        assert computer.table("SELECT a + 1 AS b FROM rows", rows=pa.table({"a": [n]})).to_pydict() == {"b": [n + 1]}
+    assert len(planned) == 1
+
+
+def test_a_registered_table_stays_until_the_next(computer: Computer) -> None:
+    sql = "SELECT rows.a, known.b FROM rows JOIN known USING (a)"
+    for b in (1, 2):
+        computer.register("known", pa.table({"a": [7], "b": [b]}))
+        for _ in range(2):
+            assert computer.table(sql, rows=pa.table({"a": [7]})).to_pydict() == {"a": [7], "b": [b]}
+
+
+def test_a_relation_that_was_large_is_not_the_one_before(
+    computer: Computer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_computer, "_SMALL_ROWS", 1)
+    sql = "SELECT count(*) AS n FROM rows"
+    computer.register("rows", pa.table({"a": [1]}))
+    assert computer.table(sql).to_pydict() == {"n": [1]}
+    assert computer.table(sql, rows=pa.table({"a": [1, 2]})).to_pydict() == {"n": [2]}
+    with pytest.raises(InternalError):
+        computer.table(sql)
+
+
+def test_values_are_given_by_name(computer: Computer) -> None:
+    for low in (1, 2):
+        found = computer.table("SELECT a FROM rows WHERE a > $low", {"low": low}, rows=pa.table({"a": [1, 2, 3]}))
+        assert found.to_pydict() == {"a": list(range(low + 1, 4))}
+
+
+def test_a_failing_row_does_not_spoil_the_statement(computer: Computer) -> None:
+    sql = "SELECT a::INT AS a FROM rows"
+    for _ in range(2):
+        with pytest.raises(InvalidValueError):
+            computer.table(sql, rows=pa.table({"a": ["x"]}))
+        assert computer.table(sql, rows=pa.table({"a": ["1"]})).to_pydict() == {"a": [1]}
+
+
+def test_a_relation_that_is_not_given_is_a_defect(computer: Computer) -> None:
+    sql = "SELECT * FROM rows"
+    with pytest.raises(InternalError):
+        computer.table(sql)
+    computer.table(sql, rows=pa.table({"a": [1]}))
+    with pytest.raises(InternalError):
+        computer.table(sql)
+
+
+def test_users_functions_are_asked_each_time(tmp_path: Path) -> None:
+    """Of constants, too: what a function says may change."""
+    call = UserCall("scalar", SOUND, (BIGINT,), INT)
+    functions = UserFunctions([call], tmp_path, ManualClock(), strict=False)
+    with closing(Computer(functions)) as computer:
+        for times in (1, 2, 3):
+            computer.table(f'SELECT "{call.name}"(5) AS five FROM rows', rows=pa.table({"a": [1]}))
+            assert functions.times_called == times
