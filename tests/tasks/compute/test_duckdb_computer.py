@@ -46,6 +46,7 @@ def tables() -> st.SearchStrategy[pa.Table]:
 
 @given(st.lists(st.tuples(st.sampled_from(STATEMENTS), tables(), tables()), min_size=2, max_size=8))
 def test_each_answer_is_that_of_a_new_duckdb(calls: list[tuple[str, pa.Table, pa.Table]]) -> None:
+    """Statements, tables and columns change as they like."""
     with pytest.MonkeyPatch.context() as patch, closing(Computer()) as computer, FRESH.cursor() as fresh:
         patch.setattr(duckdb_computer, "_SMALL_ROWS", 10)
         patch.setattr(duckdb_computer, "_PREPARED_MAX", 2)
@@ -56,6 +57,7 @@ def test_each_answer_is_that_of_a_new_duckdb(calls: list[tuple[str, pa.Table, pa
 
 
 def test_a_statement_is_planned_once(computer: Computer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next table with these columns takes the place of the one before."""
     planned: list[str] = []
     prepare = Computer._prepare
     monkeypatch.setattr(Computer, "_prepare", lambda self, sql: planned.append(sql) or prepare(self, sql))
@@ -65,6 +67,7 @@ def test_a_statement_is_planned_once(computer: Computer, monkeypatch: pytest.Mon
 
 
 def test_a_registered_table_stays_until_the_next(computer: Computer) -> None:
+    """Statements that are prepared read the next one."""
     sql = "SELECT rows.a, known.b FROM rows JOIN known USING (a)"
     for b in (1, 2):
         computer.register("known", pa.table({"a": [7], "b": [b]}))
@@ -75,6 +78,7 @@ def test_a_registered_table_stays_until_the_next(computer: Computer) -> None:
 def test_a_relation_that_was_large_is_not_the_one_before(
     computer: Computer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A large table that took its place leaves nothing behind."""
     monkeypatch.setattr(duckdb_computer, "_SMALL_ROWS", 1)
     sql = "SELECT count(*) AS n FROM rows"
     computer.register("rows", pa.table({"a": [1]}))
@@ -85,12 +89,14 @@ def test_a_relation_that_was_large_is_not_the_one_before(
 
 
 def test_values_are_given_by_name(computer: Computer) -> None:
+    """Each time others."""
     for low in (1, 2):
         found = computer.table("SELECT a FROM rows WHERE a > $low", {"low": low}, rows=pa.table({"a": [1, 2, 3]}))
         assert found.to_pydict() == {"a": list(range(low + 1, 4))}
 
 
 def test_a_failing_row_does_not_spoil_the_statement(computer: Computer) -> None:
+    """The error names the row as the cause, and the next rows are computed."""
     sql = "SELECT a::INT AS a FROM rows"
     for _ in range(2):
         with pytest.raises(InvalidValueError):
@@ -99,6 +105,7 @@ def test_a_failing_row_does_not_spoil_the_statement(computer: Computer) -> None:
 
 
 def test_a_relation_that_is_not_given_is_a_defect(computer: Computer) -> None:
+    """Not a fault of rows, which would be left out."""
     sql = "SELECT * FROM rows"
     with pytest.raises(InternalError):
         computer.table(sql)
