@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -169,10 +169,10 @@ def _insert(directory: Path, threads: int, statements: int, first: int) -> tuple
 def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: float) -> dict[str, Any]:
     """Returns what rows in ticks cost beside some streams, which sum them up by table and by tag as they come."""
     with Node(folder / f"ticks{streams}", keep=True) as node:
-        _create(node, streams)
+        _start(node, streams)
         tick = 0
         for _ in range(20):  # until all is warm
-            node.insert("m", _tick(tick, rows))
+            node.insert("m", tick_rows(tick, rows))
             tick += 1
         if streams:
             node.wait_done(node.log_ends(), 60)
@@ -187,7 +187,7 @@ def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: 
             pause.wait(max(0.0, due - time.monotonic()))
             sent[_FIRST_MS + tick * 10] = int(due * 1e9)
             before = time.thread_time()
-            node.insert("m", _tick(tick, rows))
+            node.insert("m", tick_rows(tick, rows))
             inserting += time.thread_time() - before
             tick += 1
         sending = time.monotonic() - begun
@@ -203,19 +203,24 @@ def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: 
             **_latency(node, seen, sent)}
 
 
-def _create(node: Node, streams: int) -> None:
-    for text in (f"CREATE DATABASE {DATABASE} VGROUPS 1", f"USE {DATABASE}",
+def create_streams(execute: Callable[[str], object], streams: int) -> None:
+    """Creates the table and the streams that ticks are measured with."""
+    for text in (f"CREATE DATABASE {DATABASE} VGROUPS 1 KEEP 36500d", f"USE {DATABASE}",
                  "CREATE TABLE m (ts TIMESTAMP, v DOUBLE, k INT) TAGS (g INT)",
                  "CREATE TABLE " + " ".join(f"d{n} USING m TAGS ({n % 10})" for n in range(_CHILDREN))):
-        node.execute(text)
+        execute(text)
     for number in range(streams):
-        node.execute(f"CREATE STREAM s{number} TRIGGER AT_ONCE INTO o{number} AS SELECT _wstart, count(*) c, avg(v) a, "
-                     f"max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
+        execute(f"CREATE STREAM s{number} TRIGGER AT_ONCE INTO o{number} AS SELECT _wstart, count(*) c, avg(v) a, "
+                f"max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
+
+
+def _start(node: Node, streams: int) -> None:
+    create_streams(node.execute, streams)
     if streams:
         node.wait_running()
 
 
-def _tick(tick: int, rows: int) -> pa.RecordBatch:
+def tick_rows(tick: int, rows: int) -> pa.RecordBatch:
     """Returns the rows of a tick: the next tables in turn, all at one time."""
     tables = (np.arange(rows) + tick * rows) % _CHILDREN
     ts = np.full(rows, _FIRST_MS + tick * 10)
@@ -235,7 +240,7 @@ def _latency(node: Node, seen: int, sent: dict[int, int]) -> dict[str, Any]:
 def measure_idle(folder: Path, streams: int, seconds: float) -> dict[str, Any]:
     """Returns what streams cost that have nothing to do."""
     with Node(folder / f"idle{streams}") as node:
-        _create(node, streams)
+        _start(node, streams)
         threading.Event().wait(5.0)
         cpu, waited = cpu_seconds(), waits()
         threading.Event().wait(seconds)

@@ -26,6 +26,16 @@ class ResultWriter(Protocol):
 
 
 @runtime_checkable
+class QuietWriter(ResultWriter, Protocol):
+    """A writer that lets its task rest while that has no use for acknowledgements."""
+
+    def wake_at(self, count: float) -> bool:
+        """Wakes the task once so many writes are acknowledged, and not before unless one fails; returns whether they
+        are already. Each acknowledgement wakes a task that has never called this."""
+        ...
+
+
+@runtime_checkable
 class TransactionalWriter(ResultWriter, Protocol):
     """A writer for what would count rows that are written again. Writes count from their transaction's commit on.
 

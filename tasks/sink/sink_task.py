@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ from penstock.tasks.protocol.messages import (
     UseConnection,
     Watermark,
 )
-from penstock.tasks.protocol.result_writers import ResultWriter, TransactionalWriter
+from penstock.tasks.protocol.result_writers import QuietWriter, ResultWriter, TransactionalWriter
 from penstock.tasks.protocol.task_status import (
     ConnectionHealth,
     ConnectionStatus,
@@ -86,6 +87,10 @@ class SinkTask(ComputingTask):
             self._external = environment.external_writer(self.id, deployment, self._store)
         self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
         self._writer: ResultWriter = self._external or environment.result_writer(self.id)
+        # It must be told of all that both of them say.
+        self._quiet = self._writer if isinstance(self._writer, QuietWriter) and self._notifier is None else None
+        if self._quiet is not None:
+            self._quiet.wake_at(math.inf)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
         self._commits_with_checkpoints = plan.policies.guarantee == "exactly_once" or plan.emits_at_checkpoints
         now = self._clock.monotonic()
@@ -160,8 +165,7 @@ class SinkTask(ComputingTask):
     def _work(self) -> bool:
         """Takes and writes results, and makes checkpoints, as far as writes and rates let it."""
         if len(self._writing) == _WRITES_UNDER_WAY or (self._writing and self._due is not None):
-            self._enter_writing()
-            return False
+            return self._await_write()
         if self._due is not None:
             self._complete(self._due)
             return True
@@ -169,6 +173,8 @@ class SinkTask(ComputingTask):
         if self._has_results:
             return self._try_write() or taken
         if self._writing:
+            if self._barriers:
+                return self._await_write() or taken
             self._enter_writing()
             return taken
         if self._barriers:
@@ -177,6 +183,13 @@ class SinkTask(ComputingTask):
                 self._complete(barrier.checkpoint_id)
             return True
         return taken
+
+    def _await_write(self) -> bool:
+        """Does nothing more until the next write is acknowledged; returns whether it is already."""
+        if self._quiet is not None and self._quiet.wake_at(self._acknowledged + 1):
+            return True
+        self._enter_writing()
+        return False
 
     def _enter_writing(self) -> None:
         if self._outage is None:

@@ -28,7 +28,7 @@ class FlightResultWriter:
     """
 
     def __init__(self, client: DnodeClient, name: str, wake: Callable[[], None]) -> None:
-        """`wake` is called by another thread after each answer and after a failure."""
+        """`wake` is called by another thread as `wake_at` says."""
         self._client = client
         self._name = name
         self._wake = wake
@@ -40,6 +40,7 @@ class FlightResultWriter:
         self._large_under_way = 0
         self._waiting: deque[ResultWrite] = deque()  # large ones, and what is behind: until no small one is under way
         self._acknowledged = 0
+        self._wake_at: float | None = None
         self._failure: PenstockError | None = None
         self._closing = False
 
@@ -64,6 +65,11 @@ class FlightResultWriter:
         if self._failure is not None:
             raise self._failure
         return self._acknowledged
+
+    def wake_at(self, count: float) -> bool:
+        with self._lock:
+            self._wake_at = count
+            return self._acknowledged >= count
 
     def close(self) -> None:
         """Ends the connection once the writes that were sent are answered; doesn't wait for that."""
@@ -94,21 +100,26 @@ class FlightResultWriter:
     def _small_heard(self, error: PenstockError | None) -> None:
         with self._lock:
             self._small_under_way -= 1
-            self._note(error)
+            wakes = self._note(error)
             if not self._small_under_way and not self._closing:
                 while self._waiting:
                     self._submit_large(self._waiting.popleft())
-        self._wake()
+        if wakes:
+            self._wake()
 
     def _large_heard(self, error: PenstockError | None) -> None:
         with self._lock:
             self._large_under_way -= 1
-            self._note(error)
-        self._wake()
+            wakes = self._note(error)
+        if wakes:
+            self._wake()
 
-    def _note(self, error: PenstockError | None) -> None:
+    def _note(self, error: PenstockError | None) -> bool:
+        """Takes note of an answer; returns whether the task is to be woken."""
         if error is None:
             self._acknowledged += 1
-        elif self._failure is None:
+            return self._wake_at is None or self._acknowledged == self._wake_at
+        if self._failure is None:
             self._failure = error
             self._waiting.clear()
+        return True

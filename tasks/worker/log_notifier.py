@@ -51,10 +51,13 @@ class WalNotifier:
     mostly be busy with waking up. Where the system can't wake, the thread looks at the log every `interval_s`.
     """
 
-    def __init__(self, clock: Clock, interval_s: float, after_look: Callable[[], None] = lambda: None) -> None:
-        """`after_look` is called now and then, at least a few times per second while something is followed."""
+    def __init__(self, clock: Clock, interval_s: float, after_look: Callable[[], None] = lambda: None,
+                 rest_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`after_look` is called now and then, at least a few times per second while something is followed. `rest_s`
+        tells how long those who were woken care for no more news."""
         self._clock = clock
         self._after_look = after_look
+        self._rest_s = rest_s
         self._interval_s = interval_s
         self._followed: dict[int, _Followed] = {}
         self._lock = threading.Lock()
@@ -94,15 +97,18 @@ class WalNotifier:
             try:
                 if not followed.news.wait(_REST_S if followed.behind else _WAIT_S):
                     self._clock.wait(self._stopping, self._interval_s)
-                self._look(followed)
+                woken = self._look(followed)
                 self._after_look()
+                if woken and (rest_s := self._rest_s()):
+                    self._clock.wait(self._stopping, rest_s)
             except Exception:  # noqa: BLE001
                 # The tasks' own readers meet the same trouble and fail with a better story; keep the others going.
                 _log.exception("the end of a log could not be read")
                 self._clock.wait(self._stopping, _WAIT_S)
         followed.news.close()
 
-    def _look(self, followed: _Followed) -> None:
+    def _look(self, followed: _Followed) -> bool:
+        """Wakes whom news concern; returns whether they concern anybody."""
         before = followed.news.version
         tables = followed.news.look()
         with self._lock:
@@ -123,3 +129,4 @@ class WalNotifier:
         followed.behind &= followers.keys()
         for stream_id in woken:
             followers[stream_id].wake()
+        return bool(woken)

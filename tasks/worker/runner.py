@@ -295,18 +295,16 @@ class StreamRunner:
         begun = self._clock.monotonic()
         try:
             while not self._stopping:
+                progressed = self._started and drive_once(self._tasks, self._links, self._timesheet)
+                if progressed and self._clock.monotonic() - begun <= _TURN_S:
+                    continue
                 if self._status_wanted:
-                    if self._started:
-                        # What nothing has woken the tasks for counts as well: records of other tables.
-                        drive_once(self._tasks, self._links, self._timesheet)
+                    # What nothing has woken the tasks for counts as well: records of other tables.
                     self._answer()
                     self._status_wanted = False
                 if not self._started:
                     return None
-                if not drive_once(self._tasks, self._links, self._timesheet):
-                    return next_deadline(self._tasks)
-                if self._clock.monotonic() - begun > _TURN_S:
-                    return begun  # others may be waiting
+                return begun if progressed else next_deadline(self._tasks)  # others may be waiting
         except TaskFailure as failure:
             self._fail(failure.task, failure.__cause__ or failure)
         except Exception as error:  # noqa: BLE001

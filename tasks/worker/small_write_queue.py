@@ -12,21 +12,28 @@ _MESSAGES_AHEAD = 2  # while one is performed the next one is on its way
 class SmallWriteQueue:
     """The writes of all sink tasks, as they are packed, in their order. Not thread-safe.
 
-    What comes while enough is on its way is gathered: a message costs both sides more than most writes in it. Never
-    so much is on its way that sending would wait for the dnode to read.
+    What is added waits until it is released, and while enough is on its way: a message costs both sides more than
+    most writes in it. Never so much is on its way that sending would wait for the dnode to read.
     """
 
     def __init__(self) -> None:
+        self._added: list[tuple[int, bytes]] = []
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._sent: deque[int] = deque()  # bytes of the messages on their way
         self._sent_bytes = 0
 
     def add(self, number: int, packed: bytes) -> None:
         """Adds a part of a message that the sink task with this number sends."""
-        self._waiting.append((number, packed))
+        self._added.append((number, packed))
+
+    def release(self) -> None:
+        """Lets what was added be sent."""
+        self._waiting.extend(self._added)
+        self._added.clear()
 
     def drop(self, number: int) -> None:
         """Drops what waits of a sink task."""
+        self._added = [part for part in self._added if part[0] != number]
         self._waiting = deque(part for part in self._waiting if part[0] != number)
 
     def next_message(self) -> bytes | None:

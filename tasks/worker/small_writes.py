@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -43,17 +43,25 @@ class SmallWrites:
         self._open_writes = open_writes
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
+        self._senders: set[int] = set()
 
     def join(self, heard: Heard) -> SmallWriter:
         """Returns the way of one sink task. `heard` is called by another thread."""
         with self._lock:
             number = None if self._connection is None else self._connection.admit(heard)
             if self._connection is None or number is None:
-                self._connection = _Connection(self._open_writes)
+                self._connection = _Connection(self._open_writes, self._senders)
                 number = self._connection.admit(heard)
                 assert number is not None
                 self._connection.start()
             return SmallWriter(self._connection, number)
+
+    def send(self) -> None:
+        """Sends what was submitted. A thread that has called this once calls it whenever it has submitted something:
+        what it submits waits for that, and goes in one message. What other threads submit is sent at once."""
+        self._senders.add(threading.get_ident())
+        if self._connection is not None:
+            self._connection.send()
 
 
 class SmallWriter:
@@ -95,8 +103,10 @@ class _Connection:
     connection, hears answers, and sends what had to wait for them.
     """
 
-    def __init__(self, open_writes: OpenWrites) -> None:
+    def __init__(self, open_writes: OpenWrites, senders: Collection[int]) -> None:
+        """`senders`: the threads that call `send`."""
         self._open_writes = open_writes
+        self._senders = senders
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._queue = SmallWriteQueue()
@@ -120,7 +130,14 @@ class _Connection:
         with self._lock:
             if not self._over:
                 self._queue.add(number, packed)
-                self._send()
+                if threading.get_ident() not in self._senders:
+                    self._release()
+
+    def send(self) -> None:
+        """Sends what was submitted."""
+        with self._lock:
+            if not self._over:
+                self._release()
 
     def leave(self, number: int, *, known: bool) -> None:
         with self._lock:
@@ -132,9 +149,13 @@ class _Connection:
                 self._end()
             elif known:
                 self._queue.add(number, SinkEnd(number).pack())
-                self._send()
+                self._release()
 
     # -- with the lock held ----------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        self._queue.release()
+        self._send()
 
     def _send(self) -> None:
         while self._stream is not None and (message := self._queue.next_message()) is not None:

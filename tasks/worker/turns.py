@@ -2,7 +2,8 @@
 
 Streams wait for their turns in one line. After a turn a stream rests until something wakes it, or until a time that it
 has named. Under load it rests a moment longer, so that more waits for it when its turn comes: a turn costs nearly the
-same for one row as for hundreds.
+same for one row as for hundreds. All streams rest up to the same time, the end of the *round*, so that a thread which
+is awake serves them all.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _FASTER, _SHORTEST_S = 1.5, 0.001
 
 
 class Gathering:
-    """How long streams rest at least from the beginning of one turn to that of the next."""
+    """How long a round lasts at least: a stream has one turn in it."""
 
-    def __init__(self, processors_share: float, longest_s: float) -> None:
-        """`processors_share`: of the seconds that pass, how many all turns together may take before streams gather.
+    def __init__(self, share: float, longest_s: float) -> None:
+        """`share`: of the seconds that pass, how many all turns together may take before streams gather.
         Raising it, and lowering `longest_s`, spends processors on latency.
         """
-        self._share = processors_share
+        self._share = share
         self._longest_s = longest_s
         self._busy = 0.0
         self._since: float | None = None
@@ -56,13 +57,14 @@ class _State(Enum):
 class Seat:
     """A stream's place. `take_turn` returns when the next turn is to be (monotonic seconds), None: when it is woken."""
 
-    __slots__ = ("at_once", "begun", "due", "queued_at", "state", "take_turn")
+    __slots__ = ("at_once", "begun", "due", "queued_at", "state", "take_turn", "took")
 
     def __init__(self, take_turn: Callable[[], float | None]) -> None:
         self.take_turn = take_turn
         self.state = _State.RESTING
         self.due: float | None = None
         self.begun = float("-inf")
+        self.took = 0.0
         self.queued_at = 0.0
         self.at_once = False
 
@@ -75,6 +77,7 @@ class TurnQueue:
         self._ready: deque[Seat] = deque()
         self._due: list[tuple[float, int, Seat]] = []
         self._numbers = itertools.count()
+        self._round = float("-inf")  # when it began
 
     def wake(self, seat: Seat, now: float, *, at_once: bool = False) -> None:
         """Sees to it that a turn of the seat begins after this call; `at_once`: without gathering before."""
@@ -82,7 +85,7 @@ class TurnQueue:
             seat.state = _State.WOKEN
             seat.at_once = seat.at_once or at_once
         elif seat.state is _State.RESTING:
-            self._come_back(seat, now if at_once else max(now, seat.begun + self.gathering.seconds), now)
+            self._come_back(seat, now if at_once else self._in_round(seat, now), now)
 
     def take(self, now: float) -> Seat | None:
         """Returns the seat whose turn begins now; None if none wants one."""
@@ -90,6 +93,8 @@ class TurnQueue:
         while self._ready:
             seat = self._ready.popleft()
             if seat.state is _State.QUEUED:
+                if seat.queued_at >= self._round + self.gathering.seconds:
+                    self._round = seat.queued_at
                 seat.state, seat.begun, seat.due = _State.IN_TURN, now, None
                 return seat
         return None
@@ -97,12 +102,13 @@ class TurnQueue:
     def done(self, seat: Seat, now: float, next_at: float | None) -> None:
         """Takes note that a turn has ended; `next_at` is what it has returned."""
         self.gathering.note_turn(seat.begun, now)
+        seat.took = now - seat.begun
         if seat.state is _State.GONE:
             return
         woken, at_once = seat.state is _State.WOKEN, seat.at_once
         seat.state, seat.at_once = _State.RESTING, False
         if next_at is not None:
-            self._come_back(seat, next_at, now)
+            self._come_back(seat, next_at if next_at <= now else self._in_round(seat, next_at), now)
         if woken:
             self.wake(seat, now, at_once=at_once)
 
@@ -116,10 +122,14 @@ class TurnQueue:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def waits_since(self, now: float) -> float | None:
-        """Returns since when the first in line waits; None if none does."""
+    def waits(self, now: float) -> bool:
+        """Tells whether a seat wants its turn now."""
         self._queue_due(now)
-        return self._ready[0].queued_at if self._ready else None
+        return bool(self._ready)
+
+    def _in_round(self, seat: Seat, at: float) -> float:
+        """Returns when a seat that wants a turn from `at` on may have one."""
+        return at if seat.begun < self._round else max(at, self._round + self.gathering.seconds)
 
     def _come_back(self, seat: Seat, at: float, now: float) -> None:
         if at <= now:

@@ -64,8 +64,8 @@ TaskBuilder = Callable[[Deployment, int, TaskEnvironment], Sequence[StreamTask]]
 class WorkerSpec:
     """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group.
 
-    `nice`: how much lower than its parent's the priority of the process is; 0 to 19. `gather_share`: of all processors
-    of the machine, how much the turns of its streams may take before they gather rows, for `gather_time_s` at most.
+    `nice`: how much lower than its parent's the priority of the process is; 0 to 19. `gather_share`: of one
+    processor, how much the turns of its streams may take before they gather rows, for `gather_time_s` at most.
     """
 
     group: str
@@ -125,9 +125,10 @@ class Worker(OrderedWorker[_ThreadedStream]):
                       else RemoteLogs(self._dnode.ask_log, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
         self._recent_reads = RecentReads()
-        self._gathering = Gathering(spec.gather_share * (os.cpu_count() or 1), spec.gather_time_s)
-        self._turns = TurnThreads(clock, TurnQueue(self._gathering), _TURN_THREADS)
-        self._notifier = WalNotifier(clock, spec.wal_poll_interval_s, self._turns.look)
+        self._gathering = Gathering(spec.gather_share, spec.gather_time_s)
+        self._turns = TurnThreads(clock, TurnQueue(self._gathering), _TURN_THREADS, self._dnode.small_writes.send)
+        self._notifier = WalNotifier(
+            clock, spec.wal_poll_interval_s, self._turns.look, lambda: self._gathering.seconds)
         self._leaving = threading.Event()
 
     def run(self) -> None:

@@ -93,14 +93,19 @@ def test_answers_say_what_became_of_each_write() -> None:
 
 
 def test_what_comes_while_messages_are_on_their_way_goes_in_one() -> None:
-    """Two messages at once; the rest waits for an answer and goes together."""
+    """Two messages at once; the rest waits for an answer and goes together, but for what wasn't released."""
     waiting = SmallWriteQueue()
     sent = []
     for number in range(5):
         waiting.add(number, b"%d" % number)
+        assert waiting.next_message() is None
+        waiting.release()
         sent.append(waiting.next_message())
+    waiting.add(5, b"5")
     assert sent == [b"0", b"1", None, None, None]
     waiting.drop(3)
+    waiting.drop(5)
+    waiting.release()
     waiting.note_answer()
     assert waiting.next_message() == b"24"
     assert waiting.next_message() is None
@@ -115,6 +120,7 @@ def test_no_more_bytes_are_on_their_way_than_never_wait() -> None:
     waiting = SmallWriteQueue()
     for number in range(3):
         waiting.add(number, bytes(SMALL_WRITE_MAX - 100 * number))
+    waiting.release()
     first = waiting.next_message()
     assert first is not None
     assert len(first) == SMALL_WRITE_MAX
@@ -222,6 +228,28 @@ def test_tasks_share_a_connection_and_hear_their_own_answers(dnode: _Dnode) -> N
         sink.writer.leave()
     connection.answers.put(None)
     assert connection.closed.wait(30)
+
+
+def test_what_a_thread_submits_that_sends_goes_in_one_message(dnode: _Dnode) -> None:
+    """Once it has called `send`, what it submits waits for that; what another thread submits doesn't."""
+    writes = SmallWrites(dnode.open_writes)
+    one, other = _Sink(writes), _Sink(writes)
+    connection = dnode.connection()
+    writes.send()
+    one.submit()
+    other.submit()
+    assert connection.sent.empty()
+    writes.send()
+    writes.send()
+    first, second = connection.receive() or ()
+    assert (first.number, second.number) == (0, 1)
+    one.submit()
+    elsewhere = threading.Thread(target=other.submit)
+    elsewhere.start()
+    elsewhere.join()
+    assert [part.number for part in connection.receive() or ()] == [0, 1]
+    connection.answers.put(pack_outcomes([(0, None), (1, None)]))
+    assert (one.hears(), other.hears()) == (None, None)
 
 
 def test_who_leaves_is_forgotten_and_the_last_one_ends_the_connection(dnode: _Dnode) -> None:

@@ -115,6 +115,28 @@ def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
     assert queue.take(0.211) is seat
 
 
+def test_all_streams_rest_up_to_the_same_time() -> None:
+    """Whoever has had a turn in a round waits for its end, by the clock or woken; whoever hasn't, doesn't wait."""
+    queue = TurnQueue(Gathering(0.0, 0.02))
+    queue.gathering.seconds = 0.02
+    first, second, late = (Seat(never) for _ in range(3))
+    queue.wake(first, 1.0)
+    queue.wake(second, 1.0)
+    assert queue.take(1.0) is first
+    queue.done(first, 1.005, 1.006)
+    assert queue.take(1.005) is second
+    queue.done(second, 1.01, None)
+    queue.wake(second, 1.011)
+    queue.wake(late, 1.012)
+    assert queue.take(1.012) is late
+    queue.done(late, 1.013, 1.013)
+    assert queue.take(1.013) is late  # it has more to do
+    queue.done(late, 1.014, None)
+    assert queue.take(1.019) is None
+    assert queue.next_due() == 1.02
+    assert {queue.take(1.02), queue.take(1.02)} == {first, second}
+
+
 def turns(threads: TurnThreads, count: int, act: Callable[[int], float | None]) -> tuple[Seat, threading.Event]:
     """Returns a seat and what tells that it has had so many turns; `act` is told the number of each."""
     enough, number = threading.Event(), 0
@@ -130,7 +152,7 @@ def turns(threads: TurnThreads, count: int, act: Callable[[int], float | None]) 
 
 
 def test_a_long_turn_does_not_keep_others_waiting() -> None:
-    """While one stream computes, whoever comes by finds that another waits, and has a second thread take over."""
+    """While one stream is busy, whoever comes by finds that another waits, and has a second thread take over."""
     threads = TurnThreads(SystemClock(), TurnQueue(Gathering(1.0, 0.0)), 2)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -146,6 +168,32 @@ def test_a_long_turn_does_not_keep_others_waiting() -> None:
     while not had_turn.wait(0.001):
         threads.look()
     go_on.set()
+    threads.close()
+
+
+def test_what_turns_did_is_told_before_a_thread_sleeps_and_before_a_long_turn() -> None:
+    """Not after each short turn: that is what a round is for."""
+    told: list[int] = []
+    had: list[int] = []
+    slept = threading.Event()
+
+    def after_turns() -> None:
+        told.append(len(had))
+        if len(had) == 4:
+            slept.set()
+
+    clock = SystemClock()
+    threads = TurnThreads(clock, TurnQueue(Gathering(1.0, 0.0)), 1, after_turns)
+    first, _ = turns(threads, 1, lambda number: begin.wait() and had.append(1))  # type: ignore[func-returns-value]
+    others = [turns(threads, 1, lambda number: had.append(1))[0] for _ in range(3)]
+    others[2].took = 1.0
+    begin = threading.Event()
+    for seat in (first, *others):
+        threads.wake(seat)
+    begin.set()
+    assert slept.wait(10)
+    assert told[-1] == 4
+    assert 3 in told
     threads.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import socket
@@ -255,6 +256,25 @@ def test_writes_arrive_unchanged_and_in_order(dnode: Dnode) -> None:
     writer.writer.close()
 
 
+def test_a_task_is_woken_when_it_waits_for_a_write(dnode: Dnode) -> None:
+    """By the acknowledgement that it names, not by others; unless it is there already. A failure always wakes."""
+    writer = Writer(dnode.service.address)
+    assert not writer.writer.wake_at(math.inf)
+    writer.writer.submit(result(FIRST))
+    writer.writer.submit(long(0))
+    wait_until(lambda: writer.writer.acknowledged() == 2)
+    assert not writer.woken.is_set()
+    assert writer.writer.wake_at(2)
+    assert not writer.writer.wake_at(3)
+    writer.writer.submit(result(FIRST))
+    assert writer.woken.wait(10)
+    writer.woken.clear()
+    dnode.error = StaleAttemptError("superseded")
+    writer.writer.submit(result(FIRST))
+    assert writer.woken.wait(10)
+    writer.writer.close()
+
+
 def test_children_are_sent_once_and_known_from_then_on(dnode: Dnode) -> None:
     """The dnode has one list of children per connection, which grows as the sink's does."""
     children = CHILDREN[:1]
@@ -489,6 +509,30 @@ class _News:
     def seen(self) -> bool:
         """Tells whether the notifier waits for more, having looked at everything."""
         return not self._grown and self.waited[-1:] == [self.version]
+
+
+def test_who_was_woken_may_rest_from_news() -> None:
+    """While streams gather, their notifier sleeps as long; what it didn't care for wakes nobody and costs no rest."""
+    rests: list[float] = []
+
+    class RestingClock(_StandingClock):
+        def wait(self, event: threading.Event, timeout_s: float) -> bool:
+            rests.append(timeout_s)
+            return super().wait(event, 0.0)
+
+    notifier = WalNotifier(RestingClock(), 0.0005, rest_s=lambda: 0.02)
+    news, woken = _News(has_bell=True), threading.Semaphore(0)
+    try:
+        notifier.follow(2, 1, 10, lambda: news, woken.release)
+        assert woken.acquire(timeout=10)
+        news.grow(frozenset({77}))
+        wait_until(news.seen)
+        assert rests == []
+        news.grow(frozenset({10}))
+        assert woken.acquire(timeout=10)
+        wait_until(lambda: rests == [0.02])
+    finally:
+        notifier.stop()
 
 
 @pytest.mark.parametrize("has_bell", [True, False])
