@@ -111,8 +111,21 @@ class Engine:
 
         What the session's identity may not do is refused here, wherever the statement comes from.
         """
-        written = self._insert_rows(text, state)
+        written = self.insert_rows(text, state)
         return written if written is not None else self.execute_parsed(self.read(text, state), text, state)
+
+    def insert_rows(self, text: str, state: SessionState) -> Result | None:
+        """Executes a statement that is a small INSERT of plain rows; None if it isn't, or if there is more to it.
+
+        It isn't listed among the statements that run: it is over before anybody could see or end it.
+        """
+        self._check_open()
+        if state.identity.role != "admin" or self.audit.notes_rows:
+            return None
+        written = self.parts.row_inserts.insert(text, state)
+        if written is not None:
+            self.activity.note_access(state.connection_id)
+        return written
 
     def read(self, text: str, state: SessionState) -> Statement:
         """Returns the statement that a text is. Raises SqlSyntaxError, NotSupportedError, and LimitExceededError for
@@ -218,19 +231,6 @@ class Engine:
         self.parts.abandon()
 
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _insert_rows(self, text: str, state: SessionState) -> Result | None:
-        """Executes a statement that is a small INSERT of plain rows; None if it isn't, or if there is more to it.
-
-        It isn't listed among the statements that run: it is over before anybody could see or end it.
-        """
-        self._check_open()
-        if state.identity.role != "admin" or self.audit.notes_rows:
-            return None
-        written = self.parts.row_inserts.insert(text, state)
-        if written is not None:
-            self.activity.note_access(state.connection_id)
-        return written
 
     def _admit(self, statement: Statement, state: SessionState, *, runs: bool = True) -> None:
         """Lets a statement be executed, or raises PermissionDeniedError; whoever sends it."""

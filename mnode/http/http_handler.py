@@ -12,9 +12,9 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from email.message import Message
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
+from socketserver import StreamRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -24,12 +24,14 @@ from penstock.common.logging import logger
 from penstock.mnode.http.hangups import HangUps
 from penstock.mnode.http.http_body import RequestError, read_body
 from penstock.mnode.http.http_deadlines import TimedReader
+from penstock.mnode.http.http_head import RequestHead, answer_head, read_head
 from penstock.mnode.http.http_messages import CutShort, HttpBounds, HttpRequest, Response, Route
 
 _log = logger(__name__)
 _monotonic = SystemClock.monotonic
 _IDLE_S = 75.0
 _WRITE_S = 75.0
+_GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S, _LINGER_BYTES = 1.0, 64 * 1024
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -74,15 +76,10 @@ class Site:
             raise RequestError(HTTPStatus.FORBIDDEN, "pages of others may not ask this")
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(StreamRequestHandler):
     """Answers the requests of one connection, one after the other, on a thread of its own."""
 
-    protocol_version = "HTTP/1.1"
-    error_message_format, error_content_type = "%(message)s\n", "text/plain"
     disable_nagle_algorithm = True
-    server_version, sys_version = "penstock", ""
-    _waits_for_go = False
-    _unread = False
 
     def __init__(self, site: Site, *arguments: Any) -> None:
         self._site = site
@@ -97,113 +94,97 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.close()
         self.rfile = io.BufferedReader(self._timed)
 
-    def handle_one_request(self) -> None:
-        self._timed.await_request(_IDLE_S, self._site.login_s)
-        super().handle_one_request()
+    def handle(self) -> None:
+        stays_open = True
+        while stays_open:
+            self._timed.await_request(_IDLE_S, self._site.login_s)
+            try:
+                head = read_head(self.rfile)
+            except RequestError as error:
+                # What is malformed may hold anything, also secrets: it isn't logged.
+                _log.debug("a request was malformed")
+                self._send(_refusal(error), None, stays_open=False)
+                self._linger()
+                return
+            stays_open = head is not None and self._handle(head)
 
-    def do_GET(self) -> None:
-        headers = _by_name(self.headers)
-        self._unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    def _handle(self, head: RequestHead) -> bool:
+        """Answers a request, and returns whether there can be another one."""
+        body = _Body(head, self._site, self.rfile, self._timed, self.connection)
         try:
-            response = self._answer(headers)
+            response = self._answer(head, body)
         except RequestError as error:
-            response = Response(error.status, f"{error.text}\n".encode())
+            response = _refusal(error)
         except Exception:  # noqa: BLE001 - one request that fails must not take the others along
-            _log.exception("%s could not be answered", _without_query(self.path))
+            _log.exception("%s could not be answered", head.path)
             response = Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n")
-        # Where a body wasn't read to its end, the next request can't be found.
-        self.close_connection = self.close_connection or self._unread
+        _log.debug("%s %s: %s", head.method, head.path, response.status.value)
         try:
-            self._send(response)
+            # Where a body wasn't read to its end, the next request can't be found.
+            stays_open = self._send(response, head, stays_open=head.keeps_open and not body.is_unread)
         finally:
             self._site.hang_ups.forget(self.connection)
             close = getattr(response.content, "close", None)
             if close is not None:
                 close()
-        self._waits_for_go = False
-        if self._unread:
+        if body.is_unread:
             self._linger()
+        return stays_open
 
-    do_POST = do_HEAD = do_GET
-
-    def handle_expect_100(self) -> bool:
-        """Lets the client wait until its body is wanted."""
-        self._waits_for_go = True
-        return True
-
-    def _answer(self, headers: Mapping[str, str]) -> Response:
-        self._site.require_own_page(headers)
-        path, _, query = self.path.partition("?")
+    def _answer(self, head: RequestHead, body: _Body) -> Response:
+        self._site.require_own_page(head.headers)
+        path, _, query = head.target.partition("?")
+        path = f"/{path.lstrip('/')}"
         route = self._site.route(path)
-        if self.command not in route.methods:
+        if head.method not in route.methods:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, f"{' or '.join(route.methods)} is\n".encode(),
                             headers={"Allow": ", ".join(route.methods)})
         return route.answer(HttpRequest(
-            self.command, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers,
-            lambda size_max: self._read_body(headers, size_max), self.client_address[0], self._note_login,
-            self._on_gone))
+            head.method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), head.headers, body.read,
+            self.client_address[0], self._note_login, lambda gone: self._on_gone(head, gone)))
 
-    def _on_gone(self, gone: Callable[[], None]) -> None:
+    def _on_gone(self, head: RequestHead, gone: Callable[[], None]) -> None:
         # Those of HTTP/1.0 may close their side once they have asked.
-        if self.request_version != "HTTP/1.0":
+        if not head.is_old:
             self._site.hang_ups.watch(self.connection, gone)
 
     def _note_login(self) -> None:
         self._site.admission.logged_in(id(self.request))
 
-    def _read_body(self, headers: Mapping[str, str], size_max: int) -> bytes:
-        if self._waits_for_go:
-            super().handle_expect_100()
-        self._timed.await_body(self._site.login_s, self._site.bounds.body_rate)
-        try:
-            body = read_body(self.rfile, headers, size_max)
-        except OSError as error:
-            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
-        self._unread = False
-        return body
-
-    def _send(self, response: Response) -> None:
+    def _send(self, response: Response, head: RequestHead | None, *, stays_open: bool) -> bool:
+        """Sends an answer, and returns whether the connection can stay open."""
         self.connection.settimeout(_WRITE_S)  # for each piece
-        content = response.content
-        chunked = self.request_version != "HTTP/1.0"
-        if not isinstance(content, bytes) and not chunked:
-            self.close_connection = True  # HTTP/1.0 knows no pieces: where the answer ends, the connection does
-        self._send_headers(response, chunked=chunked)
-        if self.command == "HEAD" or response.status == HTTPStatus.NO_CONTENT:
-            return
-        if isinstance(content, bytes):
-            self.wfile.write(content)
+        content, is_old = response.content, head is not None and head.is_old
+        whole, empty = isinstance(content, bytes), response.status == HTTPStatus.NO_CONTENT
+        stays_open = stays_open and (whole or not is_old)  # without chunks, where the connection ends, the answer does
+        headers = {} if stays_open else {"Connection": "close"}
+        if not empty:
+            headers["Content-Type"] = response.content_type
+            if isinstance(content, bytes):
+                headers["Content-Length"] = str(len(content))
+            elif not is_old:
+                headers["Transfer-Encoding"] = "chunked"
+        first = answer_head(response.status, _HEADERS, response.headers, headers)
+        if empty or (head is not None and head.method == "HEAD"):
+            self.wfile.write(first)
+        elif isinstance(content, bytes):
+            self.wfile.write(first + content)  # at once: each writing wakes the client
         else:
-            self._send_pieces(content, chunked=chunked)
+            return self._send_pieces(first, content, chunked=not is_old) and stays_open
+        return stays_open
 
-    def _send_headers(self, response: Response, *, chunked: bool) -> None:
-        self.send_response(response.status)
-        for name, value in {**_HEADERS, **response.headers}.items():
-            self.send_header(name, value)
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        if response.status != HTTPStatus.NO_CONTENT:
-            self.send_header("Content-Type", response.content_type)
-            if isinstance(response.content, bytes):
-                self.send_header("Content-Length", str(len(response.content)))
-            elif chunked:
-                self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-
-    def _send_pieces(self, pieces: Iterable[bytes], *, chunked: bool) -> None:
-        def send(piece: bytes) -> None:
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-
+    def _send_pieces(self, first: bytes, pieces: Iterable[bytes], *, chunked: bool) -> bool:
+        """Sends an answer as it is made, `first` with its first piece; returns whether it is whole."""
         try:
             for piece in filter(None, pieces):
-                send(piece)
+                self.wfile.write(first + (b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece))
+                first = b""
         except CutShort as short:
             # Without the last, empty piece no client takes the answer for whole.
-            self.close_connection = True
-            send(short.last)
-            return
-        if chunked:
-            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.write(first + (b"%x\r\n%b\r\n" % (len(short.last), short.last) if chunked else short.last))
+            return False
+        self.wfile.write(first + (b"0\r\n\r\n" if chunked else b""))
+        return True
 
     def _linger(self) -> None:
         """Takes in a little of what wasn't read: if it were there at the end, the client might lose the answer."""
@@ -217,12 +198,36 @@ class Handler(BaseHTTPRequestHandler):
         except OSError as error:
             _log.debug("a connection ended: %s", error)
 
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        _log.debug("%s %s: %s", self.command, _without_query(getattr(self, "path", "")), code)
 
-    def log_error(self, format: str, *args: object) -> None:
-        # What is malformed may hold anything, also secrets.
-        _log.debug("a request was malformed or took too long")
+class _Body:
+    """The body of one request, of which the client may wait to be told to send it."""
+
+    def __init__(
+        self, head: RequestHead, site: Site, stream: BufferedIOBase, timed: TimedReader, connection: socket.socket
+    ) -> None:
+        self._head = head
+        self._bounds = site.bounds
+        self._stream = stream
+        self._timed = timed
+        self._connection = connection
+        #: whether some of it is still to come
+        self.is_unread = head.has_body
+
+    def read(self, size_max: int) -> bytes:
+        """Returns it, unpacked. Raises RequestError."""
+        if self._head.waits_for_go:
+            self._connection.sendall(_GO_ON)
+        self._timed.await_body(self._bounds.connections.login_timeout_s, self._bounds.body_rate)
+        try:
+            body = read_body(self._stream, self._head.headers, size_max)
+        except OSError as error:
+            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
+        self.is_unread = False
+        return body
+
+
+def _refusal(error: RequestError) -> Response:
+    return Response(error.status, f"{error.text}\n".encode())
 
 
 def shut(connection: socket.socket, how: int) -> None:
@@ -232,18 +237,6 @@ def shut(connection: socket.socket, how: int) -> None:
         socket.socket.shutdown(connection, how)
     except OSError as error:
         _log.debug("a connection was gone already: %s", error)
-
-
-def _without_query(path: str) -> str:
-    return path.partition("?")[0]
-
-
-def _by_name(headers: Message) -> dict[str, str]:
-    """Returns headers by their names in lower case; one that was sent twice has both values, with a comma."""
-    found: dict[str, str] = {}
-    for name, value in headers.items():
-        found[name.lower()] = f"{found[name.lower()]}, {value}" if name.lower() in found else value
-    return found
 
 
 def _folder_of(path: str) -> str:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from http.server import ThreadingHTTPServer
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 from penstock.common.admission import Admission, ConnectionBounds, PortCounts
@@ -71,9 +71,10 @@ class HttpListener:
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
     """A thread per connection. Who is one too many is cut off, whatever it waits for."""
 
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = 256

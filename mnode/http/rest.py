@@ -25,7 +25,7 @@ from penstock.common.errors import (
 )
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.logins import Logins, read_basic
-from penstock.mnode.access.session import Result, SessionState, rows_result
+from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.name_lookup import DATABASE_MISSING
 from penstock.mnode.http.http_body import RequestError
 from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response, Route
@@ -46,6 +46,7 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 _JSON = "application/json"
 _NO_CODE = 0xFFFF
 _BATCH_ROWS = 2048
+_AFFECTED = f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],"data":[[%d]],"rows":1}}\n'.encode()
 _PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
 _CREATE_DATABASE = re.compile(
     r'\s*CREATE\s+DATABASE\s+(?:"(?P<quoted>(?:[^"\\]|\\.)+)"|(?P<plain>\w+))(?:\s+WITH\s.*)?\s*;?\s*',
@@ -71,6 +72,8 @@ class Statements(Protocol):
     """What an engine does with statements and with lines."""
 
     def execute(self, text: str, state: SessionState, /) -> Result: ...
+
+    def insert_rows(self, text: str, state: SessionState, /) -> Result | None: ...
 
     def read(self, text: str, state: SessionState, /) -> Statement: ...
 
@@ -129,6 +132,9 @@ class Rest:
         """Executes the statement in the body; what follows /sql/ is the database."""
         state = self._session(request, request.path.removeprefix(SQL).strip("/") or None)
         text = _text(request.read_body(self._size_max))
+        written = self._engine.insert_rows(text, state)
+        if written is not None:
+            return _affected(written.affected)
         statement = self._engine.read(text, state)
         if isinstance(statement, Select | SetOperation) and statement.into_file is None:
             rows = _Streamed(self._engine.open_query(statement, text, state, request.on_gone))
@@ -136,8 +142,7 @@ class Rest:
             return Response(HTTPStatus.OK, rows, _JSON)
         result = self._engine.execute_parsed(statement, text, state, request.on_gone)
         if result.table is None:
-            result = rows_result((("affected_rows", INT),), [(result.affected,)])
-        assert result.table is not None
+            return _affected(result.affected)
         return Response(HTTPStatus.OK, _document(result.columns, result.table.to_batches()), _JSON)
 
     def _write(self, request: HttpRequest) -> Response:
@@ -195,6 +200,11 @@ class Rest:
             note(identity.name)
         request.logged_in()
         return SessionState(self._time_zone, database, identity, origin=origin)
+
+
+def _affected(rows: int) -> Response:
+    """Returns the answer to a statement that has no rows but changes some."""
+    return Response(HTTPStatus.OK, _AFFECTED % rows, _JSON)
 
 
 def status_of(error: PenstockError) -> HTTPStatus:

@@ -85,7 +85,11 @@ class FlightSql:
         told = answer(command, kind_of(command), self._engine.catalog, session.connection.session.identity.rights)
         if told is not None:
             return self._flight_info(session, descriptor, told.schema, descriptor.cmd)
-        statement = self._to_execute(session, command)
+        text = self._text_of(session, command)
+        written = self._engine.insert_rows(text, session.connection.session)
+        if written is not None:
+            return self._flight_info(session, descriptor, pa.schema([]), None, written.affected)
+        statement = self._read(session, text)
         if statement.query is not None:
             schema = arrow_schema(self._engine.query_columns(statement.query, session.connection.session))
             return self._flight_info(
@@ -100,7 +104,8 @@ class FlightSql:
         """Returns the SchemaResult for a command, which is not executed."""
         command = unpack(_command_of(descriptor))
         told = answer(command, kind_of(command), self._engine.catalog, session.connection.session.identity.rights)
-        schema = told.schema if told is not None else self._schema_of(session, self._to_execute(session, command))
+        schema = told.schema if told is not None else self._schema_of(
+            session, self._read(session, self._text_of(session, command)))
         if schema is None:
             raise NotSupportedError("what columns this statement has is only known when it is executed")
         return make("SchemaResult", schema=schema_bytes(schema))
@@ -141,13 +146,13 @@ class FlightSql:
         command = unpack(_command_of(read("FlightData", first).flight_descriptor))
         match kind_of(command):
             case "CommandStatementUpdate":
-                affected = self._update(session, self._to_execute(session, command), on_cancel)
+                affected = self._update(session, self._text_of(session, command), on_cancel)
             case "CommandStatementIngest":
                 affected = self._ingest(session, command, chain([first], requests))
             case "CommandPreparedStatementUpdate":
                 text = session.prepared(command.prepared_statement_handle).text
                 texts = _bound(text, chain([first], requests)) if count_marks(text) else [text]
-                affected = sum(self._update(session, self._read(session, each), on_cancel) for each in texts)
+                affected = sum(self._update(session, each, on_cancel) for each in texts)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
                 prepared.parameters = _one_row(_parameters(chain([first], requests)))
@@ -245,17 +250,22 @@ class FlightSql:
     def _read(self, session: ClientSession, text: str) -> _Statement:
         return _Statement(text, self._engine.read(text, session.connection.session))
 
-    def _to_execute(self, session: ClientSession, command: Any) -> _Statement:
+    def _text_of(self, session: ClientSession, command: Any) -> str:
+        """Returns the statement that a command is, with its parameters in it."""
         match kind_of(command):
             case "CommandStatementQuery" | "CommandStatementUpdate":
                 _refuse_transaction(command)
-                return self._read(session, command.query)
+                return str(command.query)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
-                return self._read(session, bind(prepared.text, prepared.parameters))
+                return bind(prepared.text, prepared.parameters)
         raise NotSupportedError(f"{kind_of(command)} is not supported")
 
-    def _update(self, session: ClientSession, statement: _Statement, on_cancel: OnCancel) -> int:
+    def _update(self, session: ClientSession, text: str, on_cancel: OnCancel) -> int:
+        written = self._engine.insert_rows(text, session.connection.session)
+        if written is not None:
+            return written.affected
+        statement = self._read(session, text)
         if statement.query is not None:
             raise InvalidStatementError("a query changes nothing", hint="execute it as one, to fetch its rows")
         return self._execute(session, statement, on_cancel).affected

@@ -275,6 +275,10 @@ def test_a_body_is_bounded_also_when_it_is_packed(client: Client) -> None:
     (b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + gzip.compress(b"SELECT 1", mtime=0)[:12], 400),
     (b"Content-Encoding: br\r\nContent-Length: 8\r\n\r\nSELECT 1", 415),
     (b"Content-Length: 2\r\n\r\n\xff\xfe", 400),
+    (b"Content-Length : 8\r\n\r\nSELECT 1", 400),
+    (b"Content-Length: 8\r\n A: folded\r\n\r\nSELECT 1", 400),
+    (b"A: \0\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+    (b"no header\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
     (b"Transfer-Encoding: chunked\r\n\r\n8;a=b\r\nSELECT 1\r\n0\r\nTrailer: x\r\n\r\n", 200),
     (b"Content-Length: 8\r\nExpect: 100-continue\r\n\r\nSELECT 1", 100),
 ])
@@ -295,6 +299,19 @@ def test_malformed_requests_harm_nobody(client: Client, request_: bytes) -> None
     """What isn't HTTP, or too much of it, is answered with a refusal or not at all."""
     assert not raw(client.port, request_).startswith(b"HTTP/1.1 2")
     assert client.sql("SELECT 1").status == 200
+
+
+def test_requests_that_come_together_are_answered_one_by_one(client: Client) -> None:
+    """The last one ends the connection, one of HTTP/1.0 unless it asks for the opposite."""
+    def sql(statement: bytes, version: bytes, *headers: bytes) -> bytes:
+        return b"\r\n".join((b"POST /sql HTTP/" + version, b"Host: localhost", *headers,
+                             b"content-length: %d" % len(statement), b"", statement))
+
+    usual, last = sql(b"SHOW DATABASES", b"1.1"), sql(b"SHOW USERS", b"1.1", b"Connection: close")
+    assert raw(client.port, usual + last + usual).count(b"HTTP/1.1 200 OK") == 2
+    old, stays = sql(b"CREATE DATABASE e", b"1.0"), sql(b"DROP DATABASE e", b"1.0", b"Connection: Keep-Alive")
+    assert raw(client.port, old + usual).count(b"HTTP/1.1 200 OK") == 1
+    assert raw(client.port, stays + last).count(b"HTTP/1.1 200 OK") == 2
 
 
 def test_many_connections_at_once(client: Client) -> None:
@@ -417,7 +434,7 @@ def test_without_users_only_pages_of_others_are_refused(client: Client) -> None:
         assert client.ask("POST", "/sql", b"SELECT 1", Origin=origin).status == 403
     assert client.ask("POST", "/sql", b"SELECT 1", Origin=f"http://127.0.0.1:{client.port}").status == 200
     assert client.ask("GET", "/sql").status == 405
-    assert client.ask("PUT", "/sql").status == 501
+    assert client.ask("PUT", "/sql").status == 405
     assert client.ask("POST", "/elsewhere", b"SELECT 1").status == 404
 
 

@@ -1,0 +1,193 @@
+"""Clients that send one request after the other over connections of their own: one thread, bare sockets, in a process
+of their own, so that what they cost is neither much nor the server's.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+_PIECE = 1 << 16
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
+_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+_FRAME_HEADER = 9
+
+
+class Client(Protocol):
+    """One connection's side of a protocol."""
+
+    def begin(self) -> bytes:
+        """Returns what is sent before the first request."""
+
+    def request(self) -> bytes | None:
+        """Returns the next request; None if there are no more."""
+
+    def received(self, data: bytes) -> tuple[bool, bytes]:
+        """Returns whether the answer is complete, and what must be sent for it. Raises ValueError if it is wrong."""
+
+
+@dataclass(slots=True)
+class HttpClient:
+    """Sends bodies by POST, each over the same connection."""
+
+    head: str
+    bodies: Iterator[str]
+    _answer: bytes = b""
+
+    def begin(self) -> bytes:
+        return b""
+
+    def request(self) -> bytes | None:
+        body = next(self.bodies, None)
+        if body is None:
+            return None
+        data = body.encode()
+        return f"{self.head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+    def received(self, data: bytes) -> tuple[bool, bytes]:
+        self._answer += data
+        head, end, body = self._answer.partition(b"\r\n\r\n")
+        if not end:
+            return False, b""
+        lower = head.lower()
+        if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 204")):
+            raise ValueError(self._answer.decode())
+        if b"chunked" in lower:
+            complete = body.endswith(b"0\r\n\r\n")
+        else:
+            length = lower.partition(b"content-length:")[2].partition(b"\r\n")[0]
+            complete = len(body) >= int(length or b"0")
+        if complete:
+            self._answer = b""
+        return complete, b""
+
+
+@dataclass(slots=True)
+class GrpcClient:
+    """Makes calls of one method; a call is one or more messages, and is over with the end of its stream."""
+
+    headers: Sequence[tuple[str, str]]
+    calls: Iterator[Sequence[bytes]]
+    _stream: int = -1
+    _pending: bytes = b""
+    _answered: bool = False
+
+    def begin(self) -> bytes:
+        return _HTTP2_PREFACE + _frame(_SETTINGS, 0, 0, b"") + _frame(
+            _WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big"))
+
+    def request(self) -> bytes | None:
+        call = next(self.calls, None)
+        if call is None:
+            return None
+        self._stream += 2
+        fields = b"".join(b"\x00" + _text(name) + _text(value) for name, value in self.headers)
+        data = b"".join(b"\x00" + len(message).to_bytes(4, "big") + message for message in call)
+        return (_frame(_HEADERS, _END_HEADERS, self._stream, fields)
+                + _frame(_DATA, _END_STREAM, self._stream, data))
+
+    def received(self, data: bytes) -> tuple[bool, bytes]:
+        self._pending += data
+        complete, answers = False, b""
+        while len(self._pending) >= _FRAME_HEADER:
+            end = _FRAME_HEADER + int.from_bytes(self._pending[:3], "big")
+            if len(self._pending) < end:
+                break
+            kind, flags = self._pending[3], self._pending[4]
+            body, self._pending = self._pending[_FRAME_HEADER:end], self._pending[end:]
+            if kind == _GOAWAY:
+                raise ValueError(body.decode("latin-1"))
+            if kind in (_SETTINGS, _PING) and not flags & _ACK:
+                answers += _frame(kind, _ACK, 0, body if kind == _PING else b"")
+            self._answered = self._answered or kind == _DATA
+            if kind == _HEADERS and flags & _END_STREAM:
+                if not self._answered:  # a call that fails has no answer but its status
+                    raise ValueError(body.decode("latin-1"))
+                complete, self._answered = True, False
+        return complete, answers
+
+
+def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
+
+
+def _text(text: str) -> bytes:
+    """Returns a text as HPACK has it: its length, in one byte up to 126, and itself."""
+    data = text.encode()
+    if len(data) < 0x7F:
+        return bytes((len(data),)) + data
+    return bytes((0x7F, len(data) - 0x7F)) + data  # up to 254
+
+
+def drive(port: int, clients: Sequence[Client]) -> int:
+    """Sends all requests of all clients, each waiting for its answer, and returns how many."""
+    count = 0
+    with selectors.DefaultSelector() as selector:
+        for client in clients:
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(client.begin() + (client.request() or b""))
+            selector.register(connection, selectors.EVENT_READ, client)
+        while selector.get_map():
+            for key, _ in selector.select():
+                sock, client = key.fileobj, key.data
+                assert isinstance(sock, socket.socket)
+                data = sock.recv(_PIECE)
+                if not data:
+                    raise ConnectionError(f"the server has closed a connection after {count} requests")
+                complete, answer = client.received(data)
+                if complete:
+                    count += 1
+                    following = client.request()
+                    if following is None:
+                        selector.unregister(sock)
+                        sock.close()
+                        continue
+                    answer += following
+                if answer:
+                    sock.sendall(answer)
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What requests have taken: all seconds, and those of the clients' processor."""
+
+    requests: int
+    seconds: float
+    client_cpu: float
+
+
+def driven(port: int, clients: Sequence[dict[str, Any]]) -> Driven:
+    """Has a process of its own send all requests of clients, each with the fields of its class as plain values."""
+    order = json.dumps({"port": port, "clients": clients})
+    done = subprocess.run([sys.executable, "-m", "bench.request_clients"], input=order, capture_output=True, text=True,
+                          check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return Driven(**json.loads(done.stdout))
+
+
+def main() -> None:
+    """Does what the order on standard input says, and writes what it has taken."""
+    order = json.load(sys.stdin)
+    clients: list[Client] = [
+        HttpClient(one["head"], iter(one["bodies"])) if "bodies" in one
+        else GrpcClient(one["headers"], ([bytes.fromhex(part) for part in call] for call in one["calls"]))
+        for one in order["clients"]]
+    begun, cpu = time.perf_counter(), time.process_time()
+    count = drive(order["port"], clients)
+    done = Driven(count, time.perf_counter() - begun, time.process_time() - cpu)
+    sys.stdout.write(json.dumps(asdict(done)))
+
+
+if __name__ == "__main__":
+    main()
