@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ Row = Sequence[object]
 """The parameters of one execution."""
 
 _MULTI_ROW_BYTES = 512 * 1024
+_KEPT, _KEPT_TEXT_MAX = 512, 4096  # statements that are taken apart once, however often they are executed
 _ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\s*", re.IGNORECASE | re.DOTALL)
 _PIECES = re.compile(
     r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | (?P<mark>\?)""",
@@ -75,33 +78,54 @@ class _Template:
 
 def bind(statement: str, parameters: Sequence[object]) -> str:
     """Returns the statement with each `?` outside of quotes and comments replaced by a literal."""
-    return _Template(statement).filled(parameters)
+    return _taken_apart(statement).whole.filled(parameters)
 
 
 def count_marks(statement: str) -> int:
     """Returns how many `?` outside of quotes and comments a statement has."""
-    return _Template(statement).marks
+    return _taken_apart(statement).whole.marks
 
 
 def bind_rows(statement: str, rows: Iterable[Row]) -> Iterator[str]:
     """Yields the statements that execute `statement` with each row; an INSERT of one row becomes few of many."""
-    match = _ONE_ROW_INSERT.fullmatch(statement)
-    if match is None or "?" not in match["row"] or "?" in statement[:match.start("row")]:
-        whole = _Template(statement)
+    parts = _taken_apart(statement)
+    if parts.row is None:
         for row in rows:
-            yield whole.filled(row)
+            yield parts.whole.filled(row)
         return
-    head, template = statement[:match.start("row")], _Template(match["row"])
-    parts, size = [head], len(head)
+    texts, size = [parts.head], len(parts.head)
     for row in rows:
-        text = template.filled(row)
-        if size + len(text) > _MULTI_ROW_BYTES and len(parts) > 1:
-            yield "".join(parts)
-            parts, size = [head], len(head)
-        parts.append(text)
+        text = parts.row.filled(row)
+        if size + len(text) > _MULTI_ROW_BYTES and len(texts) > 1:
+            yield "".join(texts)
+            texts, size = [parts.head], len(parts.head)
+        texts.append(text)
         size += len(text)
-    if len(parts) > 1:
-        yield "".join(parts)
+    if len(texts) > 1:
+        yield "".join(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """A statement; of an INSERT of one row also what is before its row, and the row."""
+
+    whole: _Template
+    head: str = ""
+    row: _Template | None = None
+
+
+def _taken_apart(statement: str) -> _Parts:
+    return _kept_parts(statement) if len(statement) <= _KEPT_TEXT_MAX else _parts(statement)
+
+
+def _parts(statement: str) -> _Parts:
+    whole, match = _Template(statement), _ONE_ROW_INSERT.fullmatch(statement)
+    if match is None or "?" not in match["row"] or "?" in statement[:match.start("row")]:
+        return _Parts(whole)
+    return _Parts(whole, statement[:match.start("row")], _Template(match["row"]))
+
+
+_kept_parts = lru_cache(maxsize=_KEPT)(_parts)
 
 
 def parameter_rows(batch: pa.RecordBatch) -> list[Row]:

@@ -81,6 +81,7 @@ _TABLE: dict[str, str] = {
         ActionCancelQueryRequest: bytes info = 1
         ActionCancelQueryResult: int32 result = 1
         DoPutUpdateResult: int64 record_count = 1
+        DoPutPreparedStatementResult: optional bytes prepared_statement_handle = 1
     """,
 }
 _FIELD = re.compile(r"(?:(?P<label>repeated|optional) )?(?P<type>\w+) (?P<name>\w+) = (?P<number>\d+)")

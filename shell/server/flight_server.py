@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -138,7 +139,8 @@ class _Calls:
             "GetFlightInfo": grpc.unary_unary_rpc_method_handler(_guarded(self._get_flight_info)),
             "GetSchema": grpc.unary_unary_rpc_method_handler(_guarded(self._get_schema)),
             "DoGet": grpc.unary_stream_rpc_method_handler(_guarded_stream(self._do_get)),
-            "DoPut": grpc.stream_stream_rpc_method_handler(_guarded_stream(self._do_put)),
+            # It has one answer always, which goes out together with the end of the call.
+            "DoPut": grpc.stream_unary_rpc_method_handler(_guarded(self._do_put)),
             "DoAction": grpc.unary_stream_rpc_method_handler(_guarded_stream(self._do_action)),
             "ListActions": grpc.unary_stream_rpc_method_handler(_guarded_stream(self._list_actions)),
         })
@@ -146,13 +148,14 @@ class _Calls:
     def _handshake(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         header = _header(context)
         user, password = read_basic(header.partition(" ")[2]) if header else ("", "")
-        origin = _origin(context)
+        peer = str(context.peer())
+        origin = _origin(peer)
         with self._logins.noting(origin) as note:
-            if _is_owner(context):
+            if header is None and peer.startswith(UNIX):
                 token = self._logins.login_owner()
             else:
                 token = self._logins.login(user, password, origin.address)
-                self.guard.logged_in(context.peer())
+                self.guard.logged_in(peer)
             note(token.user)
         context.send_initial_metadata([(_AUTHORIZATION, f"Bearer {token.text}")])
         yield make("HandshakeResponse").SerializeToString()
@@ -170,19 +173,19 @@ class _Calls:
         with self._session(context) as session:
             yield from self._flight_sql.rows(session, read("Ticket", request), _canceller(context))
 
-    def _do_put(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _do_put(self, requests: Iterator[bytes], context: Any) -> bytes:
         with self._session(context) as session:
-            for result in self._flight_sql.put(session, whole(requests, context), _canceller(context)):
-                yield result.SerializeToString()
+            result = self._flight_sql.put(session, whole(requests, context), _canceller(context))
+            return bytes(result.SerializeToString())
 
     def _do_action(self, request: bytes, context: Any) -> Iterator[bytes]:
         action = read("Action", request)
-        key, identity = self._caller(context)
+        key, identity, origin = self._caller(context)
         if action.type == "CloseSession":
             self._sessions.end(key)
             body = make("CloseSessionResult", status=protobuf_messages.SESSION_CLOSED).SerializeToString()
         else:
-            with self._sessions.use(key, identity, _origin(context)) as session:
+            with self._sessions.use(key, identity, origin) as session:
                 body = self._flight_sql.act(session, action.type, action.body)
         if body is not None:
             yield make("Result", body=body).SerializeToString()
@@ -193,40 +196,33 @@ class _Calls:
             yield make("ActionType", type=name, description=description).SerializeToString()
 
     def _session(self, context: Any) -> Any:
-        return self._sessions.use(*self._caller(context), _origin(context))
+        return self._sessions.use(*self._caller(context))
 
-    def _caller(self, context: Any) -> tuple[str, Identity]:
-        """Returns the key of the caller's session and who it is. Raises UnauthenticatedError.
+    def _caller(self, context: Any) -> tuple[str, Identity, Origin]:
+        """Returns the key of the caller's session, who it is, and where. Raises UnauthenticatedError.
 
         A token is a session; without one it is the user of a connection.
         """
-        header = _header(context)
-        if _is_owner(context):
-            return context.peer(), OWNER
-        origin = _origin(context)
+        peer, header = str(context.peer()), _header(context)
+        by_socket, origin = peer.startswith(UNIX), _origin(peer)
+        if by_socket and header is None:
+            return peer, OWNER, origin
         with self._logins.noting(origin, header or "") as note:
             identity = self._logins.authorize(header, origin.address)
             note(identity.name)
-        if not _by_socket(context):
-            self.guard.logged_in(context.peer())
+        if not by_socket:
+            self.guard.logged_in(peer)
         scheme, _, token = (header or "").partition(" ")
-        return token if scheme.lower() == "bearer" else f"{context.peer()} {identity.name}", identity
+        return token if scheme.lower() == "bearer" else f"{peer} {identity.name}", identity, origin
 
 
-def _origin(context: Any) -> Origin:
-    if _by_socket(context):
+@lru_cache(maxsize=1024)
+def _origin(peer: str) -> Origin:
+    """Returns where a peer is, as gRPC writes it."""
+    if peer.startswith(UNIX):
         return Origin("socket")
-    peer = read_peer(context.peer())
-    return Origin("flight", "" if peer is None else peer[0])
-
-
-def _by_socket(context: Any) -> bool:
-    return str(context.peer()).startswith(UNIX)
-
-
-def _is_owner(context: Any) -> bool:
-    """Tells whether somebody came by the socket and doesn't want to be one of the users."""
-    return _by_socket(context) and _header(context) is None
+    found = read_peer(peer)
+    return Origin("flight", "" if found is None else found[0])
 
 
 def _canceller(context: Any) -> OnCancel:
@@ -253,10 +249,10 @@ def whole(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         raise CancelledError("the client is gone")
 
 
-def _guarded(method: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], bytes]:
+def _guarded(method: Callable[[Any, Any], bytes]) -> Callable[[Any, Any], bytes]:
     """Returns the method with errors told as gRPC does it."""
 
-    def call(request: bytes, context: Any) -> bytes:
+    def call(request: Any, context: Any) -> bytes:
         try:
             return method(request, context)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, the client is told and the server lives on

@@ -138,8 +138,8 @@ class FlightSql:
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def put(self, session: ClientSession, requests: Iterator[bytes], on_cancel: OnCancel) -> Iterator[Any]:
-        """Performs a DoPut and yields its PutResult: statements, rows of parameters, rows to insert."""
+    def put(self, session: ClientSession, requests: Iterator[bytes], on_cancel: OnCancel) -> Any:
+        """Performs a DoPut and returns its PutResult: statements, rows of parameters, rows to insert."""
         first = next(requests, None)
         if first is None:
             raise InvalidStatementError("a DoPut begins with a command")
@@ -154,12 +154,12 @@ class FlightSql:
                 texts = _bound(text, chain([first], requests)) if count_marks(text) else [text]
                 affected = sum(self._update(session, each, on_cancel) for each in texts)
             case "CommandPreparedStatementQuery":
-                prepared = session.prepared(command.prepared_statement_handle)
-                prepared.parameters = _one_row(_parameters(chain([first], requests)))
-                return
+                handle = command.prepared_statement_handle
+                session.prepared(handle).parameters = _one_row(_parameters(chain([first], requests)))
+                return _put_result(make("DoPutPreparedStatementResult", prepared_statement_handle=handle))
             case other:
                 raise NotSupportedError(f"{other} is not supported by DoPut")
-        yield make("PutResult", app_metadata=make("DoPutUpdateResult", record_count=affected).SerializeToString())
+        return _put_result(make("DoPutUpdateResult", record_count=affected))
 
     def _ingest(self, session: ClientSession, command: Any, requests: Iterable[bytes]) -> int:
         connection = session.connection
@@ -298,6 +298,10 @@ def _command_of(descriptor: Any) -> bytes:
     if descriptor.type != protobuf_messages.DESCRIPTOR_OF_COMMAND:
         raise InvalidStatementError("a command of Flight SQL is expected, not a path")
     return bytes(descriptor.cmd)
+
+
+def _put_result(told: Any) -> Any:
+    return make("PutResult", app_metadata=told.SerializeToString())
 
 
 def _ticket(handle: bytes) -> bytes:
