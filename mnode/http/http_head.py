@@ -91,9 +91,9 @@ def _read_headers(stream: BufferedIOBase) -> dict[str, str] | None:
 
 def answer_head(status: HTTPStatus, *headers: Mapping[str, str]) -> bytes:
     """Returns the head of an answer, with the empty line."""
-    lines = [f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: penstock\r\nDate: {_date(_clock.now_ms() // 1000)}\r\n"]
-    lines += [f"{name}: {value}\r\n" for some in headers for name, value in some.items()]
-    return "".join((*lines, "\r\n")).encode("latin-1")
+    first = f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: penstock\r\nDate: {_date(_clock.now_ms() // 1000)}\r\n"
+    lines = [f"{name}: {value}\r\n" for some in headers for name, value in some.items()]
+    return "".join((first, *lines, "\r\n")).encode("latin-1")
 
 
 @lru_cache(maxsize=1)

@@ -46,7 +46,8 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 _JSON = "application/json"
 _NO_CODE = 0xFFFF
 _BATCH_ROWS = 2048
-_AFFECTED = f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],"data":[[%d]],"rows":1}}\n'.encode()
+_AFFECTED = (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],"data":[[%d]],"rows":1}}\n'
+             .encode())
 _PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
 _CREATE_DATABASE = re.compile(
     r'\s*CREATE\s+DATABASE\s+(?:"(?P<quoted>(?:[^"\\]|\\.)+)"|(?P<plain>\w+))(?:\s+WITH\s.*)?\s*;?\s*',
