@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pyarrow as pa
+from pyarrow import flight
 
 from bench.request_clients import driven
 from bench.setup import DATABASE
@@ -20,13 +20,14 @@ from penstock.mnode.access.session import SessionState
 from penstock.mnode.admin.engine_registry import open_engine
 from penstock.shell.commands.serve_command import open_flight_sql
 from penstock.shell.flight_sql import protobuf_messages
-from penstock.shell.flight_sql.endpoint import SERVICE, method
+from penstock.shell.flight_sql.endpoint import SERVICE
 from penstock.shell.flight_sql.frames import frames
-from penstock.shell.flight_sql.protobuf_messages import make, pack, read, unpack
+from penstock.shell.flight_sql.protobuf_messages import make, pack, unpack
 
 _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
-_LOGIN = "Basic " + base64.b64encode(b"bench:a long password").decode()
+_USER = ("bench", "a long password")
+_LOGIN = "Basic " + base64.b64encode(":".join(_USER).encode()).decode()
 
 
 class ServedEngine:
@@ -43,12 +44,13 @@ class ServedEngine:
         server = open_flight_sql(lease, directory, config)
         self._undo.callback(server.close)
         self.flight_port = server.port
+        self._engine = lease.engine
         self._first = _FIRST_MS
         state = SessionState("UTC")
-        for text in ("CREATE USER bench PASS 'a long password' ROLE admin", f"CREATE DATABASE {DATABASE}",
+        for text in (f"CREATE USER {_USER[0]} PASS '{_USER[1]}' ROLE admin", f"CREATE DATABASE {DATABASE}",
                      f"USE {DATABASE}", "CREATE TABLE m (ts TIMESTAMP, v DOUBLE, k INT) TAGS (g INT)",
                      "CREATE TABLE " + " ".join(f"d{n} USING m TAGS ({n})" for n in range(_CHILDREN))):
-            lease.engine.execute(text, state)
+            self._engine.execute(text, state)
 
     def __enter__(self) -> ServedEngine:
         return self
@@ -94,10 +96,11 @@ class ServedEngine:
     def _prepared(self, rows: Sequence[Sequence[tuple[int, int, float, int]]]) -> tuple[int, list[dict[str, Any]]]:
         """Each client has a session with a statement for each of its tables."""
         orders = []
-        with grpc.insecure_channel(f"127.0.0.1:{self.flight_port}") as channel:
+        with flight.connect(f"grpc://127.0.0.1:{self.flight_port}") as client:
             for of_client in rows:
-                token = _token(channel)
-                statements = {table: _prepare(channel, token, table) for table in {row[0] for row in of_client}}
+                token = f"Bearer {self._engine.logins.login(*_USER).text}"
+                options = flight.FlightCallOptions(headers=[(b"authorization", token.encode())])
+                statements = {table: _prepare(client, options, table) for table in {row[0] for row in of_client}}
                 orders.append({
                     "headers": [(":method", "POST"), (":scheme", "http"), (":path", f"/{SERVICE}/DoPut"),
                                 (":authority", "localhost"), ("te", "trailers"), ("content-type", "application/grpc"),
@@ -106,20 +109,10 @@ class ServedEngine:
         return self.flight_port, orders
 
 
-def _token(channel: grpc.Channel) -> str:
-    call = channel.stream_stream(method("Handshake"))(
-        iter([make("HandshakeRequest").SerializeToString()]), metadata=[("authorization", _LOGIN)])
-    for _ in call:
-        pass
-    return str(dict(call.initial_metadata())["authorization"])
-
-
-def _prepare(channel: grpc.Channel, token: str, table: int) -> bytes:
+def _prepare(client: flight.FlightClient, options: flight.FlightCallOptions, table: int) -> bytes:
     request = make("ActionCreatePreparedStatementRequest", query=f"INSERT INTO {DATABASE}.d{table} VALUES (?, ?, ?)")
-    action = make("Action", type="CreatePreparedStatement", body=pack(request))
-    [answer] = channel.unary_stream(method("DoAction"))(
-        action.SerializeToString(), metadata=[("authorization", token)])
-    return bytes(unpack(read("Result", answer).body).prepared_statement_handle)
+    [answer] = client.do_action(flight.Action("CreatePreparedStatement", pack(request)), options)
+    return bytes(unpack(answer.body.to_pybytes()).prepared_statement_handle)
 
 
 def _execution(handle: bytes, row: Sequence[float]) -> Iterator[bytes]:
