@@ -84,7 +84,8 @@ class LocalWorker(OrderedWorker[_LocalPart]):
             self._send(control.ReadBackWanted(what, deployment.attempt) if isinstance(what, ReadBack)
                        else control.Acknowledged(what, deployment.attempt))
 
-        told = replace(deployment, settings=deployment.settings.with_rates(_UNLIMITED))
+        unlimited = replace(deployment.settings.with_rates(_UNLIMITED), sink_tables_per_second=0.0)
+        told = replace(deployment, settings=unlimited)
         try:
             tasks = build_tasks(told, self.index, replace(self._job.environment, emit=hear))
         except Exception as error:  # noqa: BLE001  # it is raised where the streams are told to work

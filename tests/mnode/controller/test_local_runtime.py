@@ -99,3 +99,13 @@ def test_a_closed_sandbox_has_no_streams_to_ask() -> None:
     assert [*bed.streams.local_streams()] == []
     with pytest.raises(PenstockError, match="closed"):
         bed.execute("SHOW STREAMS")
+
+
+def test_as_many_child_tables_come_at_once_as_there_are_groups(bed: TestBed) -> None:
+    """How many may come per second is a bound on real time, and this time stands still."""
+    bed.engine.execute("CREATE STREAM g INTO per_value AS SELECT _wstart, count(*) FROM t PARTITION BY v INTERVAL(1s)",
+                       bed.session)
+    rows = ", ".join(f"({T0 + number}, {number})" for number in range(1_200))
+    bed.engine.execute(f"INSERT INTO t VALUES {rows} ({T0 + 10_000}, 0)", bed.session)
+    bed.run()
+    assert bed.rows("SELECT count(*) FROM per_value")[0][0] >= 1_000
