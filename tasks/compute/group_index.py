@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,8 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.accumulators import Slots
-from penstock.tasks.compute.dense_ids import Ids, Numbering
+from penstock.tasks.compute.dense_ids import Numbering
+from penstock.tasks.compute.id_table import Ids
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
 
@@ -22,8 +21,6 @@ _GROUP_KEY = struct.Struct(">Q")
 _BATCH_KEY = struct.Struct(">QB")
 _GROUPS_PER_BATCH = 4_096
 _WHAT = "the groups of a task"
-_BYTES_PER_GROUP = 96
-"""Its id, its number, and the tuple of its keys, about."""
 
 
 class GroupIndex:
@@ -32,19 +29,19 @@ class GroupIndex:
     def __init__(self, keys: Sequence[Field]) -> None:
         self.key_fields = fields_schema(keys)
         self._numbering = Numbering()
-        self._keys: list[tuple[Any, ...]] = []
-        self._columns: list[pa.Array] | None = None
+        self._columns = [pa.array([], field.type) for field in self.key_fields]
+        self._fresh: list[Sequence[pa.Array]] = []  # what is to be put at the end of the columns
         self._unsaved = 0  # groups from this number on
         self._outdated: list[bytes] = []  # keys of the store whose values are to be written anew
         self._key_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._numbering)
 
     @property
     def memory_bytes(self) -> int:
-        """About what the groups take, which are all in memory for as long as the task runs."""
-        return len(self._keys) * (_BYTES_PER_GROUP + 8 * len(self.key_fields)) + self._key_bytes
+        """What the groups take, which are all in memory for as long as the task runs."""
+        return self._numbering.memory_bytes + self._key_bytes
 
     def number(self, gid: int) -> int:
         """Returns the number of a known group."""
@@ -69,41 +66,34 @@ class GroupIndex:
         if not len(rows):
             return numbers
         place, chosen = block.schema.get_field_index(GROUP.name) + 1, pa.array(rows)
-        keys = [block.column(place + n).take(chosen).to_pylist() for n in range(len(self.key_fields))]
-        self._add(gids[rows], list(zip(*keys, strict=True)) if keys else [()] * len(rows))
+        self._add(gids[rows], [block.column(place + n).take(chosen) for n in range(len(self.key_fields))])
         return self._numbering.find(gids)
 
     def adopt(self, others: GroupIndex, numbers: Slots) -> None:
         """Takes over those groups of another index that aren't known here."""
         gids = others.ids(numbers)
         unknown = self._numbering.find(gids) < 0
-        self._add(gids[unknown], [others.key(number) for number in numbers[unknown].tolist()])
-
-    def key(self, number: int) -> tuple[Any, ...]:
-        """Returns the keys of a group."""
-        return self._keys[number]
+        self._add(gids[unknown], others.key_columns(numbers[unknown]))
 
     def key_columns(self, numbers: Slots) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
-        if self._columns is None:
-            self._columns = [pa.array([keys[n] for keys in self._keys], field.type)
-                             for n, field in enumerate(self.key_fields)]
-        if len(numbers) == len(self._keys) and (numbers == np.arange(len(numbers))).all():
-            return self._columns
+        columns = self._all_columns()
+        if len(numbers) == len(self) and (numbers == np.arange(len(numbers))).all():
+            return columns
         chosen = pa.array(numbers)
-        return [column.take(chosen) for column in self._columns]
+        return [column.take(chosen) for column in columns]
 
     def unsaved(self) -> Iterator[tuple[bytes, bytes | None]]:
         """Yields what a store must hold besides what it was given before; None: no more."""
-        first, self._unsaved = self._unsaved, len(self._keys)
+        first, self._unsaved = self._unsaved, len(self)
         for key in self._outdated:
             yield key, None
         self._outdated = []
+        columns = self._all_columns()
         for begin in range(first, self._unsaved, _GROUPS_PER_BATCH):
-            end = min(begin + _GROUPS_PER_BATCH, self._unsaved)
-            columns = zip(*self._keys[begin:end], strict=True) if self.key_fields else ()
-            arrays = [pa.array(self._numbering.ids[begin:end]),
-                      *(pa.array(values, field.type) for values, field in zip(columns, self.key_fields, strict=True))]
+            count = min(_GROUPS_PER_BATCH, self._unsaved - begin)
+            arrays = [pa.array(self._numbering.ids[begin:begin + count]),
+                      *(column.slice(begin, count) for column in columns)]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self._stored_schema)
             yield GROUP_PREFIX + _BATCH_KEY.pack(begin, 0), pack_batch(batch)
 
@@ -120,24 +110,31 @@ class GroupIndex:
                 of_format_1.append((number, keys, _GROUP_KEY.unpack(key[1:])[0]))
                 self._outdated.append(key)
         of_format_1.sort(key=lambda group: group[0])
-        self._add(np.array([gid for _, _, gid in of_format_1], np.uint64), [keys for _, keys, _ in of_format_1])
+        self._add(np.array([gid for _, _, gid in of_format_1], np.uint64),
+                  [pa.array([keys[n] for _, keys, _ in of_format_1], field.type)
+                   for n, field in enumerate(self.key_fields)])
         for key, value in stored:
             if len(key) == 1 + _BATCH_KEY.size:
                 first, _ = _BATCH_KEY.unpack(key[1:])
                 batch = unpack_batch(value, self._stored_schema, _WHAT)
-                if first != len(self._keys):
-                    raise damaged(_WHAT, f"number {len(self._keys)} is missing")
-                keys_of = zip(*(column.to_pylist() for column in batch.columns[1:]), strict=True)
-                self._add(batch.column(0).to_numpy(), list(keys_of) if self.key_fields else [()] * batch.num_rows)
+                if first != len(self):
+                    raise damaged(_WHAT, f"number {len(self)} is missing")
+                self._add(batch.column(0).to_numpy(), batch.columns[1:])
         # Those of format 1 are written once more, as values of today.
-        self._unsaved = 0 if of_format_1 else len(self._keys)
+        self._unsaved = 0 if of_format_1 else len(self)
 
     @property
     def _stored_schema(self) -> pa.Schema:
         return pa.schema([GROUP, *self.key_fields])
 
-    def _add(self, gids: Ids, keys: Sequence[tuple[Any, ...]]) -> None:
+    def _add(self, gids: Ids, keys: Sequence[pa.Array]) -> None:
         self._numbering.add(gids)
-        self._keys += keys
-        self._key_bytes += sum(map(sys.getsizeof, chain.from_iterable(keys)))
-        self._columns = None
+        self._fresh.append(keys)
+        self._key_bytes += sum(column.nbytes for column in keys)
+
+    def _all_columns(self) -> list[pa.Array]:
+        if self._fresh:
+            self._columns = [pa.concat_arrays([column, *fresh])
+                             for column, *fresh in zip(self._columns, *self._fresh, strict=True)]
+            self._fresh = []
+        return self._columns

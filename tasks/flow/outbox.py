@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.flow.queues import ChannelQueue, cut
 from penstock.tasks.protocol.messages import Block, Item, TaskId
 

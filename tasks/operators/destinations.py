@@ -10,8 +10,9 @@ import pyarrow as pa
 from penstock.common.placement import place
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
-from penstock.tasks.compute.dense_ids import Ids, Numbering, Numbers
+from penstock.tasks.compute.dense_ids import Numbering
 from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.compute.id_table import Ids, Numbers
 from penstock.tasks.protocol.block_schema import GROUP, block_type, fields_schema
 from penstock.tasks.protocol.messages import ResultChild
 

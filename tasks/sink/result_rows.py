@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
-from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.protocol.block_schema import OPERATION
 from penstock.vnode.store.sorted_keys import stable_order, strictly_ascending
 

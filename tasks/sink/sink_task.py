@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.external.emit.async_sink_writer import Outage
 from penstock.tasks.external.emit.external_writers import ExternalWriter
 from penstock.tasks.flow.inbox import Inbox

@@ -1,4 +1,4 @@
-"""Finds slots by (line, group): a table of all combinations while that is small enough, else dictionaries."""
+"""Finds slots by (line, group): a table of all combinations while that is small enough, else a hash table."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.tasks.compute.accumulators import Slots
+from penstock.tasks.compute.id_table import Ids, IdTable
+from penstock.vnode.store.sorted_keys import run_starts
 
 _SPARE_CELLS = 4_000_000
 _CELLS_PER_SLOT = 8
+_GROUP_BITS = np.uint64(32)
+_GROUP = np.uint64(2**32 - 1)
 
 
 class SlotIndex:
-    """Slots by line (a small number that stands for a window) and group number."""
+    """Slots by line (a small number that stands for a window) and group number, both below 2 ** 32."""
 
     def __init__(self) -> None:
         self._cells: npt.NDArray[np.int32] | None = np.full((8, 64), -1, np.int32)
-        self._lines: dict[int, dict[int, int]] = {}
+        self._sparse = _SparseSlots()
         self.used = 0
 
     def find(self, lines: Slots, groups: Slots) -> Slots:
         """Returns the slot of each (line, group), -1 where there is none."""
         cells = self._cells
         if cells is None:
-            empty: dict[int, int] = {}
-            return np.array([self._lines.get(line, empty).get(group, -1)
-                             for line, group in zip(lines.tolist(), groups.tolist(), strict=True)], np.int64)
+            return self._sparse.find(lines, groups)
         if not len(lines):
             return np.zeros(0, np.int64)
         if int(lines.max()) < cells.shape[0] and int(groups.max()) < cells.shape[1]:
@@ -38,39 +40,38 @@ class SlotIndex:
     def put(self, lines: Slots, groups: Slots, slots: Slots) -> None:
         """Notes the slots of (line, group)s that had none."""
         self.used += len(slots)
+        if not len(slots):
+            return
         if self._cells is not None and not self._fits(int(lines.max()), int(groups.max())):
             self._become_sparse()
-        if self._cells is not None:
+        if self._cells is None:
+            self._sparse.put(lines, groups, slots)
+        else:
             self._cells[lines, groups] = slots
-            return
-        for line, group, slot in zip(lines.tolist(), groups.tolist(), slots.tolist(), strict=True):
-            self._lines.setdefault(line, {})[group] = slot
 
     def members(self, lines: Slots) -> tuple[Slots, Slots, Slots]:
         """Returns what is in some lines, by line and group: the line's place in `lines`, the group, and the slot."""
         cells = self._cells
         if cells is None:
-            found = [(place, group, slot) for place, line in enumerate(lines.tolist())
-                     for group, slot in sorted(self._lines.get(line, {}).items())]
-            triples = np.array(found, np.int64).reshape(len(found), 3)
-            return triples[:, 0], triples[:, 1], triples[:, 2]
+            return self._sparse.members(lines)
         inside = np.flatnonzero(lines < cells.shape[0])
         rows = cells[lines[inside]]
         places, groups = np.nonzero(rows >= 0)
         return inside[places], groups, rows[places, groups].astype(np.int64)
 
-    def remove(self, line: int, groups: Slots) -> None:
-        """Forgets the slots of groups of a line, all of which have one."""
+    def holds(self, line: int) -> bool:
+        """Whether anything is in a line."""
+        if self._cells is None:
+            return self._sparse.holds(line)
+        return line < self._cells.shape[0] and bool((self._cells[line] >= 0).any())
+
+    def remove(self, line: int, groups: Slots, slots: Slots) -> None:
+        """Forgets groups of a line, and the slots that they have."""
         self.used -= len(groups)
-        if self._cells is not None:
-            if line < self._cells.shape[0]:
-                self._cells[line, groups] = -1
-            return
-        members = self._lines.get(line, {})
-        for group in groups.tolist():
-            del members[group]
-        if not members:
-            self._lines.pop(line, None)
+        if self._cells is None:
+            self._sparse.remove(line, slots)
+        elif line < self._cells.shape[0]:
+            self._cells[line, groups] = -1
 
     def _fits(self, line: int, group: int) -> bool:
         """Makes room in the table; returns False if it would become too large for what is in it."""
@@ -91,6 +92,63 @@ class SlotIndex:
 
     def _become_sparse(self) -> None:
         assert self._cells is not None
-        for line, group in np.argwhere(self._cells >= 0).tolist():
-            self._lines.setdefault(line, {})[group] = int(self._cells[line, group])
+        lines, groups = np.nonzero(self._cells >= 0)
+        if len(lines):
+            self._sparse.put(lines, groups, self._cells[lines, groups].astype(np.int64))
         self._cells = None
+
+
+class _SparseSlots:
+    """Slots by (line, group) in a hash table, and by line. No more than what there is takes memory."""
+
+    def __init__(self) -> None:
+        self._table = IdTable()
+        self._lines: dict[int, list[Slots]] = {}
+
+    def find(self, lines: Slots, groups: Slots) -> Slots:
+        return self._table.find(_ids(lines, groups))
+
+    def put(self, lines: Slots, groups: Slots, slots: Slots) -> None:
+        self._table.put(_ids(lines, groups), slots)
+        order = np.argsort(lines, kind="stable")
+        lines, slots = lines[order], slots[order]
+        begins = run_starts(lines)
+        for line, some in zip(lines[begins].tolist(), np.split(slots, begins[1:]), strict=True):
+            self._lines.setdefault(line, []).append(some)
+
+    def members(self, lines: Slots) -> tuple[Slots, Slots, Slots]:
+        found = [self._of(line) for line in lines.tolist()]
+        slots = np.concatenate([*found, np.zeros(0, np.int64)])
+        places = np.repeat(np.arange(len(found)), [*map(len, found)])
+        return places, self._groups_of(slots), slots
+
+    def holds(self, line: int) -> bool:
+        return line in self._lines
+
+    def remove(self, line: int, slots: Slots) -> None:
+        if not len(slots):
+            return
+        own = self._of(line)
+        if len(slots) == len(own):
+            del self._lines[line]
+        else:
+            self._lines[line] = [own[~np.isin(own, slots)]]
+        self._table.remove(slots)
+
+    def _of(self, line: int) -> Slots:
+        """The slots of a line, by group."""
+        parts = self._lines.get(line, [])
+        if len(parts) != 1:
+            slots = np.concatenate([*parts, np.zeros(0, np.int64)])
+            slots = slots[np.argsort(self._groups_of(slots), kind="stable")]
+            if parts:
+                self._lines[line] = [slots]
+            return slots
+        return parts[0]
+
+    def _groups_of(self, slots: Slots) -> Slots:
+        return (self._table.ids_of(slots) & _GROUP).astype(np.int64)
+
+
+def _ids(lines: Slots, groups: Slots) -> Ids:
+    return (lines.astype(np.uint64) << _GROUP_BITS) | groups.astype(np.uint64)

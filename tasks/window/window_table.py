@@ -187,7 +187,7 @@ class WindowTable:
                 if gone.any():
                     yield input, self._partials(start, groups[gone], slots[gone])
                     self._note_chunks(start, input, groups[gone])
-                    index.remove(line, groups[gone])
+                    index.remove(line, groups[gone], slots[gone])
                     self._table.release(slots[gone])
             self._drop_line_if_empty(start)
 
@@ -212,7 +212,7 @@ class WindowTable:
                 gone = self._table.rows[slots] == 0
                 if gone.any():
                     self._note_chunks(start, input, groups[gone])
-                    index.remove(line, groups[gone])
+                    index.remove(line, groups[gone], slots[gone])
                     self._table.release(slots[gone])
             self._drop_line_if_empty(start)
 
@@ -378,13 +378,13 @@ class WindowTable:
         line = self._line_of[start]
         for index in self._index:
             _, groups, slots = index.members(np.array([line]))
-            index.remove(line, groups)
+            index.remove(line, groups, slots)
             self._table.release(slots)
         self._drop_line_if_empty(start)
 
     def _drop_line_if_empty(self, start: int) -> None:
         line = self._line_of[start]
-        if not any(len(index.members(np.array([line]))[0]) for index in self._index):
+        if not any(index.holds(line) for index in self._index):
             del self._line_of[start]
             self._free_lines.append(line)
             self._ends.pop(start, None)

@@ -81,7 +81,8 @@ def homes_of(plan: StreamPlan, groups: GroupIndex, task: int, tasks: int, moved:
         return np.array([moved.by_uid.get(gid, task) for gid in groups.ids(numbers).tolist()], np.int64)
     assert plan.grouping.table_key is not None
     place = plan.grouping.table_key
-    return np.array([moved.by_name.get(groups.key(number)[place], task) for number in range(count)], np.int64)
+    names = groups.key_columns(numbers)[place].to_pylist()
+    return np.array([moved.by_name.get(name, task) for name in names], np.int64)
 
 
 def united_watermarks(saved: Sequence[Mapping[str, Any]], parents: Sequence[int]) -> dict[str, Any]:

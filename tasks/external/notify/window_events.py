@@ -13,7 +13,7 @@ from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
 from penstock.planner.task_plans.stream_plan import NotifyPlan, StreamPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import Kind
-from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.external.emit.result_events import json_text, plain_values
 from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPENED, OPERATION, RETRACTED, UPSERT
 from penstock.tasks.protocol.messages import ResultChild

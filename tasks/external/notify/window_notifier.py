@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
-from penstock.tasks.compute.dense_ids import Numbers
+from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
 from penstock.tasks.external.notify.notify_target import NotifySender, NotifyTarget, open_sender
 from penstock.tasks.external.notify.window_events import WindowEvents
