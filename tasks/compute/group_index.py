@@ -111,7 +111,7 @@ class GroupIndex:
                 self._outdated.append(key)
         of_format_1.sort(key=lambda group: group[0])
         self._add(np.array([gid for _, _, gid in of_format_1], np.uint64),
-                  [pa.array([keys[n] for _, keys, _ in of_format_1], field.type)
+                  [_column([keys[n] for _, keys, _ in of_format_1], field.type)
                    for n, field in enumerate(self.key_fields)])
         for key, value in stored:
             if len(key) == 1 + _BATCH_KEY.size:
@@ -138,3 +138,10 @@ class GroupIndex:
                              for column, *fresh in zip(self._columns, *self._fresh, strict=True)]
             self._fresh = []
         return self._columns
+
+
+def _column(values: list[Any], type_: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise damaged(_WHAT, "a group has other keys than those of the stream") from error

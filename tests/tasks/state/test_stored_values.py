@@ -171,7 +171,7 @@ def test_groups_of_format_1_keep_their_numbers_and_are_written_anew() -> None:
            for number, (gid, key) in enumerate(zip((7, 3, 5), keys, strict=True))]
     index = GroupIndex(NAMES)
     index.restore(sorted(old))
-    assert [index.key(number) for number in range(3)] == keys
+    assert keys_of(index) == keys
     assert [index.id(number) for number in range(3)] == [7, 3, 5]
     stored = dict(old)
     for key, value in index.unsaved():
@@ -182,9 +182,21 @@ def test_groups_of_format_1_keep_their_numbers_and_are_written_anew() -> None:
     assert not any(old_pickles.is_pickle(value) for value in stored.values())
     again = GroupIndex(NAMES)
     again.restore(sorted(stored.items()))
-    assert [again.key(number) for number in range(3)] == keys
+    assert keys_of(again) == keys
     assert [again.id(number) for number in range(3)] == [7, 3, 5]
     assert list(again.unsaved()) == []
+
+
+def keys_of(index: GroupIndex) -> list[tuple[object, ...]]:
+    """The keys of all groups."""
+    return list(zip(*(column.to_pylist() for column in index.key_columns(np.arange(len(index)))), strict=True))
+
+
+def test_groups_of_format_1_whose_keys_have_other_types_are_damaged() -> None:
+    """They are refused when they are read, not when somebody asks for the keys."""
+    forged = (GROUP_PREFIX + struct.pack(">Q", 7), pickle.dumps((0, ("a", "b")), protocol=5))
+    with pytest.raises(CorruptionError, match="other keys"):
+        GroupIndex(NAMES).restore([forged])
 
 
 STREAMS = {
