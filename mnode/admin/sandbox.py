@@ -72,7 +72,7 @@ class Sandbox:
         if self._runtime is not None:
             self._runtime.run()
             self.engine.parts.replacements.poll()
-            self._runtime.run()
+            self._runtime.go_on()
             self.engine.parts.backups.poll()
 
     def advance(self, seconds: float) -> None:

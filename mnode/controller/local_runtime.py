@@ -149,7 +149,12 @@ class LocalRuntime:
         with self._lock:
             self._work()
             self._report()
-            while self._work():  # reports may have led to orders
+        self.go_on()  # reports may have led to orders
+
+    def go_on(self) -> None:
+        """Does the same where streams have rested and reported, and all that may be new is orders."""
+        with self._lock:
+            while self._work():
                 self._report()
         self.raise_failure()
 

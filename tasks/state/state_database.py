@@ -23,7 +23,10 @@ _NUMBER = struct.Struct("<Q")
 
 
 class StateDatabase:
-    """`meta` and `base` are the databases that are always there, beside those of deltas."""
+    """`meta` and `base` are the databases that are always there, beside those of deltas.
+
+    `writes`: how many transactions have written.
+    """
 
     def __init__(self, directory: Path, map_bytes: int) -> None:
         """Opens or makes it. Raises CheckpointDamagedError, StorageError."""
@@ -41,6 +44,8 @@ class StateDatabase:
         except lmdb.Error as error:
             raise StorageError(f"cannot open the task state in {directory}: {error}") from error
         self._deltas: dict[int, Any] = {}
+        self._absent: set[int] = set()
+        self.writes = 0
 
     def close(self) -> None:
         self._env.close()
@@ -51,13 +56,17 @@ class StateDatabase:
 
     def delta(self, sequence: int, *, create: bool) -> Any:
         """Returns the database of a delta, None if there is none."""
+        if sequence in self._absent and not create:
+            return None
         if sequence not in self._deltas:
             try:
                 self._deltas[sequence] = self._env.open_db(f"d{sequence:016x}".encode(), create=create)
             except lmdb.NotFoundError:
+                self._absent.add(sequence)  # looking for it again would take as long; nobody else makes it
                 return None
             except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
                 raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: {error}") from error
+            self._absent.discard(sequence)
         return self._deltas.get(sequence)
 
     def drop(self, transaction: Any, sequence: int) -> None:
@@ -87,6 +96,8 @@ class StateDatabase:
         except lmdb.Error as error:
             raise StorageError(f"cannot write the task state in {self._directory}: {error}{shortage(self._directory)}",
                                hint="check free space and the disk") from error
+        finally:
+            self.writes += 1
 
     def checked(self, key: bytes, stored: bytes) -> bytes:
         """Returns the value of what `with_checksum` made. Raises CorruptionError."""

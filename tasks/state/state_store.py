@@ -75,6 +75,7 @@ class StateStore:
         self._written_bytes = 0
         self._digest = 0
         self._spills = 0
+        self._counted = (-1, 0)  # after how many writes, and how many bytes there were
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -301,15 +302,15 @@ class StateStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are kept: pages that hold something, and what is in memory. Costs a look at each layer.
+        """Bytes that are kept: pages that hold something, and what is in memory.
 
         Pages that were freed don't count: LMDB uses them again before the file grows.
         """
-        layers = self._layers()
-        with self._database.reading() as transaction:
-            stats = [transaction.stat(layer) for layer in (self._database.meta, *layers)]
-        pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
-        return int(pages * self._database.page_bytes) + self._pending_bytes
+        counted_at, nbytes = self._counted
+        if counted_at != self._database.writes:
+            nbytes = self._stored_bytes()
+            self._counted = (self._database.writes, nbytes)
+        return nbytes + self._pending_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -317,6 +318,14 @@ class StateStore:
         return self._pending_bytes
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _stored_bytes(self) -> int:
+        """Returns the bytes of pages that hold something, after a look at each layer."""
+        layers = self._layers()
+        with self._database.reading() as transaction:
+            stats = [transaction.stat(layer) for layer in (self._database.meta, *layers)]
+        pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+        return int(pages * self._database.page_bytes)
 
     def _layers(self) -> list[Any]:
         """Newest first: the open delta, closed deltas, the base."""

@@ -15,21 +15,13 @@ from pathlib import Path
 import pytest
 from conftest import profile, times
 from hypothesis import given, settings
-from kits.streams.random_player import Player, share_computers
+from kits.streams.random_player import Player
 from kits.streams.random_streams import STREAMS, History, histories
 
 #: Memory, where there is such a folder: state is synced often, and no test cuts the power.
 MEMORY = Path("/dev/shm")
 REPORT_EVERY_S = 10.0
 HISTORIES = times(20, 5_000)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_computers() -> Iterator[None]:
-    """One DuckDB for all tasks of this module."""
-    with pytest.MonkeyPatch.context() as patch:
-        share_computers(patch.setattr)
-        yield
 
 
 @pytest.fixture(scope="module")

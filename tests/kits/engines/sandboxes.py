@@ -6,9 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kits.basics.faulty_fs import FaultyFs
+from kits.streams.shared_computers import share_computers
 
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.shell.api.arrow_values import column_values
+
+share_computers()
 
 T0 = 1_700_000_000_000
 

@@ -7,71 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import duckdb
 import pyarrow as pa
 from kits.streams.failing_functions import SOUND
 from kits.streams.random_streams import Answer, History, Key, Row, Step, Stream
+from kits.streams.shared_computers import SharedComputer
 from kits.streams.stream_kit import Store, StreamKit
 
-from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds
 from penstock.mnode.query.query_runner import OpenQuery
 from penstock.planner.logical.operators import Scan
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Select
-from penstock.tasks.compute.duckdb_computer import Computer
-from penstock.tasks.compute.function_runtime import UserFunctions
-from penstock.tasks.operators import base_task
 from penstock.tasks.protocol.deployment import TaskSettings
 
 IDLE_S, DELAY_S, RECALCULATE_S = 3, 5, 600
-
-
-def _open_database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
-
-
-class SharedComputer(Computer):
-    """A computer on a DuckDB that others use too: a new DuckDB costs more than a whole example.
-
-    Users' functions are one task's own, but its DuckDB goes to another task after it.
-    """
-
-    database = _open_database()
-    _spare: ClassVar[list[duckdb.DuckDBPyConnection]] = []
-
-    def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
-        super().__init__(functions, bounds)
-        self._own: duckdb.DuckDBPyConnection | None = None
-        if functions is None or not functions.calls:
-            self._opened = self.database.cursor()
-
-    @property
-    def _connection(self) -> duckdb.DuckDBPyConnection:
-        if self._opened is None:
-            self._own = self._spare.pop() if self._spare else _open_database()
-            self._opened = self._own.cursor()
-            assert self._functions is not None
-            self._functions.register(self._opened)
-        return self._opened
-
-    def close(self) -> None:
-        if self._own is not None:
-            assert self._opened is not None
-            assert self._functions is not None
-            for call in self._functions.calls:
-                self._opened.remove_function(call.name)
-            self._spare.append(self._own)
-            self._own = None
-        super().close()
-
-
-def share_computers(patch: Callable[[Any, str, Any], None]) -> None:
-    """Makes all tasks compute in one DuckDB; `patch` sets an attribute of a module."""
-    patch(base_task, "Computer", SharedComputer)
 
 
 class Player:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from kits.basics.faulty_fs import FaultyFs
+from kits.streams.shared_computers import share_computers
 
 from penstock.common.clock import ManualClock
 from penstock.common.connection import ExternalConnection, OpenedConnection
@@ -49,6 +50,8 @@ from penstock.vnode.vnode import Vnode
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import RecordReader
 from penstock.wal.shared_reading import RecentReads
+
+share_computers()
 
 Step = tuple[str, Any]
 Answer = tuple[Any, ...]

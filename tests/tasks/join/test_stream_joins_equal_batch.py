@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0
 from kits.streams.join_bed import FAR, JoinBed, Row, greatest, near
-from kits.streams.random_player import share_computers
 
 from penstock.mnode.coordinator.stream_bounds import over_state_limit, state_bytes
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
@@ -100,13 +99,6 @@ STEP = st.one_of(
                                            st.integers(0, 6))),
     st.tuples(st.sampled_from(["run", "idle", "checkpoint", "kill"]), st.none()),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_database() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        share_computers(patch.setattr)
-        yield
 
 
 class Pair(JoinBed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0
 from kits.streams.join_bed import FAR, JoinBed, Row, greatest, near
-from kits.streams.random_player import share_computers
 
 from penstock.common.errors import (
     InUseError,
@@ -81,13 +80,6 @@ STEP = st.one_of(
     st.tuples(st.just("delete"), st.tuples(st.sampled_from([None, 0, 1]), st.integers(0, 30), st.integers(0, 6))),
     st.tuples(st.sampled_from(["run", "idle", "checkpoint", "kill"]), st.none()),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_database() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        share_computers(patch.setattr)
-        yield
 
 
 class Bed(JoinBed):
