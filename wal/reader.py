@@ -136,10 +136,6 @@ class WalReader:
         """The version that readers may go to now; 0 for an empty log. Cheap."""
         return self._log.end().version
 
-    def wait(self, version: int, timeout_s: float) -> bool:
-        """Waits until the acknowledged version isn't `version`; see `Log.wait`."""
-        return self._log.wait(version, timeout_s)
-
     def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
         """Returns the next records, none when all acknowledged ones were read; doesn't wait.
 

@@ -70,11 +70,6 @@ class SharedWalReader:
         self._taken_bytes = 0
 
     @property
-    def next_version(self) -> int:
-        """The version of the record that the next `read` starts with."""
-        return self._reader.next_version
-
-    @property
     def bytes_read(self) -> int:
         """Bytes of payload that were returned so far."""
         return self._reader.bytes_read + self._taken_bytes

@@ -468,11 +468,11 @@ def test_unsynced_records_behind_garbage_are_cut_off(tmp_path: Path) -> None:
 
 def _wait_for_growth(directory: Path, version: int, started: Event, timeout_s: float) -> None:
     """In a process of its own: ends well if the log has grown beyond `version` when the wait is over."""
-    reader = WalReader(LogFiles(directory, OsFs()))
+    log = LogFiles(directory, OsFs())
     started.set()
-    while reader.acknowledged_version == version and reader.wait(version, timeout_s):
+    while log.end().version == version and log.wait(version, timeout_s):
         continue
-    sys.exit(0 if reader.acknowledged_version > version else 1)
+    sys.exit(0 if log.end().version > version else 1)
 
 
 @pytest.mark.skipif(not CAN_WAIT, reason="this system has no futex")
@@ -497,12 +497,12 @@ def test_a_reader_that_is_behind_never_waits(tmp_path: Path) -> None:
     log = open_log(tmp_path, OsFs())
     version = write(log, "a")
     write(log, "b")
-    reader = WalReader(LogFiles(tmp_path, OsFs()))
-    assert reader.wait(version, 3600.0)
-    reader.close()
+    files = LogFiles(tmp_path, OsFs())
+    assert files.wait(version, 3600.0)
+    files.close()
     log.close()
 
 
 def test_nobody_waits_for_a_log_that_does_not_exist(tmp_path: Path) -> None:
     """Without an END file there is no bell: the caller hears so and looks again later."""
-    assert not WalReader(LogFiles(tmp_path, OsFs())).wait(0, 3600.0)
+    assert not LogFiles(tmp_path, OsFs()).wait(0, 3600.0)
