@@ -13,9 +13,8 @@ STARTED = T0 - T0 % 60_000
 """When the streams were made, and the time of their first rows: a full minute, which windows of any length begin at."""
 STEP_MS, STEPS = 700, 3
 """Time between two rows of a table, and how many steps of time are written at once."""
-BEFORE, AFTER, TOGETHER = 20, 16, 4
-"""How many rounds of rows were written by the version of the directory, how many come behind them, and how many of
-these at once."""
+BEFORE, AFTER = 20, 16
+"""How many rounds of rows were written by the version of the directory, and how many come behind them."""
 STOPPED = STARTED + BEFORE * STEPS * STEP_MS
 ENDED = STOPPED + AFTER * STEPS * STEP_MS
 AGREED = ENDED - 15_000
@@ -143,10 +142,10 @@ def write(directory: Path) -> None:
                 bed.execute("FLUSH DATABASE d")
 
 
-def go_on(bed: TestBed) -> None:
-    """Inserts the rows that come behind those of the directory."""
-    for first in range(BEFORE, BEFORE + AFTER, TOGETHER):
-        insert_rounds(bed, range(first, first + TOGETHER))
+def go_on(bed: TestBed, together: int) -> None:
+    """Inserts the rows that come behind those of the directory, some rounds at once."""
+    for first in range(BEFORE, BEFORE + AFTER, together):
+        insert_rounds(bed, range(first, first + together))
 
 
 def insert_rounds(bed: TestBed, rounds: range) -> None:

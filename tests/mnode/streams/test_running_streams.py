@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import times
 from kits.basics.places import GOLDEN
 from kits.engines.running_streams import STOPPED, STREAMS, compare, extract, go_on, open_streams
 
@@ -23,7 +24,7 @@ def test_streams_of_an_earlier_version_go_on(archive: Path, tmp_path: Path) -> N
         assert len(bed.rows("SHOW STREAMS")) == len(STREAMS)
         bed.checkpoint()
     with open_streams(data, STOPPED) as bed:
-        go_on(bed)
+        go_on(bed, times(4, 1))
         for name in STREAMS:
             found, wanted = compare(bed, name)
             assert found == wanted, name
