@@ -33,6 +33,10 @@ TEST_CONFIG: dict[str, Any] = {
     "spark.master": "local[16]",
 }
 
+#: Spark's Java lives for seconds here: compiling well is half of what its start costs.
+for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+    os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
 HISTORIES = {"default": 40, "nightly": 5_000}
 for name, count in HISTORIES.items():

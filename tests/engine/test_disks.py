@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -142,7 +143,11 @@ def test_a_disk_that_becomes_read_only_damages_nothing(disk: Path, engines: list
     engines[-1].kill()
     wait_until(lambda: not subprocess.run(["umount", disk], check=False, capture_output=True).returncode, PATIENCE_S,
                "Spark has outlived its engine")
-    mount(image, disk)
+    # Where another mount namespace has the old mount still, its image would be mounted as it is now, read-only.
+    os.sync()
+    anew = Path(shutil.copy(image, image.with_name("anew")))
+    subprocess.run(["e2fsck", "-fy", anew], check=False, capture_output=True)  # as any system does before it mounts it
+    mount(anew, disk)
     load.engine = StatementEngine(disk / "data", CONFIG)
     engines.append(load.engine)
     assert load.rows() == load.acknowledged
