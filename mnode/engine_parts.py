@@ -52,6 +52,7 @@ from penstock.mnode.write.deletes import Deletes
 from penstock.mnode.write.inserts import Inserts
 from penstock.mnode.write.result_store import ResultStore
 from penstock.mnode.write.row_inserts import RowInserts
+from penstock.mnode.write.row_lines import LineRows
 from penstock.mnode.write.schemaless import Naming, Schemaless
 from penstock.mnode.write.time_marks import TimeMarks
 from penstock.tasks.external.connectors.probing import probe
@@ -140,9 +141,10 @@ class EngineParts:
                                of.environment.pool("penstock-insert", 4))
         # Not for its turn: statements that change tables would wait for it.
         self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False))
+        naming = Naming.from_config(of.config)
+        self.line_rows = LineRows(of.catalog, of.storage, self.children, of.clock, naming.child)
         self.schemaless = Schemaless(
-            of.catalog, self.tables, self.alterations, of.ddl_lock, self.inserts, of.clock,
-            Naming.from_config(of.config))
+            of.catalog, self.tables, self.alterations, of.ddl_lock, self.inserts, of.clock, naming, self.line_rows)
         self.time_marks = TimeMarks(of.catalog, of.storage)
         self.replays = Replays(of.catalog, of.storage, self.queries, self.streams.control)
 

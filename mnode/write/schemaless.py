@@ -28,20 +28,17 @@ from penstock.mnode.ddl.column_rules import MAX_LENGTH, VARIABLE, check_columns
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.write.inserts import Inserts, Rows
+from penstock.mnode.write.line_times import LinePrecision, LineTimes
+from penstock.mnode.write.row_lines import LineRows
 from penstock.sql.rows.line_protocol import FieldColumn, Ints, Points, parse_lines
 from penstock.sql.rows.line_scanner import Series
 from penstock.sql.schema import Column, Database, Table, TagValue
-from penstock.sql.time_bounds import LATEST, oldest_allowed
-from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind
-
-LinePrecision = Literal["h", "m", "s", "ms", "us", "ns"]
+from penstock.sql.types import DataType, Kind
 
 TIME_COLUMN = "_ts"
 NO_TAGS = "_tag_null"
 SHORTEST = 16  # a new column of text has at least this length: each growth is a change of the table
 
-_NANOSECONDS: dict[str, int] = {
-    "h": 3_600_000_000_000, "m": 60_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _OUT_OF_RANGE = 0x060B
 _TAG_KINDS = (Kind.NCHAR, Kind.VARCHAR)
 
@@ -96,8 +93,11 @@ class Schemaless:
         inserts: Inserts,
         clock: Clock,
         naming: Naming,
+        rows: LineRows,
     ) -> None:
-        """`ddl_lock` is held while schemas are read and changed, as by every statement that changes them."""
+        """`ddl_lock` is held while schemas are read and changed, as by every statement that changes them. `rows` takes
+        what it can of a few lines.
+        """
         self._catalog = catalog
         self._table_statements = tables
         self._alterations = alterations
@@ -105,6 +105,7 @@ class Schemaless:
         self._inserts = inserts
         self._clock = clock
         self._naming = naming
+        self._line_rows = rows
 
     def ingest_lines(self, data: bytes, database: str, precision: str, first_line: int = 1) -> int:
         """Returns how many lines were written. `precision` is the unit of the lines' timestamps.
@@ -117,6 +118,11 @@ class Schemaless:
         target = require_database(database, self._catalog)
         if target.name in SYSTEM_DATABASES:
             raise InvalidStatementError(f"{target.name} is a system database")
+        written, data = self._line_rows.append(data, target, precision)
+        return written + self._write_lines(data, target, precision, first_line) if data else written
+
+    def _write_lines(self, data: bytes, target: Database, precision: str, first_line: int) -> int:
+        """Does with any lines what `ingest_lines` does."""
         points = parse_lines(data, first_line)
         if not points:
             return 0
@@ -139,30 +145,15 @@ class Schemaless:
     def _times(self, points: Points, precision: str, database: Database) -> Ints:
         """Returns the timestamps in the database's precision; finer ones are cut off. `InvalidValueError` beyond KEEP.
         """
-        now_ms = self._clock.now_ms()
-        from_ns, to_ns = _NANOSECONDS[precision], _NANOSECONDS[database.precision]
-        oldest, latest = oldest_allowed(database, now_ms), LATEST[database.precision]
-        times = points.times
-        if from_ns >= to_ns:
-            factor = from_ns // to_ns
-            outside = (times > latest // factor) | (times < -(-oldest // factor))
-            scaled = times * factor if factor > 1 else times
-        else:
-            # Towards zero, as SQL cuts timestamps; NumPy's division goes down.
-            factor = to_ns // from_ns
-            scaled = times // factor + ((times < 0) & (times % factor != 0))
-            outside = (scaled > latest) | (scaled < oldest)
-        if points.timeless is not None:
-            scaled = np.where(points.timeless, now_ms * (UNITS_PER_SECOND[database.precision] // 1000), scaled)
-            outside &= ~points.timeless
+        scale = LineTimes(database, precision, self._clock.now_ms())
+        scaled, outside = scale.all_scaled(points.times, points.timeless)
         if outside.any():
             row = int(np.flatnonzero(outside)[0])
             raise InvalidValueError(
-                f"line {points.lines[row]}: the timestamp {times[row]} ({precision}) is out of range",
-                code=_OUT_OF_RANGE, hint=f"KEEP of {database.name} allows {oldest} to {latest} {database.precision}; "
-                "is the precision right?")
-        result: Ints = scaled
-        return result
+                f"line {points.lines[row]}: the timestamp {points.times[row]} ({precision}) is out of range",
+                code=_OUT_OF_RANGE, hint=f"KEEP of {database.name} allows {scale.oldest} to {scale.latest} "
+                f"{database.precision}; is the precision right?")
+        return scaled
 
     # --- what the lines need -------------------------------------------------------------------------------------
 

@@ -142,6 +142,9 @@ def scan_line(text: str) -> tuple[Series, list[tuple[str, Kind, Any]], int]:
 
 def _head_end(text: str) -> int:
     """Returns where the first space without backslash is, or the end of the text."""
+    end = text.find(" ")
+    if end >= 0 and text.find("\\", 0, end) < 0:
+        return end
     at = 0
     while at < len(text) and text[at] != " ":
         at += 2 if text[at] == "\\" else 1
