@@ -1,9 +1,11 @@
 """Small writes and many streams, as devices make them all day: `python -m bench.trickle`; a JSON line for each measure.
 
 First what the machine takes for a *unit* (1,000 additions in a Python loop) and for a wake-up, since these differ most
-between machines. Then INSERT statements of one row: one connection, some threads, `executemany`. Then rows in ticks,
-beside no, one and more streams: seconds of processors of all processes, waited of threads per INSERT, and how long a
-row takes to its results. Last, what streams cost that have nothing to do.
+between machines. Then INSERT statements of one row: one connection, some threads, `executemany`; SQLite and DuckDB with
+the like; requests of one row by REST, line protocol and prepared statements of Flight SQL; INSERTs that wait for the
+disk, beside what the disk does by itself. Then how soon the first streams of an engine run. Then rows in ticks, beside
+no, one and more streams: seconds of processors of all processes, waited of threads per INSERT, and how long a row takes
+to its results. Last, what streams cost that have nothing to do.
 """
 
 from __future__ import annotations
@@ -27,15 +29,20 @@ import psutil
 import pyarrow as pa
 
 import penstock
+from bench.durable import measure_durable
 from bench.figures import percentiles
+from bench.first_streams import measure_starts
+from bench.insert_peers import measure_peers
 from bench.node import Node
 from bench.processes import cpu_seconds, tree
+from bench.requests import measure_requests
 from bench.setup import DATABASE
 
 _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
 _ROUND_TRIPS = 5000
-_MEASURES = ("machine", "insert", "ticks", "idle")
+_MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle")
+_DURABLE_CLIENTS = 64
 
 
 def unit_us() -> float:
@@ -261,6 +268,14 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
                "process_round_trip_us": round(process_round_trip_us(), 1), "load": round(os.getloadavg()[0], 1)}
     if "insert" in options.measures:
         yield from measure_inserts(folder, options.statements, options.threads)
+    if "peers" in options.measures:
+        yield from measure_peers(folder, options.statements, options.threads)
+    if "requests" in options.measures:
+        yield from measure_requests(folder, options.statements // 2, (1, 8))
+    if "durable" in options.measures:
+        yield from measure_durable(folder, options.statements, _DURABLE_CLIENTS)
+    if "starts" in options.measures:
+        yield from measure_starts(folder)
     for streams in options.streams:
         if "ticks" in options.measures:
             yield measure_ticks(folder, streams, options.rows, options.tick_ms, options.seconds)

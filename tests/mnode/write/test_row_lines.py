@@ -52,8 +52,8 @@ FIELDS: dict[str, st.SearchStrategy[str]] = {
     "v": mostly(NUMBERS, ["1u", "1i"]), "x": mostly(st.integers(-9, 9).map("{}i16".format), ["99999i16"]),
     "a": st.just("1"), "_ts": st.just("1i"), "neu": st.just("1i")}
 OF_TABLE = {"m": "idfsnytu", "w": "v", "a": "vx"}
-TIMES = mostly(st.just(f" {NEXT}"), ["", " 0", " -1", " 1", " 99999999999999999999", " 9223372036854775807", " x", " 1.5",
-                                     f" {NOW_MS}", "  5", f" {NEXT} ", f" {NEXT} 1", " +5", f"\t{NEXT}"])
+TIMES = mostly(st.just(f" {NEXT}"), ["", " 0", " -1", " 1", " 99999999999999999999", " 9223372036854775807", " x",
+                                     " 1.5", f" {NOW_MS}", "  5", f" {NEXT} ", f" {NEXT} 1", " +5", f"\t{NEXT}"])
 
 
 @st.composite
@@ -61,7 +61,8 @@ def lines(draw: st.DrawFn) -> str:
     """A line that may mean something."""
     head = draw(HEADS)
     usual = OF_TABLE.get(head[:1], "v")
-    names = draw(st.lists(mostly(list(usual), list(FIELDS)), min_size=1, max_size=4, unique=draw(st.integers(0, 9)) > 0))
+    unique = draw(st.integers(0, 9)) > 0
+    names = draw(st.lists(mostly(list(usual), list(FIELDS)), min_size=1, max_size=4, unique=unique))
     fields = ",".join(f"{name}={draw(FIELDS[name])}" for name in names)
     return f"{head}{draw(mostly([' '], ['  ', '']))}{fields}{draw(TIMES)}"
 
