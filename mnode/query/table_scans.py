@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -109,6 +110,8 @@ class Scans:
         vgroups = vgroups or vgroups_of(database, table)
         if scan.cuts is not None:
             return self._between_cuts(scan, scan.cuts, vgroups, columns, tuids)
+        if scan.newest is not None and (newest := self._newest_rows(scan, vgroups, columns, wanted)) is not None:
+            return newest
         snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups]
         few = wanted is not None and len(wanted) <= FEW_TABLES
         if few or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
@@ -131,6 +134,21 @@ class Scans:
         pieces = [snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
         rows = pa.concat_tables([piece.select(["_tuid", *physical]) for piece in pieces])
         return _whole(_epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+
+    def _newest_rows(
+        self, scan: Scan, vgroups: Sequence[int], columns: Sequence[Column], wanted: Sequence[int] | None
+    ) -> ScanRelation | None:
+        """Returns the newest row of each child table, if these are known, and their values are where they must be."""
+        tuids = None if wanted is None else np.unique(np.array(wanted, np.uint64))
+        pieces = []
+        for vgroup in vgroups:
+            rows = self._storage.vnode(vgroup).newest_rows(
+                scan.table.storage_uid, [column.physical for column in columns], tuids)
+            if rows is None or (scan.newest == "values" and any(column.null_count for column in rows.columns)):
+                return None
+            pieces.append(rows)
+        names = ["_tuid", *(column.name for column in columns)]
+        return _whole(_epochs(pa.concat_tables(pieces).rename_columns(names)))
 
     def _between_cuts(
         self, scan: Scan, cuts: tuple[Cut, Cut], vgroups: Sequence[int], columns: Sequence[Column],

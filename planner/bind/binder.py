@@ -17,7 +17,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import call
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import TABLE_UID, Children, Operator, Project, Scan, Side
+from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan, Side
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import CatalogView, ChildTable, Session, Table
@@ -125,11 +125,13 @@ class ScanSlot:
     tuids: tuple[int, ...] | None = None
     cuts: tuple[Cut, Cut] | None = None
     precision: Precision = "ms"
+    newest: NewestRows | None = None
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
-        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision)
+        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision,
+                    self.newest)
 
 
 @dataclass(slots=True)

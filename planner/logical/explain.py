@@ -119,6 +119,8 @@ def _scan(scan: Scan) -> Properties:
                   ("columns", " ".join(scan.columns) or "none")]
     if scan.tuids is not None:
         properties.append(("tables", str(len(scan.tuids))))
+    if scan.newest is not None:
+        properties.append(("newest", scan.newest))
     if scan.first_ts is not None or scan.last_ts is not None:
         first = "" if scan.first_ts is None else str(scan.first_ts)
         last = "" if scan.last_ts is None else str(scan.last_ts)

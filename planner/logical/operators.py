@@ -35,6 +35,7 @@ JoinKind = Literal["inner", "left", "right", "full"]
 JoinVariant = Literal["", "semi", "anti", "asof", "window"]
 Side = Literal["l", "r"]
 Comparison = Literal[">", ">=", "<", "<=", "="]
+NewestRows = Literal["rows", "values"]
 
 
 # --- rows that are read -----------------------------------------------------------------------------------------
@@ -50,7 +51,8 @@ class Scan:
     `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
     the relation may leave out rows outside of them (the plan filters again). So it may with rows of child tables that
     are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
-    behind the first and up to the second stream cut, as they were at the second.
+    behind the first and up to the second stream cut, as they were at the second. `newest`: of each child table all
+    rows may be left out but the newest one, if `values` in a column are needed only where none of these is NULL.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Scan:
     tuids: tuple[int, ...] | None = None
     cuts: tuple[Cut, Cut] | None = None
     precision: Precision = "ms"
+    newest: NewestRows | None = None
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

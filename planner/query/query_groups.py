@@ -25,6 +25,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import ROW, Aggregate, FillGaps, FillSpan, Operator, Project
 from penstock.planner.logical.window_kinds import START
+from penstock.planner.query.newest_needed import note_newest_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows, interval_of
 from penstock.sql.tree.statements import IntervalWindow
@@ -40,6 +41,7 @@ def plan_groups(query: QueryContext) -> Planned:
     interval = isinstance(select.window, IntervalWindow)
     aggregation = Aggregation(
         query.relation, query.scope.within("an argument"), query.builder, list(query.key_columns), interval)
+    note_newest_rows(query, calls)
     groups = list(query.key_columns)
     if select.window is None:
         if query.relation.driver is not None:

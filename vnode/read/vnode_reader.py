@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+
 from penstock.common.errors import CorruptionError, InvalidValueError
+from penstock.vnode.read.newest_rows import read_newest_rows
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.parts import PartReader
 from penstock.vnode.store.sorted_keys import U64
@@ -45,6 +50,18 @@ class VnodeReader:
                 raise InvalidValueError(f"version {version} of vnode {vgroup_id} is not acknowledged; the newest is "
                                         f"{newest}")
             return Snapshot.of(table, vgroup_id, version, store.cache)
+
+    def newest_rows(self, table_uid: int, columns: Sequence[str], tuids: U64 | None) -> pa.Table | None:
+        """Returns the newest row of each child table; see `Vnode.newest_rows`."""
+        store = self._store
+        with store.lock:
+            table = store.table(table_uid)
+            of = table.newest.tuids if tuids is None else tuids[np.isin(tuids, table.newest.tuids)]
+            if not table.newest.are_certain(of).all():
+                return None
+            of, times = of.copy(), table.newest.of(of)
+            snapshot = Snapshot.of(table, store.options.vgroup_id, store.wal.acknowledged_version, store.cache)
+        return read_newest_rows(snapshot, columns, of, times)
 
     def last_ts(self, tuid: int) -> int | None:
         """Returns the greatest ts ever written to a child table, or None."""
