@@ -15,6 +15,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.duckdb_sql.duckdb_tree import call
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.duckdb_tree import text
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan, Side
@@ -79,7 +80,7 @@ class Relation:
     equal time. `table` is set if the rows are those of one base table. `star` lists what `*` stands for. `times` are
     all primary timestamps in a row, each with the scan that may leave out what a condition on it excludes. `driver` is
     set for window joins: the columns of the driving table, over each row of which aggregates are computed; ROW numbers
-    these.
+    these. `same_times` are other timestamps that equal `time` in every row, as joins make them.
     """
 
     columns: tuple[RelColumn, ...]
@@ -92,6 +93,15 @@ class Relation:
     qualifiers: tuple[str, ...] = ()
     times: tuple[tuple[RelColumn, ScanSlot | None], ...] = ()
     driver: tuple[RelColumn, ...] | None = None
+    same_times: tuple[RelColumn, ...] = ()
+
+    @property
+    def time_lines(self) -> tuple[RelColumn, ...]:
+        """The columns that each are the primary time line."""
+        return () if self.time is None else (self.time, *self.same_times)
+
+    def is_time_line(self, column: RelColumn | None) -> bool:
+        return any(column is line for line in self.time_lines)
 
     def over(self, plan: Callable[[Operator], Operator]) -> Relation:
         """Returns the rows of an operator over these, which must pass all columns through."""
@@ -249,11 +259,25 @@ def scan_table(
     if stored:
         key = (RelColumn(TABLE_UID, UBIGINT, TABLE_UID), *([columns[1]] if table.key_column is not None else []))
     time = columns[0] if stored else None
-    return Relation(
+    relation = Relation(
         columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
         time=time, precision=precision, plan=slot.scan, table=table, row_key=key,
         qualifiers=(qualifier,), times=((time, slot),) if time is not None else (),
     )
+    return _named(relation, table.name, qualifier) if table.kind == "system" else relation
+
+
+def _named(relation: Relation, name: str, qualifier: str) -> Relation:
+    """Returns the rows of a system table with its name, which is there if it is used."""
+    if any(column.name == "tbname" for column in relation.columns):
+        return relation
+    tbname = RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname")
+
+    def plan(below: Operator) -> Operator:
+        named = (Computed("tbname", SqlExpr(text(name), TBNAME)),)
+        return Project(below, named, extends=True) if tbname.used else below
+
+    return replace(relation.over(plan), columns=(*relation.columns, tbname))
 
 
 def _with_precision(type_: DataType, precision: Precision) -> DataType:

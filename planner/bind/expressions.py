@@ -35,7 +35,19 @@ from penstock.sql.tree.expression_nodes import (
     cast_type,
 )
 from penstock.sql.tree.statements import Duration
-from penstock.sql.types import BIGINT, BOOL, DOUBLE, INTEGERS, NULL, UBIGINT, VARCHAR, DataType, Kind, Precision
+from penstock.sql.types import (
+    BIGINT,
+    BOOL,
+    DOUBLE,
+    INTEGERS,
+    NULL,
+    STRINGS,
+    UBIGINT,
+    VARCHAR,
+    DataType,
+    Kind,
+    Precision,
+)
 
 MAX_BIGINT = (1 << 63) - 1
 MAX_UBIGINT = (1 << 64) - 1
@@ -277,6 +289,9 @@ class _Compiler:
             time, other = right, left
         else:
             return None
+        if other.type.kind in STRINGS:
+            raise self._wrong("a time and a text cannot be added or subtracted", node,
+                              hint="write CAST(... AS TIMESTAMP) for the text")
         if other.type.kind not in INTEGERS:
             return None
         if isinstance(other.constant, Duration) and other.constant.is_calendar:

@@ -171,9 +171,7 @@ def _window_range(join: JoinReading) -> TimeRange:
     if join.conditions.times:
         raise join.error("ON of a window join cannot compare the primary timestamps",
                          "WINDOW_OFFSET says how far apart they may be")
-    start, end = (_offset(offset, join) for offset in join.source.window)
-    if start > end:
-        raise join.error(f"WINDOW_OFFSET({join.source.window[0]}, {join.source.window[1]}) ends before it starts")
+    start, end = sorted(_offset(offset, join) for offset in join.source.window)
     return TimeRange(left, right, start, end) if join.driver == "l" else TimeRange(left, right, -end, -start)
 
 

@@ -140,7 +140,19 @@ def _joined(join: JoinReading, plan: Plan) -> Relation:
     if join.source.variant == "window":
         driver = tuple(wrapped[id(column)] for column in sides.relation(join.driver).columns)
     time = _main_time(join)
+    same = tuple(wrapped[id(line)] for line in _equal_lines(join) if line is not time)
     return numbered(Relation(
         columns=sides.outer, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)),
         time=wrapped[id(time)] if time is not None else None, precision=left.precision, plan=plan,
-        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver))
+        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver, same_times=same))
+
+
+def _equal_lines(join: JoinReading) -> tuple[RelColumn, ...]:
+    """The time lines of both sides where rows meet only at the same instant, and none is without a partner."""
+    found, (left, right) = join.range, (join.sides.left, join.sides.right)
+    meet = join.source.variant == "semi" or (join.source.kind == "inner" and not join.source.variant)
+    if not meet or found is None or found.start != 0 or found.end != 0:
+        return ()
+    if not (left.is_time_line(found.left) and right.is_time_line(found.right)):
+        return ()
+    return (*left.time_lines, *right.time_lines)

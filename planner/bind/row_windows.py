@@ -34,7 +34,7 @@ def bind_row_window(window: AnyRowWindow, scope: RowScope) -> RowShape:
 
 def _session(window: SessionWindow, scope: RowScope) -> BySession:
     relation = scope.relation
-    if relation is None or scope.find(unwrapped(window.column)) is not relation.time:
+    if relation is None or not relation.is_time_line(scope.find(unwrapped(window.column))):
         raise scope.builder.error("SESSION needs the primary timestamp", window.column, code=SESSION_COLUMN)
     if window.gap.is_calendar or window.gap.in_units(scope.precision) <= 0:
         raise InvalidStatementError(f"the gap {window.gap} of SESSION is not a positive fixed time", code=SESSION_GAP)

@@ -104,7 +104,12 @@ def time_series(
 def _unit(call: SeriesCall, scope: RowScope) -> int:
     """The length of the unit argument of a call, if it has one."""
     place = call.spec.unit_argument
-    return 1 if place is None else unit_of(call.constant(place), scope, call.node)
+    if place is None:
+        return 1
+    unit = call.constant(place)
+    if not call.spec.arguments[place].units:
+        return unit_of(unit, scope, call.node)
+    return unit if isinstance(unit, int) else unit_of(unit, scope, call.node, least=-(2**63))
 
 
 def picking(call: SeriesCall, relation: Relation, keys: Sequence[str], builder: Builder) -> tuple[RowCall, Line]:

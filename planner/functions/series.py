@@ -50,7 +50,7 @@ def _diff_stays(given: LineCall) -> Tree:
 def _derivative(given: LineCall) -> Tree:
     point = fragment("CASE WHEN :value IS NOT NULL THEN {'t': :time, 'v': :value::DOUBLE} END", value=given.value,
                      time=given.time)
-    return fragment("(:value::DOUBLE - (:before).v) / nullif((:time - (:before).t)::DOUBLE / :unit, 0)",
+    return fragment("(:value::DOUBLE - (:before).v) * :unit / nullif((:time - (:before).t)::DOUBLE, 0)",
                     value=given.value, before=given.along(ignoring_nulls("lag", point)), time=given.time,
                     unit=given.call.unit)
 
@@ -104,13 +104,13 @@ def _state_duration(given: LineCall) -> Tree:
 
 
 FUNCTIONS = (
-    _series("diff", (Argument("value", NUMBERS),
+    _series("diff", (Argument("value", NUMBERS | {Kind.BOOL, Kind.TIMESTAMP}),
                      Argument("ignore", INTEGER_KINDS, literal=True, low=0, high=3, optional=True)),
             lambda types: DOUBLE if types[0].kind in (Kind.FLOAT, Kind.DOUBLE) else BIGINT,
             AlongRows("diff", _diff, _diff_stays),
             "Each value minus the one before; ignore 1 makes negative results NULL, 2 drops rows without result.",
             "diff(v) FROM m"),
-    _series("derivative", (_NUMBER, Argument("interval", duration=True),
+    _series("derivative", (_NUMBER, Argument("interval", duration=True, units=True),
                            Argument("ignore_negative", INTEGER_KINDS, literal=True, choices=(0, 1))),
             always(DOUBLE), AlongRows("derivative", _derivative, _derivative_stays),
             "The change per interval from each value to the next.", "derivative(v, 1m, 0) FROM m"),

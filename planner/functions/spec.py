@@ -45,7 +45,8 @@ class Argument:
     `accepts`: kinds of values; NULL is always accepted unless `literal`. `literal`: must be a constant.
     `low`, `high`: inclusive bounds of a literal number. `choices`: the literals allowed, lower-case if texts.
     `optional`: may be left out. `repeats`: how often the last argument may be given.
-    `duration`: a duration literal such as `1s`. `star`: `*` may stand here. `varies`: it can't be a constant.
+    `duration`: a duration literal such as `1s`. `units`: it may also be a number, of units of the precision, and have any
+    sign. `star`: `*` may stand here. `varies`: it can't be a constant.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Argument:
     optional: bool = False
     repeats: int = 1
     duration: bool = False
+    units: bool = False
     star: bool = False
     varies: bool = False
 
@@ -253,7 +255,8 @@ def _check_argument(
         )
 
     if rule.duration:
-        if not isinstance(constant, Duration) and not (given.kind is Kind.NULL and rule.optional):
+        counts = rule.units and isinstance(constant, int)
+        if not isinstance(constant, Duration) and not counts and not (given.kind is Kind.NULL and rule.optional):
             raise wrong(WRONG_ARGUMENT_TYPE, "a duration such as 1s")
         return
     if isinstance(constant, Duration):

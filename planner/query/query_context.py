@@ -109,7 +109,7 @@ class QueryContext:
         scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
         value = compile_expression(node, scope)
         column = f"#g{len(self.keys)}"
-        is_time = self.relation.time is not None and scope.find(unwrapped(node)) is self.relation.time
+        is_time = self.relation.is_time_line(scope.find(unwrapped(node)))
         self.keys.append(GroupKey(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
         return Computed(column, value)
 
@@ -142,7 +142,7 @@ class QueryContext:
         key = key_of(node, self.keys)
         if key is not None:
             return key.is_time
-        return self.relation.time is not None and self.scope.find(node) is self.relation.time
+        return self.relation.is_time_line(self.scope.find(node))
 
     def order_terms(
         self, outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]

@@ -10,7 +10,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.binder import STAR, Plan, used
 from penstock.planner.bind.filling import fill_columns, is_filled
-from penstock.planner.bind.grouping import Aggregation, GroupScope, distinct_calls
+from penstock.planner.bind.grouping import Aggregation, GroupScope, distinct_calls, window_column
 from penstock.planner.bind.query_parts import Planned, is_star
 from penstock.planner.bind.row_windows import least_length
 from penstock.planner.bind.scopes import (
@@ -76,9 +76,16 @@ def plan_groups(query: QueryContext) -> Planned:
         outputs = [replace(output, value=SqlExpr(call("unnest", output.value.node), output.value.type))
                    if any(require_vector(each).gives_list for each in vector_calls(item.expression)) else output
                    for item, output in zip(query.items, outputs, strict=True)]
-    terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
+    terms = query.order_terms(outputs, lambda node: _ordering(query, node, scope))
     default = groups if select.window is None else [*query.key_columns, START]
     return query.finish(plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True)
+
+
+def _ordering(query: QueryContext, node: exp.Expression, scope: GroupScope) -> SqlExpr:
+    """What an item of ORDER BY sorts by: the time line, of which a window has many values, stands for its start."""
+    if scope.windowed and scope.selecting is None and query.is_time(node, scope):
+        return window_column("_wstart", scope)
+    return query.compiled(node, scope)
 
 
 def _add_neighbours(query: QueryContext, aggregation: Aggregation) -> None:

@@ -7,6 +7,8 @@ sources are bound, clauses are checked, and the kind of the query is told; `quer
 
 from __future__ import annotations
 
+from sqlglot import exp
+
 from penstock.common.errors import InvalidStatementError
 from penstock.common.headroom import with_headroom
 from penstock.planner.bind.binder import (
@@ -117,7 +119,7 @@ def _bound_query(select: Select, builder: Builder) -> QueryContext:
         raise builder.error("there are no columns that * could stand for", select.items[0].expression)
     query = QueryContext(select, builder, relation, items)
     between = isinstance(select.source, TableSource) and select.source.cuts is not None
-    if select.tags_only or (_only_tags(query) and not between):
+    if _only_tags(query) and not between:
         relation = children_relation(relation, builder)
         query = QueryContext(select, builder, relation, expand_items(select, relation, builder))
     return query
@@ -148,25 +150,34 @@ def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
 
 
 def _only_tags(query: QueryContext) -> bool:
-    """Whether only distinct tags are asked for, which child tables without rows have as well."""
+    """Whether rows don't matter: TAGS without columns, or only distinct tags, which child tables without rows have too."""
     select, relation = query.select, query.relation
+    if select.tags_only:
+        asked = [node for node in _asked(query) if STAR not in node.meta]
+        return all(found is None or found.role != "column" for found in map(query.scope.find, asked))
     if relation.table is None or relation.table.kind != "super" or query.calls or select.window is not None or not (
             select.distinct or select.group_by):
         return False
-    nodes = [*query.result_nodes(), *(item.expression for item in (*select.group_by, *select.partition_by))]
-    if select.where is not None:
-        nodes.append(select.where)
-        if next(vector_calls(select.where), None) is not None:
-            return False
+    if select.where is not None and next(vector_calls(select.where), None) is not None:
+        return False
     names = {column.name for column in relation.columns}
     aliases = {item.alias for item in query.items if item.alias}
     roles = []
-    for column in (column for node in nodes for column in columns_of(node)):
+    for column in _asked(query):
         if column.name in aliases and column.name not in names and STAR not in column.meta:
             continue
         found = query.scope.find(column)
         roles.append(found.role if found is not None else "column")
     return bool(roles) and all(role in ("tag", "tbname") for role in roles)
+
+
+def _asked(query: QueryContext) -> list[exp.Column]:
+    """The columns that a query names."""
+    select = query.select
+    nodes = [*query.result_nodes(), *(item.expression for item in (*select.group_by, *select.partition_by))]
+    if select.where is not None:
+        nodes.append(select.where)
+    return [column for node in nodes for column in columns_of(node)]
 
 
 # --- checks ---------------------------------------------------------------------------------------------------

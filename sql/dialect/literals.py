@@ -16,7 +16,7 @@ from penstock.sql.types import UNITS_PER_SECOND, Precision
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\", "'": "'", '"': '"', "`": "`"}
 _DURATION = re.compile(r"\s*([-+]?[0-9]{1,19})([buasmhdwny]?)\s*", re.IGNORECASE | re.ASCII)
-_INTEGER = re.compile(r"\s*[-+]?[0-9]{1,40}\s*", re.ASCII)
+_INTEGER = re.compile(r"\s*([-+]?)(0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|[0-9]{1,40})\s*", re.ASCII)
 _TIMESTAMP = re.compile(
     r"\s*(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
     r"(?:[ Tt]+(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:[.,](?P<fraction>\d*))?)?)?"
@@ -103,13 +103,14 @@ def parse_timestamp(text: str, precision: Precision, time_zone: str) -> int:
     """Returns units of `precision` since the epoch.
 
     Takes `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]]][zone]` (month, day and times may lack leading zeros) and integers,
-    which are units already. Without a zone (`Z`, `+08:00`, `+0800`, `+08`) the text is local time of `time_zone`.
-    Digits finer than `precision` are cut off. Raises InvalidValueError.
+    also hexadecimal and binary ones, which are units already. Without a zone (`Z`, `+08:00`, `+0800`, `+08`) the text is
+    local time of `time_zone`. Digits finer than `precision` are cut off. Raises InvalidValueError.
     """
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        if _INTEGER.fullmatch(text):
-            return _checked(int(text), text)
+        integer = _INTEGER.fullmatch(text)
+        if integer is not None:
+            return _checked(int(f"{integer.group(1)}{parse_integer(integer.group(2))}"), text)
         raise InvalidValueError(
             f"{text!r} is not a timestamp", hint="write 'YYYY-MM-DD HH:MM:SS.fff', with Z or +HH:MM for another zone"
         )

@@ -170,6 +170,7 @@ _NOT_SUPPORTED = (
 
 _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] = {
     ("INSERT",): _plain(parse_insert),
+    ("IMPORT",): _plain(parse_insert),
     ("SHOW",): _plain(parse_show),
     ("USE",): _plain(parse_use),
     ("DESCRIBE",): _plain(parse_describe),

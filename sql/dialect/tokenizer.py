@@ -43,8 +43,8 @@ NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
 OPERATORS: dict[str, TokenType] = {
     "(": TokenType.L_PAREN, ")": TokenType.R_PAREN, ",": TokenType.COMMA, ".": TokenType.DOT, ";": TokenType.SEMICOLON,
     "+": TokenType.PLUS, "-": TokenType.DASH, "*": TokenType.STAR, "/": TokenType.SLASH, "%": TokenType.MOD,
-    "&": TokenType.AMP, "|": TokenType.PIPE, "=": TokenType.EQ, "<>": TokenType.NEQ, "!=": TokenType.NEQ,
-    "<": TokenType.LT, "<=": TokenType.LTE, ">": TokenType.GT, ">=": TokenType.GTE, "->": TokenType.ARROW,
+    "&": TokenType.AMP, "|": TokenType.PIPE, "=": TokenType.EQ, "==": TokenType.EQ, "<>": TokenType.NEQ,
+    "!=": TokenType.NEQ, "<": TokenType.LT, "<=": TokenType.LTE, ">": TokenType.GT, ">=": TokenType.GTE, "->": TokenType.ARROW,
     ">>": TokenType.EXPORT,
 }
 
@@ -62,7 +62,7 @@ _TOKEN = re.compile(
     r"|([0-9]++[buasmhdwnyBUASMHDWNY](?![A-Za-z0-9_]))"
     rf"|({_SINGLE}|{_DOUBLE})"
     r"|(`(?:[^`]++|``)*+`)"
-    r"|(->|>=|<=|<>|!=|>>|/(?!\*)|[-+*%&|=<>(),.;])"
+    r"|(->|>=|<=|<>|!=|==|>>|/(?!\*)|[-+*%&|=<>(),.;])"
     r"|(/\*|[0-9]++[.A-Za-z0-9_]*+|.)"
     r"|(\Z))",
     re.DOTALL,

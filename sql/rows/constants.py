@@ -111,14 +111,19 @@ class Constants:
         if isinstance(expression, TimestampLiteral):
             return Instant(parse_timestamp(expression.this, self.precision, self.time_zone))
         if isinstance(expression, exp.Anonymous) and not expression.expressions:
-            if expression.this == "now":
-                return Instant(self._units(self.now_ms))
-            if expression.this == "today":
-                return Instant(self._units(start_of_day(self.now_ms, self.time_zone)))
+            instant = self._named(str(expression.this))
+            if instant is not None:
+                return Instant(instant)
         if isinstance(expression, exp.Add | exp.Sub) and isinstance(expression.expression, DurationLiteral):
             return self._shift(expression)
         text = shorten(expression_sql(expression))
         raise InvalidValueError(f"{text} is not a constant", hint="literals, NOW, TODAY and times ± durations are")
+
+    def _named(self, name: str) -> int | None:
+        """The instant of NOW or TODAY."""
+        if name == "now":
+            return self._units(self.now_ms)
+        return self._units(start_of_day(self.now_ms, self.time_zone)) if name == "today" else None
 
     def _units(self, milliseconds: int) -> int:
         return milliseconds * (UNITS_PER_SECOND[self.precision] // 1000)
@@ -168,7 +173,8 @@ class Constants:
 
     def _timestamp(self, value: Number | str | bool) -> int:
         if isinstance(value, str):
-            return parse_timestamp(value, self.precision, self.time_zone)
+            named = self._named(value.lower().removesuffix("()"))
+            return parse_timestamp(value, self.precision, self.time_zone) if named is None else named
         if isinstance(value, Number):
             number = _exact(value.text)
             if number is not None and number == number.to_integral_value():

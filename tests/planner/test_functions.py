@@ -148,7 +148,7 @@ def test_result_types(name: str, types: list[DataType], constants: list[object],
     ("percentile", [INT, *[BIGINT] * 11], [None, *[5] * 11], 0x2801), ("elapsed", [INT], [], 0x2802),
     ("apercentile", [INT, BIGINT, VARCHAR], [None, 5, "best"], 0x2803),
     ("tail", [INT, BIGINT, BIGINT], [None, 5, 101], 0x2803),
-    ("derivative", [INT, BIGINT, BIGINT], [None, 5, 1], 0x2802), ("sample", [INT, BIGINT], [None, 1001], 0x2803),
+    ("derivative", [INT, DOUBLE, BIGINT], [None, 5.5, 1], 0x2802), ("sample", [INT, BIGINT], [None, 1001], 0x2803),
 ])
 def test_wrong_calls_are_refused_with_code_and_hint(
     name: str, types: list[DataType], constants: list[object], code: int,

@@ -75,7 +75,7 @@ def test_error(db: Harness, query: str, code: int, text: str | None) -> None:
     "select _wstart from n interval(1s)", "select count(*) from n count_window(1)",
     "select count(*) from n count_window(2, 3)", "select interp(speed), ts from n range(1) fill(prev)",
     "select count(*) from n where ts > 0 and ts < 9 interval(1a) fill(value, 1, 2)",
-    "select sum(*) from n", "select tags speed from n", "select tags a from st",
+    "select sum(*) from n", "select tags speed from n",
     "select count(*) from n event_window start with speed > 1 end with sum(speed) > 3",
 ])
 def test_refused(db: Harness, query: str) -> None:

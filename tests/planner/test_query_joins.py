@@ -115,7 +115,6 @@ def test_windows_over_joined_rows() -> None:
     "a full window join b window_offset(-1s, 1s)",
     "a left asof join b on a.ts >= b.ts and a.ts <= b.ts + 1s",
     "a left window join b on a.ts = b.ts window_offset(-1s, 1s)",
-    "a left window join b window_offset(1s, -1s)",
     "a join a on a.ts = a.ts",
 ])
 def test_joins_that_are_refused(source: str) -> None:
