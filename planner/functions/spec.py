@@ -45,8 +45,8 @@ class Argument:
     `accepts`: kinds of values; NULL is always accepted unless `literal`. `literal`: must be a constant.
     `low`, `high`: inclusive bounds of a literal number. `choices`: the literals allowed, lower-case if texts.
     `optional`: may be left out. `repeats`: how often the last argument may be given.
-    `duration`: a duration literal such as `1s`. `units`: it may also be a number, of units of the precision, and have any
-    sign. `star`: `*` may stand here. `varies`: it can't be a constant.
+    `duration`: a duration literal such as `1s`. `units`: it may also be a number, of units of the
+    precision, and have any sign. `star`: `*` may stand here. `varies`: it can't be a constant.
     """
 
     name: str

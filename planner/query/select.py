@@ -150,7 +150,7 @@ def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
 
 
 def _only_tags(query: QueryContext) -> bool:
-    """Whether rows don't matter: TAGS without columns, or only distinct tags, which child tables without rows have too."""
+    """Whether rows don't matter: TAGS without columns, or distinct tags alone, which tables without rows have too."""
     select, relation = query.select, query.relation
     if select.tags_only:
         asked = [node for node in _asked(query) if STAR not in node.meta]

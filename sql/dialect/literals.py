@@ -103,8 +103,8 @@ def parse_timestamp(text: str, precision: Precision, time_zone: str) -> int:
     """Returns units of `precision` since the epoch.
 
     Takes `YYYY-MM-DD[( |T)HH:MM[:SS[.fraction]]][zone]` (month, day and times may lack leading zeros) and integers,
-    also hexadecimal and binary ones, which are units already. Without a zone (`Z`, `+08:00`, `+0800`, `+08`) the text is
-    local time of `time_zone`. Digits finer than `precision` are cut off. Raises InvalidValueError.
+    also hexadecimal and binary ones, which are units already. Without a zone (`Z`, `+08:00`, `+0800`, `+08`) the text
+    is local time of `time_zone`. Digits finer than `precision` are cut off. Raises InvalidValueError.
     """
     match = _TIMESTAMP.fullmatch(text)
     if match is None:

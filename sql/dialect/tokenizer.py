@@ -44,8 +44,8 @@ OPERATORS: dict[str, TokenType] = {
     "(": TokenType.L_PAREN, ")": TokenType.R_PAREN, ",": TokenType.COMMA, ".": TokenType.DOT, ";": TokenType.SEMICOLON,
     "+": TokenType.PLUS, "-": TokenType.DASH, "*": TokenType.STAR, "/": TokenType.SLASH, "%": TokenType.MOD,
     "&": TokenType.AMP, "|": TokenType.PIPE, "=": TokenType.EQ, "==": TokenType.EQ, "<>": TokenType.NEQ,
-    "!=": TokenType.NEQ, "<": TokenType.LT, "<=": TokenType.LTE, ">": TokenType.GT, ">=": TokenType.GTE, "->": TokenType.ARROW,
-    ">>": TokenType.EXPORT,
+    "!=": TokenType.NEQ, "<": TokenType.LT, "<=": TokenType.LTE, ">": TokenType.GT, ">=": TokenType.GTE,
+    "->": TokenType.ARROW, ">>": TokenType.EXPORT,
 }
 
 _SINGLE = r"'(?:[^'\\]++|\\.|'')*+'"
