@@ -13,9 +13,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.duckdb_sql.duckdb_tree import call
+from penstock.planner.duckdb_sql.duckdb_tree import call, text
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
-from penstock.planner.duckdb_sql.duckdb_tree import text
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan, Side
