@@ -1,7 +1,8 @@
 """Fuzzes the parser and the engine: damaged and made-up statements may only ever give PenstockErrors.
 
 Run by `make fuzz` for MINUTES minutes. Each finding is printed once with the seed of its statement; `--seed` begins
-with another one. A statement that takes longer than STUCK_S ends the run with the stacks of all threads.
+with another one. A statement that computes longer than STUCK_CPU_S, or takes longer than STUCK_S on a machine that has
+other things to do, ends the run with the stacks of all threads; the file that is named at the beginning has its text.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import faulthandler
 import random
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kits.basics.golden_runner import read_blocks
@@ -36,7 +39,7 @@ from penstock.sql.tree.statements import (
 )
 from penstock.sql.types import Kind
 
-STUCK_S = 60
+STUCK_CPU_S, STUCK_S = 60, 600
 MEMORY_BYTES = 12 << 30
 # Words of DuckDB's that must not reach people.
 LEAKS = re.compile(
@@ -296,6 +299,17 @@ def corpus() -> list[str]:
             if block.statement and "{directory}" not in block.statement]
 
 
+@contextmanager
+def ended_if_stuck() -> Iterator[None]:
+    """Ends the process, with the stacks of all threads, if what is done in it takes too long."""
+    faulthandler.register(signal.SIGPROF, chain=True)
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, STUCK_CPU_S)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    faulthandler.cancel_dump_traceback_later()
+
+
 def run(seconds: float, seed: int) -> Iterator[tuple[int, str, Exception]]:
     """Yields findings until the time is over: seed, statement, what was raised."""
     texts = corpus()
@@ -303,14 +317,16 @@ def run(seconds: float, seed: int) -> Iterator[tuple[int, str, Exception]]:
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         db = Embedded(Path(folder) / "data")
+        current = Path(folder) / "statement"
+        sys.stderr.write(f"the statement at work is in {current}\n")
         number = seed
         while time.monotonic() < end:
             if (number - seed) % 300 == 0:
                 prepared(db)
             text = statements(random.Random(number), texts)
-            faulthandler.dump_traceback_later(STUCK_S, exit=True)
-            error = tried(db, text)
-            faulthandler.cancel_dump_traceback_later()
+            current.write_text(f"{number}: {text}")
+            with ended_if_stuck():
+                error = tried(db, text)
             if error is not None and where(error) not in seen:
                 seen.add(where(error))
                 yield number, text, error
