@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -82,6 +82,30 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def for_each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[str], None]]:
+    """Makes of what is expected of a file one test per part, which names all files that fall short.
+
+    To be told of thousands of tests takes pytest longer than to run these.
+    """
+    by_part: dict[str, list[Path]] = {}
+    for path in paths:
+        by_part.setdefault(path.relative_to(ROOT).parts[0], []).append(path)
+
+    def over_part(test: Callable[[Path], None]) -> Callable[[str], None]:
+        def over_files(part: str) -> None:
+            wrong = []
+            for path in by_part[part]:
+                try:
+                    test(path)
+                except AssertionError as error:
+                    wrong.append(str(error))
+            assert not wrong, "\n".join(wrong)
+
+        return pytest.mark.parametrize("part", list(by_part))(over_files)
+
+    return over_part
+
+
 @cache
 def imported_modules(path: Path) -> tuple[tuple[str, int], ...]:
     """Returns what a file imports, also inside of functions, with line numbers; `from x import y` as x.y."""
@@ -97,7 +121,7 @@ def _imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
-@pytest.mark.parametrize("path", PARTS, ids=name_of)
+@for_each(PARTS)
 def test_parts_import_only_downwards(path: Path) -> None:
     """A part knows itself and what lies below it."""
     part = path.relative_to(ROOT).parts[0]
@@ -110,7 +134,7 @@ def test_parts_import_only_downwards(path: Path) -> None:
             assert other in allowed, f"{name_of(path)}:{line}: {part} must not import {other}"
 
 
-@pytest.mark.parametrize("path", sources(*ROOMS), ids=name_of)
+@for_each(sources(*ROOMS))
 def test_rooms_import_only_downwards(path: Path) -> None:
     """A room of a part knows itself and those below it, imports inside of functions included."""
     part = path.relative_to(ROOT).parts[0]
@@ -138,7 +162,7 @@ def test_libraries_stay_at_their_edge(library: str) -> None:
             assert module.split(".")[0] != library, f"{name_of(path)}:{line}: only {EDGES[library]} import {library}"
 
 
-@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
+@for_each(EVERYTHING)
 def test_files_are_tidy(path: Path) -> None:
     """Every module says what it is for; nothing is left undone, swallowed, or waited for by the clock."""
     text = path.read_text("utf-8")
@@ -172,8 +196,8 @@ def is_printed_sql(node: ast.expr) -> bool:
     return name == "sql" or name.endswith("_sql")
 
 
-@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[0] in (
-    "planner", "tasks", "mnode")], ids=name_of)
+@for_each([path for path in PARTS if path.relative_to(ROOT).parts[0] in (
+    "planner", "tasks", "mnode")])
 def test_nobody_reads_sql_that_the_planner_has_printed(path: Path) -> None:
     """What an expression is, its tree says: nothing compares its text with another, or looks into it."""
     for node in ast.walk(parsed(path)):
@@ -211,7 +235,7 @@ NOT_TOLD = {("mnode/coordinator/backup_store.py", "str(found)"), ("mnode/http/pa
             ("shell/terminal/error_text.py", "position.text"), ("shell/terminal/shell_session.py", "piece.text")}
 
 
-@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[:2] in TELLING], ids=name_of)
+@for_each([path for path in PARTS if path.relative_to(ROOT).parts[:2] in TELLING])
 def test_nobody_reads_what_people_are_told(path: Path) -> None:
     """Who needs a part of it is given that part: texts, and columns of them in system tables, are never taken apart."""
     def fine(read: ast.expr) -> bool:
@@ -225,8 +249,8 @@ def test_nobody_reads_what_people_are_told(path: Path) -> None:
             assert fine(node.func.value), f"{name_of(path)}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[:2] in {
-    ("planner", room) for room in ("duckdb_sql", "scalar", "functions", "lower", "streams")}], ids=name_of)
+@for_each([path for path in PARTS if path.relative_to(ROOT).parts[:2] in {
+    ("planner", room) for room in ("duckdb_sql", "scalar", "functions", "lower", "streams")}])
 def test_nobody_changes_a_tree(path: Path) -> None:
     """Trees of DuckDB SQL share their parts: a change in one would be one in others, of other statements too.
 
@@ -269,7 +293,7 @@ def defined_names(path: Path) -> Iterator[tuple[str, int]]:
             yield node.target.id, node.lineno
 
 
-@pytest.mark.parametrize("path", PARTS, ids=name_of)
+@for_each(PARTS)
 def test_names_are_made_of_the_words_of_the_glossary(path: Path) -> None:
     """One word for one thing: those that the glossary rules out don't come back."""
     for name, line in defined_names(path):
@@ -299,7 +323,7 @@ def test_a_file_name_has_one_meaning() -> None:
     assert [name for name, number in found.items() if number > 1] == []
 
 
-@pytest.mark.parametrize("path", PARTS, ids=name_of)
+@for_each(PARTS)
 def test_nothing_is_too_long(path: Path) -> None:
     """A class has at most 400 lines, a function 60, a constructor eight parameters."""
     for node in ast.walk(parsed(path)):
@@ -320,7 +344,7 @@ RUNS_WHAT_IT_READS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("path", PARTS, ids=name_of)
+@for_each(PARTS)
 def test_what_is_read_is_data(path: Path) -> None:
     """Nothing that is read from disk, bucket or network can run: no pickle, no evaluated text."""
     for module, line in imported_modules(path):
@@ -334,7 +358,7 @@ def test_what_is_read_is_data(path: Path) -> None:
             raise AssertionError(f"{name_of(path)}:{node.lineno}: NumPy reads pickles there")
 
 
-@pytest.mark.parametrize("path", sources("tests"), ids=name_of)
+@for_each(sources("tests"))
 def test_every_test_says_what_it_expects(path: Path) -> None:
     """Each test has a sentence."""
     for node in ast.walk(parsed(path)):
@@ -354,7 +378,7 @@ def importers() -> dict[str, set[Path]]:
     return users
 
 
-@pytest.mark.parametrize("path", PARTS, ids=name_of)
+@for_each(PARTS)
 def test_no_module_is_dead(path: Path) -> None:
     """Each module is imported by another one, started by a command, or named in the configuration."""
     if path.name in ("__init__.py", "__main__.py"):
