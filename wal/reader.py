@@ -13,8 +13,10 @@ from penstock.common.errors import PenstockError
 from penstock.wal.log import Access, Log, Segment
 from penstock.wal.record import (
     HEADER_SIZE,
+    TABLE_SIZE,
     DamagedRecordError,
     Header,
+    OtherRecord,
     PackedRun,
     Record,
     RecordKind,
@@ -22,6 +24,7 @@ from penstock.wal.record import (
     decode,
     decode_header,
     decode_schema,
+    table_of,
 )
 from penstock.wal.segment import (
     NO_END,
@@ -31,6 +34,8 @@ from penstock.wal.segment import (
     decode_segment_header,
     segment_name,
 )
+
+_OF_TABLES = (RecordKind.ROWS, RecordKind.PACKED_ROWS, RecordKind.DELETE)
 
 
 class WalGapError(PenstockError):
@@ -142,12 +147,27 @@ class WalReader:
         At most `max_records`, and no further ones once `max_bytes` of payload are reached. Raises WalGapError,
         CorruptionError or StorageError; the position stays, and good records before the bad one are returned first.
         """
+        return self._read(max_records, max_bytes, None).all()
+
+    def read_of(
+        self, tables: frozenset[int] | None, max_records: int = 1024, max_bytes: int = 16 << 20
+    ) -> list[Record]:
+        """Returns the next records as `read` does, rows and deletes only of some tables (None: of all).
+
+        If the last one is of another table, an `OtherRecord` stands for it. What isn't returned isn't decoded, nor is
+        it checked whether it is whole.
+        """
+        records = self._read(max_records, max_bytes, tables)
+        found = records.all()
+        return found if records.other is None else [*found, records.other]
+
+    def _read(self, max_records: int, max_bytes: int, tables: frozenset[int] | None) -> _Records:
+        records = _Records()
         end = self._log.end()
         if self._next > end.version:
             if self._next > end.version + 1 and end is not NO_END:
                 raise WalGapError(self._log.path, self._next, 0, end.version)
-            return []
-        records = _Records()
+            return records
         size = 0
         while self._next <= end.version and records.count < max_records and size < max_bytes:
             try:
@@ -155,27 +175,33 @@ class WalReader:
                     raise WalGapError(self._log.path, self._next, self._oldest(), end.version)
                 if self._file is None:
                     self._open_again()
-                header, payload = self._step(end)
+                header, payload = self._step(end, tables)
             except PenstockError:
                 if records.count:
-                    return records.all()
+                    return records
                 raise
-            if header is None or payload is None:
+            if header is None:
                 continue
-            try:
-                records.add(header, payload, self._schemas)
-            except DamagedRecordError as error:
-                if records.count:
-                    return records.all()
-                raise damaged(self._path(), self._offset, error) from error
+            if payload is None:
+                records.leave_out(header)
+            else:
+                try:
+                    records.add(header, payload, self._schemas)
+                except DamagedRecordError as error:
+                    if records.count:
+                        return records
+                    raise damaged(self._path(), self._offset, error) from error
+                size += header.payload_size
+                self.bytes_read += header.payload_size
             self._pass(header)
             self._next += 1
-            size += header.payload_size
-            self.bytes_read += header.payload_size
-        return records.all()
+        return records
 
-    def _step(self, end: LogEnd) -> tuple[Header | None, pa.Buffer | None]:
-        """Looks at the next record: passes declarations, records before the wanted one, and the segment's end."""
+    def _step(self, end: LogEnd, tables: frozenset[int] | None) -> tuple[Header | None, pa.Buffer | None]:
+        """Looks at the next record: passes declarations, records before the wanted one, and the segment's end.
+
+        Returns a record of none of `tables` without its payload.
+        """
         limit = end.offset if end.segment == self._segment else self._size()
         if self._offset >= limit:
             if end.segment == self._segment:
@@ -195,6 +221,10 @@ class WalReader:
                 return None, None
             if header.version > self._next:
                 raise DamagedRecordError(f"version {header.version} stands where {self._next} should")
+            if tables is not None and header.kind in _OF_TABLES:
+                start = self._bytes(self._offset + HEADER_SIZE, min(TABLE_SIZE, header.payload_size), limit)
+                if table_of(start.to_pybytes()) not in tables:
+                    return header, None
             payload = self._bytes(self._offset + HEADER_SIZE, header.payload_size, limit)
             check_payload(header, payload)
             if header.kind is RecordKind.SCHEMA:
@@ -291,6 +321,8 @@ class _Records:
 
     def __init__(self) -> None:
         self.count = 0
+        #: stands for those behind all others that are not to be returned
+        self.other: OtherRecord | None = None
         self._done: list[Record] = []
         self._run: PackedRun | None = None
 
@@ -305,6 +337,12 @@ class _Records:
             else:
                 self._done.append(begun)
         self.count += 1
+        self.other = None
+
+    def leave_out(self, header: Header) -> None:
+        """Takes note of the next record, which is not to be returned."""
+        self.count += 1
+        self.other = OtherRecord(header.version, header.ingest_time_ms)
 
     def all(self) -> list[Record]:
         self._end_run()

@@ -127,7 +127,15 @@ class SchemaRecord:
     schema: pa.Schema
 
 
-Record = RowsRecord | DeleteRecord | MetaRecord | TimeMarkRecord
+@dataclass(frozen=True, slots=True)
+class OtherRecord:
+    """Stands for rows and deletes of tables that a reader wasn't asked for: has what the last of them has."""
+
+    version: int
+    ingest_time_ms: int
+
+
+Record = RowsRecord | DeleteRecord | MetaRecord | TimeMarkRecord | OtherRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass
 
 from penstock.common.errors import PenstockError
@@ -16,34 +16,48 @@ _STRETCHES, _STRETCH_BYTES = 32, 64 << 10  # larger ones are quickly decoded, an
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive records from version `first` on; `end` is the position behind them."""
+    """Consecutive records from a version on, of some tables (None: of all); `end` is the position behind them."""
 
-    first: int
     records: tuple[Record, ...]
+    tables: frozenset[int] | None
     nbytes: int
     end: LogPosition
 
 
 class RecentRecords:
-    """What readers of one process have read of one vnode's log lately. Thread-safe."""
+    """What readers of one process have read of one vnode's log lately. Thread-safe.
+
+    Each reads the rows and deletes of all tables that somebody follows, so that the others can take them over.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stretches: deque[_Stretch] = deque(maxlen=_STRETCHES)
+        self._stretches: dict[int, _Stretch] = {}  # by their first versions
+        self._followers: Counter[int | None] = Counter()
+        self.tables: frozenset[int] | None = frozenset()
 
-    def find(self, version: int, max_records: int, max_bytes: int) -> _Stretch | None:
-        """Returns records that begin with a version, if somebody has read them, and no more than the limits allow."""
+    def follow(self, table: int | None, readers: int) -> None:
+        """Counts so many readers more of a table (None: of all)."""
         with self._lock:
-            for stretch in reversed(self._stretches):
-                if stretch.first == version:
-                    fits = len(stretch.records) <= max_records and stretch.nbytes <= max_bytes
-                    return stretch if fits else None
-        return None
+            self._followers[table] += readers
+            followed = {table for table, count in self._followers.items() if count}
+            self.tables = None if None in followed else frozenset(table for table in followed if table is not None)
 
-    def note(self, stretch: _Stretch) -> None:
-        """Keeps what was read for the others."""
+    def find(self, version: int, table: int | None, max_records: int, max_bytes: int) -> _Stretch | None:
+        """Returns records that begin with a version, if somebody has read them for readers of the table, and no more
+        than the limits allow."""
+        stretch = self._stretches.get(version)
+        if stretch is None or len(stretch.records) > max_records or stretch.nbytes > max_bytes:
+            return None
+        return stretch if stretch.tables is None or table in stretch.tables else None
+
+    def note(self, first: int, stretch: _Stretch) -> None:
+        """Keeps what was read for the others. `first`: the version that it begins with."""
         with self._lock:
-            self._stretches.append(stretch)
+            self._stretches.pop(first, None)
+            self._stretches[first] = stretch
+            if len(self._stretches) > _STRETCHES:
+                del self._stretches[next(iter(self._stretches))]
 
 
 class RecentReads:
@@ -53,21 +67,27 @@ class RecentReads:
         self._lock = threading.Lock()
         self._logs: dict[int, RecentRecords] = {}
 
-    def reader(self, vgroup_id: int, log: Log, from_version: int) -> SharedWalReader:
-        """Returns a reader of a vnode's log from a version on."""
+    def reader(self, vgroup_id: int, log: Log, from_version: int, table: int | None = None) -> SharedWalReader:
+        """Returns a reader of a vnode's log from a version on: of the rows and deletes of one table (None: of all)."""
         with self._lock:
             recent = self._logs.setdefault(vgroup_id, RecentRecords())
-        return SharedWalReader(WalReader(log, from_version), recent)
+        return SharedWalReader(WalReader(log, from_version), recent, table)
 
 
 class SharedWalReader:
-    """A `WalReader` that takes over what others have read. Not thread-safe itself."""
+    """A `WalReader` that takes over what others have read. Not thread-safe itself.
 
-    def __init__(self, reader: WalReader, recent: RecentRecords) -> None:
+    It may return rows and deletes of other tables, too; see `WalReader.read_of`.
+    """
+
+    def __init__(self, reader: WalReader, recent: RecentRecords, table: int | None = None) -> None:
         """`recent` is that of the reader's log."""
         self._reader = reader
         self._recent = recent
+        self._table = table
         self._taken_bytes = 0
+        self._closed = False
+        recent.follow(table, 1)
 
     @property
     def bytes_read(self) -> int:
@@ -89,7 +109,8 @@ class SharedWalReader:
         records: list[Record] = []
         nbytes = 0
         while len(records) < max_records and nbytes < max_bytes:
-            found = self._recent.find(self._reader.next_version, max_records - len(records), max_bytes - nbytes)
+            found = self._recent.find(
+                self._reader.next_version, self._table, max_records - len(records), max_bytes - nbytes)
             if found is None:
                 try:
                     return records + self._read_on(max_records - len(records), max_bytes - nbytes)
@@ -105,13 +126,16 @@ class SharedWalReader:
 
     def _read_on(self, max_records: int, max_bytes: int) -> list[Record]:
         """Reads what nobody has read yet."""
-        first, before = self._reader.next_version, self._reader.bytes_read
-        records = self._reader.read(max_records, max_bytes)
+        first, before, tables = self._reader.next_version, self._reader.bytes_read, self._recent.tables
+        records = self._reader.read_of(tables, max_records, max_bytes)
         nbytes = self._reader.bytes_read - before
         if records and nbytes <= _STRETCH_BYTES:
-            self._recent.note(_Stretch(first, tuple(records), nbytes, self._reader.position))
+            self._recent.note(first, _Stretch(tuple(records), tables, nbytes, self._reader.position))
         return records
 
     def close(self) -> None:
         """Closes the log; records that were returned stay readable."""
+        if not self._closed:
+            self._closed = True
+            self._recent.follow(self._table, -1)
         self._reader.close()

@@ -6,9 +6,16 @@ import numpy as np
 
 from penstock.tasks.compute.id_table import Ids, IdTable, Numbers
 
+_FEW, _RECENT = 64, 4096
+
 
 class Numbering(IdTable):
-    """Numbers ids 0, 1, 2, ... in the order in which they are added."""
+    """Numbers ids 0, 1, 2, ... in the order in which they are added. None is ever removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: numbers of ids that were asked for by few: for these a dictionary is faster than the table
+        self._recent: dict[int, int] = {}
 
     def __len__(self) -> int:
         return self._held
@@ -17,6 +24,19 @@ class Numbering(IdTable):
     def ids(self) -> Ids:
         """The ids by their numbers."""
         return self._ids[:self._held]
+
+    def find(self, ids: Ids) -> Numbers:
+        if len(ids) > _FEW:
+            return super().find(ids)
+        wanted = ids.tolist()
+        known = [*map(self._recent.get, wanted)]
+        if None not in known:
+            return np.array(known, np.int64)
+        numbers = super().find(ids)
+        if len(self._recent) > _RECENT:
+            self._recent.clear()
+        self._recent.update((id_, number) for id_, number in zip(wanted, numbers.tolist(), strict=True) if number >= 0)
+        return numbers
 
     def find_or_first(self, ids: Ids) -> tuple[Numbers, Numbers]:
         """Returns the numbers of ids as `find` does, and the first row of each id that was not added, in order."""

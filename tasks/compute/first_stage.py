@@ -16,6 +16,7 @@ from penstock.tasks.compute.dense_aggregation import Ints
 from penstock.tasks.compute.duckdb_computer import Computer, as_batch
 from penstock.tasks.compute.kernel_vectors import Bools, NotInKernelError, mask_of
 from penstock.tasks.compute.lateness import ClassifiedRows, expired_rows, suspects
+from penstock.tasks.compute.partial_columns import PartialsBlock
 from penstock.tasks.compute.row_segments import TIME_COLUMN
 from penstock.tasks.compute.segment_kernel import segment_partials, sorted_rows, sorted_schema
 from penstock.tasks.compute.source_kernel import RowColumns, partials_batch, projected, window_partials
@@ -79,6 +80,23 @@ class FirstStage:
         if not self._plan.sends_partials and self._plan.policies.on_error != "null":
             self._check_keys(found)
         return found
+
+    def partials(self, rows: pa.Table, keep: Bools | None = None) -> PartialsBlock | None:
+        """Returns the partials of rows in INTERVAL windows, without making Arrow of them; None: DuckDB must compute.
+
+        None of the rows may be expired, or `keep` tells which aren't.
+        """
+        kernel, computation = self._kernel, self._plan.computation
+        if kernel is None or kernel.panes is None or self._plan.row_window is not None or not isinstance(
+                computation, WindowsPlan):
+            return None
+        groups = self.groups
+        try:
+            found = window_partials(kernel, computation.accumulators, RowColumns(rows, groups), rows.num_rows, groups,
+                                    self._source.time_column, keep)
+        except NotInKernelError:
+            return None
+        return PartialsBlock(found, groups, self._schema)
 
     def _check_keys(self, results: pa.RecordBatch) -> None:
         """Raises InvalidValueError if a result has no place in the target, for its primary key lacks a part."""
@@ -173,17 +191,15 @@ class FirstStage:
         return self._groups
 
     def _by_kernel(self, rows: pa.Table, keep: Bools | None = None) -> pa.RecordBatch | None:
-        kernel, computation = self._kernel, self._plan.computation
+        kernel = self._kernel
         if kernel is None or self._plan.row_window is not None:
             return None
+        if isinstance(self._plan.computation, WindowsPlan):
+            partials = self.partials(rows, keep)
+            return None if partials is None else partials.batch()
         groups = self.groups
-        columns = RowColumns(rows, groups)
         try:
-            if not isinstance(computation, WindowsPlan):
-                return projected(kernel, columns, rows.num_rows, groups, self._schema)
-            found = window_partials(
-                kernel, computation.accumulators, columns, rows.num_rows, groups, self._source.time_column, keep)
+            return projected(kernel, RowColumns(rows, groups), rows.num_rows, groups, self._schema)
         except NotInKernelError:
             return None
-        return partials_batch(found, groups, self._schema)
 

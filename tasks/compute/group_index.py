@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,20 @@ class GroupIndex:
 
     def intern(self, block: pa.RecordBatch) -> Slots:
         """Returns the numbers of the groups of a block that begins with `_gid` and the keys; new ones get theirs."""
-        gids: Ids = block.column(GROUP.name).to_numpy()
+        place = block.schema.get_field_index(GROUP.name) + 1
+
+        def keys_of(rows: Slots) -> list[pa.Array]:
+            chosen = pa.array(rows)
+            return [block.column(place + n).take(chosen) for n in range(len(self.key_fields))]
+
+        return self.intern_ids(block.column(GROUP.name).to_numpy(), keys_of)
+
+    def intern_ids(self, gids: Ids, keys_of: Callable[[Slots], Sequence[pa.Array]]) -> Slots:
+        """Returns the numbers of groups; new ones get theirs. `keys_of` returns the keys of some, by their places."""
         numbers, rows = self._numbering.find_or_first(gids)
         if not len(rows):
             return numbers
-        place, chosen = block.schema.get_field_index(GROUP.name) + 1, pa.array(rows)
-        self._add(gids[rows], [block.column(place + n).take(chosen) for n in range(len(self.key_fields))])
+        self._add(gids[rows], keys_of(rows))
         return self._numbering.find(gids)
 
     def adopt(self, others: GroupIndex, numbers: Slots) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -143,10 +144,15 @@ def _both(left: Bools | None, right: Bools | None) -> Bools | None:
 
 
 def _cast(value: Vector, kind: Kind) -> Vector:
-    dtype = DataType(kind).arrow().to_pandas_dtype()
+    dtype = _dtype_of(kind)
     if isinstance(value.values, np.ndarray):
         return Vector(value.values.astype(dtype), value.valid)
     return Vector(dtype(value.values), value.valid)
+
+
+@cache
+def _dtype_of(kind: Kind) -> Any:
+    return DataType(kind).arrow().to_pandas_dtype()
 
 
 def _arithmetic(expression: Expr, left: Vector, right: Vector) -> Vector:
@@ -299,6 +305,10 @@ def _known(value: Vector, wanted: bool) -> Any:
 
 def _case(expression: Expr, columns: Columns) -> Vector:
     args = expression.args
+    if len(args) == 2:
+        condition = evaluate(args[0], columns)
+        if condition.valid is None and isinstance(condition.values, np.ndarray) and condition.values.all():
+            return evaluate(args[1], columns)  # as mostly: an average of some rows
     branches = [(evaluate(condition, columns), evaluate(value, columns))
                 for condition, value in zip(args[0::2], args[1::2], strict=False)]
     conditions = [np.asarray(condition.values, bool) if condition.valid is None

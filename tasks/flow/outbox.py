@@ -34,10 +34,12 @@ class Outbox:
     def send(self, channel: TaskId, data: pa.RecordBatch) -> None:
         """Hands over rows for one channel, cut into blocks that fit."""
         if data.num_rows:
-            self._send(channel, Block(data))
+            self.hand_over(channel, Block(data))
 
-    def _send(self, channel: TaskId, block: Block) -> None:
-        self._waiting.extend((channel, piece) for piece in cut(block, self._block_bytes_max))
+    def hand_over(self, channel: TaskId, block: Block) -> None:
+        """Hands over a block for one channel, cut into blocks that fit."""
+        if block.rows:
+            self._waiting.extend((channel, piece) for piece in cut(block, self._block_bytes_max))
 
     def spread(self, places: Numbers, data: pa.RecordBatch) -> None:
         """Hands over rows, each for the channel at its place."""
@@ -50,7 +52,7 @@ class Outbox:
         block = Block(data.take(pa.array(np.argsort(places, kind="stable"))))
         for channel, end, count in zip(channels, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
             if count:
-                self._send(channel, block.part(end - count, count))
+                self.hand_over(channel, block.part(end - count, count))
 
     def signal(self, item: Item) -> None:
         """Hands over a signal for all channels."""
@@ -69,6 +71,6 @@ class Outbox:
                 return False
             self._waiting.popleft()
             if isinstance(item, Block):
-                self.rows_out += item.data.num_rows
+                self.rows_out += item.rows
                 self.bytes_out += item.nbytes
         return True

@@ -17,6 +17,19 @@ from penstock.tasks.protocol.messages import Barrier, Block, Item
 K = TypeVar("K", bound=Hashable)
 
 
+class _Channel:
+    """What one channel holds. `draining`: what was there when the bound was changed last; `barrier`: the last one."""
+
+    __slots__ = ("barrier", "draining", "held", "items", "stopped")
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.held = 0
+        self.draining = 0
+        self.barrier = 0
+        self.stopped = False
+
+
 class ChannelQueue(Generic[K]):
     """First in, first out per channel; one bound over all channels' bytes, shared equally.
 
@@ -34,14 +47,10 @@ class ChannelQueue(Generic[K]):
         self.capacity_bytes = capacity_bytes
         self.share_bytes = capacity_bytes // len(channels)
         self.peak_bytes = 0
-        self._items: dict[K, deque[Item]] = {channel: deque() for channel in channels}
-        self._bytes: dict[K, int] = dict.fromkeys(channels, 0)
-        self._draining: dict[K, int] = {}  # what was there when the bound was changed last
+        self._states = {channel: _Channel() for channel in channels}
         self._total = 0
         self._reserved = 0
         self._awaited = 0
-        self._barriers: dict[K, int] = dict.fromkeys(channels, 0)  # the last of each channel
-        self._stopped: set[K] = set()
         self._refused = False
         self._on_change = on_change
         self._lock = threading.Lock()
@@ -60,23 +69,24 @@ class ChannelQueue(Generic[K]):
         """Changes the bound; tells whoever waits."""
         with self._lock:
             self.capacity_bytes = capacity_bytes
-            self.share_bytes = capacity_bytes // len(self._items)
-            self._draining = dict(self._bytes)
+            self.share_bytes = capacity_bytes // len(self._states)
+            for state in self._states.values():
+                state.draining = state.held
             self._refused = False
         self._on_change()
 
     def fits(self, channel: K, nbytes: int) -> bool:
         """Tells whether a block of `nbytes` would be taken now."""
-        reserved = 0 if self._barriers[channel] < self._awaited else self._reserved // len(self._bytes)
-        held = self._bytes[channel] + reserved
-        return held == 0 or (channel not in self._stopped and held + nbytes <= self.share_bytes)
+        return self._fits(self._states[channel], nbytes)
+
+    def _fits(self, state: _Channel, nbytes: int) -> bool:
+        reserved = 0 if state.barrier < self._awaited else self._reserved // len(self._states)
+        held = state.held + reserved
+        return held == 0 or (not state.stopped and held + nbytes <= self.share_bytes)
 
     def stop(self, channel: K, stopped: bool) -> None:
         """Takes, while `stopped`, no further block for a channel that has one: whoever reads it can't hand it on."""
-        if stopped:
-            self._stopped.add(channel)
-        else:
-            self._stopped.discard(channel)
+        self._states[channel].stopped = stopped
 
     def reserve(self, nbytes: int, awaited: int = 0) -> bool:
         """Lets so many bytes, which the queue's reader holds elsewhere, count as if they were in the queue.
@@ -118,24 +128,25 @@ class ChannelQueue(Generic[K]):
 
         Returns False if it is a block, and the channel's share is full or smaller than several rows of it.
         """
+        state = self._states[channel]
         with self._lock:
             if isinstance(item, Block):
                 nbytes = item.nbytes
-                if not self.fits(channel, nbytes) or (nbytes > self.share_bytes and item.data.num_rows > 1):
+                if not self._fits(state, nbytes) or (nbytes > self.share_bytes and item.rows > 1):
                     self._refused = True
                     return False
-                self._bytes[channel] += nbytes
+                state.held += nbytes
                 self._total += nbytes
                 self.peak_bytes = max(self.peak_bytes, self._total)
             elif isinstance(item, Barrier):
-                self._barriers[channel] = item.checkpoint_id
-            self._items[channel].append(item)
+                state.barrier = item.checkpoint_id
+            state.items.append(item)
         self._on_change()
         return True
 
     def peek(self, channel: K) -> Item | None:
         """Returns the oldest item of the channel without taking it, or None."""
-        items = self._items[channel]
+        items = self._states[channel].items
         if not items:
             return None
         with self._lock:
@@ -144,11 +155,12 @@ class ChannelQueue(Generic[K]):
     def peek_many(self, channel: K, limit: int) -> list[Item]:
         """Returns up to `limit` of the channel's oldest items, oldest first, without taking them."""
         with self._lock:
-            return list(islice(self._items[channel], limit))
+            return list(islice(self._states[channel].items, limit))
 
     def take(self, channel: K) -> Item | None:
         """Removes and returns the oldest item of the channel, or returns None."""
-        items = self._items[channel]
+        state = self._states[channel]
+        items = state.items
         if not items:
             return None
         with self._lock:
@@ -157,7 +169,7 @@ class ChannelQueue(Generic[K]):
             item = items.popleft()
             if isinstance(item, Block):
                 nbytes = item.nbytes
-                self._bytes[channel] -= nbytes
+                state.held -= nbytes
                 self._total -= nbytes
             awaited, self._refused = self._refused, False
         if awaited:
@@ -166,19 +178,19 @@ class ChannelQueue(Generic[K]):
 
     def is_empty(self) -> bool:
         with self._lock:
-            return not any(self._items.values())
+            return not any(state.items for state in self._states.values())
 
     def validate(self) -> None:
         """Raises InternalError if the books don't balance."""
         with self._lock:
-            for channel, items in self._items.items():
-                sizes = [item.nbytes for item in items if isinstance(item, Block)]
+            for channel, state in self._states.items():
+                sizes = [item.nbytes for item in state.items if isinstance(item, Block)]
                 held = sum(sizes)
-                allowed = max(self.share_bytes, self._draining.get(channel, 0))
-                if held != self._bytes[channel] or (held > allowed and len(sizes) > 1):
-                    raise InternalError(f"channel {channel}: holds {held} bytes, booked {self._bytes[channel]}")
-            if self._total != sum(self._bytes.values()):
-                raise InternalError(f"queue books {self._total} bytes of {sum(self._bytes.values())}")
+                allowed = max(self.share_bytes, state.draining)
+                if held != state.held or (held > allowed and len(sizes) > 1):
+                    raise InternalError(f"channel {channel}: holds {held} bytes, booked {state.held}")
+            if self._total != sum(state.held for state in self._states.values()):
+                raise InternalError(f"the queue books {self._total} bytes, its channels others")
 
 
 class QueueSet:
@@ -221,7 +233,7 @@ class QueueSet:
 
 def cut(block: Block, bytes_max: int) -> list[Block]:
     """Returns a block as blocks of about `bytes_max` bytes at most each (a single row is never cut)."""
-    rows = block.data.num_rows
+    rows = block.rows
     if block.nbytes <= bytes_max or rows <= 1:
         return [block]
     half = rows // 2

@@ -36,8 +36,9 @@ class TaskEnvironment(Protocol):
         """A directory for what a task's DuckDB doesn't keep in memory; many share it."""
         ...
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
-        """Returns a reader whose next record is `after_version + 1`."""
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+        """Returns a reader whose next record is `after_version + 1`: of the rows and deletes of a table, and perhaps of
+        others."""
         ...
 
     def read_rows(

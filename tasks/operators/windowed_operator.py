@@ -141,9 +141,9 @@ class WindowedOperator(ComputingTask):
         while taken is not None:
             channel, block = taken
             channels.append(channel)
-            self._rows_in += block.data.num_rows
+            self._rows_in += block.rows
             self._bytes_in += block.nbytes
-            self._merge(block.data, self._inputs[channel])
+            self._merge_block(block, self._inputs[channel])
             taken = self._inbox.next_block(self._ahead, channels)
         self._show_merged()
         for channel in channels:
@@ -215,8 +215,12 @@ class WindowedOperator(ComputingTask):
         """Takes over what a checkpoint holds; the watermarks are known."""
         raise NotImplementedError
 
-    def _merge(self, data: pa.RecordBatch, input: int) -> None:
+    def _merge_block(self, block: Block, input: int) -> None:
         """Takes a block."""
+        self._merge(block.data, input)
+
+    def _merge(self, data: pa.RecordBatch, input: int) -> None:
+        """Takes the rows of a block."""
         raise NotImplementedError
 
     def _show_merged(self) -> None:

@@ -21,10 +21,14 @@ class TaskId:
     stream_id: int
     operator: OperatorKind
     index: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Every queue looks its channels up by these, several times per block. The names of operators differ in length.
+        object.__setattr__(self, "_hash", hash((self.stream_id << 8 | self.index) << 3 | len(self.operator)))
 
     def __hash__(self) -> int:
-        # Every queue looks its channels up by these, several times per block. The names of operators differ in length.
-        return (self.stream_id << 8 | self.index) << 3 | len(self.operator)
+        return self._hash
 
     def __str__(self) -> str:
         return f"{self.stream_id:x}-{self.operator}-{self.index}"
@@ -58,6 +62,11 @@ class Block:
         if self.nbytes < 0:
             # What the rows refer to exactly takes Arrow longer to find out than most tasks take for a small block.
             object.__setattr__(self, "nbytes", int(self.data.get_total_buffer_size()))
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return int(self.data.num_rows)
 
     def part(self, first: int, rows: int) -> Block:
         """Returns `rows` of the rows, from the one at place `first` on; they take their share of the bytes."""

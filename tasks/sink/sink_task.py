@@ -45,6 +45,8 @@ from penstock.tasks.sink.in_flight_results import InFlightResults
 from penstock.tasks.sink.result_rows import ResultRows
 
 _SMALLEST_WRITE = 64 * 1024
+#: Of so few, Arrow takes longer to find out exactly how many they are than a sink to make them ready.
+_FEW_BYTES = 8 * 1024
 # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
 _CALLS_AT_ONCE_S = 0.1
 _BYTES_AT_ONCE_S = 1.0
@@ -296,7 +298,7 @@ class SinkTask(ComputingTask):
             self._blocks_bytes += block.nbytes
 
     def _note_taken(self, block: Block) -> None:
-        self._rows_in += block.data.num_rows
+        self._rows_in += block.rows
         self._bytes_in += block.nbytes
 
     def _make_ready(self) -> ResultWrite:
@@ -309,7 +311,8 @@ class SinkTask(ComputingTask):
         if self._plan.announces_windows:
             blocks, places = _results_only(blocks, places)
         rows = self._result_rows.of(blocks, places)
-        self._ready_bytes = rows.nbytes
+        size = rows.get_total_buffer_size()
+        self._ready_bytes = size if size <= _FEW_BYTES else rows.nbytes
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
                            self._destinations.children, rows)
 

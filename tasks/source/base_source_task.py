@@ -114,7 +114,7 @@ class BaseSourceTask(ComputingTask):
 
     def _open_wal(self) -> None:
         """Follows the WAL from the version that was processed last."""
-        self._wal = self._environment.open_wal(self._vgroup_id, self._version)
+        self._wal = self._environment.open_wal(self._vgroup_id, self._version, self._source.storage_uid)
 
     def close(self) -> None:
         self._wal.close()

@@ -138,6 +138,8 @@ class ChangeEmitter:
         if self._windower is not None:
             self._emit_windowed(self._windower, classified, deletes, before, after)
             return
+        if classified is not None and not deletes and self._emit_partials(classified):
+            return
         added: list[pa.RecordBatch] = []
         expired: npt.NDArray[np.int64] | None = None
         if classified is not None and self._plan.source.late_sql is not None and may_be_late(classified):
@@ -162,6 +164,23 @@ class ChangeEmitter:
             self.send(ADD, self._remembered(batch))
         for batch in replaced:
             self.send(REPLACE, self._remembered(batch, added=False))
+
+    def _emit_partials(self, classified: ClassifiedRows) -> bool:
+        """Sends what rows add that are all new, to the only task there is for them, as the kernel has computed it.
+
+        Returns whether it did: what else there may be takes the longer way.
+        """
+        if classified.change is not None or len(self._outbox.channels) > 1 or not self._plan.sends_partials:
+            return False
+        block = self._first_stage.partials(classified.rows)
+        if block is None:
+            return False
+        newest = self._time.newest
+        limit = None if newest is None or self._plan.recalls else newest - self._plan.policies.delete_mark
+        if limit is not None and block.rows and block.oldest <= limit:
+            return False
+        self._outbox.hand_over(self._outbox.channels[0], block)
+        return True
 
     def _emit_windowed(self, windower: Windower, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
                        before: int, after: int) -> None:

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.tasks.compute.accumulators import Slots
+from penstock.tasks.compute.partial_columns import PartialColumns, PartialsBlock
 from penstock.tasks.protocol.block_schema import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import ReadBack, Retract, RetractEnd
+from penstock.tasks.protocol.messages import Block, ReadBack, Retract, RetractEnd
 from penstock.tasks.window.agg_task import AggTask
 from penstock.tasks.window.held_windows import HeldWindows
 from penstock.tasks.window.result_index import WITHDRAWN, ResultIndex
@@ -46,14 +47,23 @@ class WindowAggTask(AggTask):
             self._filler = Filler(self._agg.fill, self._table.grid, self._plan.grouping.keys, self._schema,
                                   ResultIndex(self._store), self._computer, self._results_of, withdrawn=withdrawn)
 
+    def _merge_block(self, block: Block, input: int) -> None:
+        until = self._forgotten_until
+        if isinstance(block, PartialsBlock) and (until is None or block.oldest >= until):
+            self._merge_columns(block.columns(), ADD, input)
+        else:
+            super()._merge_block(block, input)
+
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
         data = self._remembered(data, operation, input)
-        if not data.num_rows:
-            return
-        touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        if data.num_rows:
+            self._merge_columns(PartialColumns.of(data.select(data.schema.names[1:])), operation, input)
+
+    def _merge_columns(self, partials: PartialColumns, operation: int, input: int) -> None:
+        touched = self._table.merge(partials, operation, input)
         if operation == ADD:
-            self._count_reopened(data, touched, self._upstream[input].index)
+            self._count_reopened(partials.rows, touched, self._upstream[input].index)
         self._merged.append(touched)
 
     def _remembered(self, data: pa.RecordBatch, operation: int, input: int) -> pa.RecordBatch:
@@ -117,14 +127,14 @@ class WindowAggTask(AggTask):
             self._merged = []
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
-    def _count_reopened(self, data: pa.RecordBatch, touched: Touched, vnode: int) -> None:
-        """Counts the rows that came after their windows had closed. `vnode`: their own, by its place."""
+    def _count_reopened(self, rows: Slots, touched: Touched, vnode: int) -> None:
+        """Counts the rows of partials that came after their windows had closed. `vnode`: their own, by its place."""
         until = self._closed_until
         if until is None:
             return
         closed = self._table.ends(touched.starts) <= until
         if closed.any():
-            self._late_kept[vnode] += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
+            self._late_kept[vnode] += int(rows[closed[touched.which]].sum())
 
     def _show(self, touched: Touched, *, ordered: bool = False) -> None:
         """Emits what changed in windows, as the trigger says; closed ones at once if their change was `ordered`."""

@@ -23,6 +23,7 @@ from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsP
 from penstock.tasks.compute.accumulators import Slots, Values, columns_for
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
+from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import damaged
@@ -98,14 +99,13 @@ class WindowTable:
 
     # -- combining -------------------------------------------------------------------------------------------
 
-    def merge(self, partials: pa.RecordBatch, operation: int, input: int) -> Touched:
+    def merge(self, partials: PartialColumns, operation: int, input: int) -> Touched:
         """Combines partials of one input and returns what they touched.
 
-        `partials`: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields; one row per (group, window).
         `operation`: ADD adds them, REPLACE puts them in the place of all that this input had contributed.
         """
-        groups = self.groups.intern(partials)
-        starts, which = self._distinct(partials.column(WINDOW_START.name).to_numpy())
+        groups = self.groups.intern_ids(partials.groups, partials.keys)
+        starts, which = self._distinct(partials.starts)
         lines = self._lines(starts.tolist())[which]
         index = self._index[input]
         slots = index.find(lines, groups)
@@ -113,16 +113,14 @@ class WindowTable:
         if missing.any():
             slots[missing] = self._table.take(int(missing.sum()))
             index.put(lines[missing], groups[missing], slots[missing])
-        rows = partials.column(ROWS.name).to_numpy()
-        first_field = 3 + len(self.groups.key_fields)
-        source = [Values.of(column) for column in partials.columns[first_field:]]
+        rows = partials.rows
         if operation == REPLACE:
             self._table.clear(slots)
             missing[:] = True
         if not rows.all():
             self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
         self._table.rows[slots] += rows
-        self._table.put(slots, source, missing)
+        self._table.put(slots, partials.fields, missing)
         self._note_dirty(starts, which, groups, input)
         return Touched(starts, which, groups)
 
@@ -160,7 +158,7 @@ class WindowTable:
         return both // count, both % count
 
     def contributed(self, start: int, input: int) -> pa.RecordBatch:
-        """Returns what an input contributed to a window, as the partials that `merge` takes."""
+        """Returns what an input contributed to a window, as a batch of partials."""
         _, groups, slots = self._index[input].members(np.array([self._line(start)]))
         return self._partials(start, groups, slots)
 
@@ -177,7 +175,7 @@ class WindowTable:
     def give_up(self, leaving: npt.NDArray[np.bool_]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Takes groups (true at their numbers) out of all windows.
 
-        Yields what each input contributed: it and the partials that `merge` takes. The groups keep their numbers.
+        Yields what each input contributed: it and a batch of partials. The groups keep their numbers.
         """
         for start in self.stored():
             line = self._line(start)

@@ -126,8 +126,9 @@ class LocalEnvironment:
     def spill(self) -> Path:
         return self.paths.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
-        return self.recent.reader(vgroup_id, LogFiles(self.paths.wal(vgroup_id), self.fs), after_version + 1)
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+        log = LogFiles(self.paths.wal(vgroup_id), self.fs)
+        return self.recent.reader(vgroup_id, log, after_version + 1, table_uid)
 
     def read_rows(
         self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int

@@ -120,7 +120,7 @@ def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Ti
         try:
             progressed |= task.step()
             for link in links:
-                if link.upstream == task.id:
+                if link.upstream is task.id or link.upstream == task.id:
                     failure = link.failure()
                     if failure is not None:
                         raise failure

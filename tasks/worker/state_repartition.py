@@ -26,6 +26,7 @@ from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamP
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.id_time_pairs import among
+from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.operators.base_task import ROWS_TOTAL
 from penstock.tasks.protocol.block_schema import ADD, GROUP, REPLACE, ROWS, WINDOW_START
 from penstock.tasks.protocol.deployment import StreamDeployment
@@ -254,7 +255,7 @@ class Repartition:
                 for place in np.unique(places).tolist():
                     table = aggs[place].table
                     assert table is not None
-                    table.merge(partials.filter(pa.array(places == place)), ADD, input)
+                    table.merge(PartialColumns.of(partials.filter(pa.array(places == place))), ADD, input)
                     self._spill(aggs[place])
                 self._spill(agg)
             stored = results_in
@@ -302,11 +303,11 @@ class Repartition:
                 for part in sources[heir].contributions(windows):
                     part = part.filter(pa.array(part.column(ROWS.name).to_numpy() > 0))
                     if part.num_rows:
-                        table.merge(part, REPLACE, heir)
+                        table.merge(PartialColumns.of(part), REPLACE, heir)
                         shared |= among(*_windows_of(windows), *_windows_of(part))
             if shared.any():
                 for part in sources[parent].contributions(windows.filter(pa.array(shared))):
-                    table.merge(part, REPLACE, parent)
+                    table.merge(PartialColumns.of(part), REPLACE, parent)
                 table.drop_empty(windows.column(WINDOW_START.name).to_numpy())
             self._spill(agg)
 

@@ -83,8 +83,8 @@ class WorkerEnvironment:
     def spill(self) -> Path:
         return self._data.spill
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
-        return self._recent.reader(vgroup_id, self._data.log(vgroup_id), after_version + 1)
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+        return self._recent.reader(vgroup_id, self._data.log(vgroup_id), after_version + 1, table_uid)
 
     def open_news(self, vgroup_id: int) -> WalNews:
         """Opens a vnode's log for who wakes the streams that follow it."""

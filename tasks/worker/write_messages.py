@@ -101,7 +101,9 @@ class WriteOutcome:
 
 def is_small(rows: pa.RecordBatch) -> bool:
     """Tells whether rows may go in a message with others, by what is cheap to find out."""
-    return rows.nbytes <= SMALL_WRITE_MAX and not any(pa.types.is_dictionary(kind) for kind in rows.schema.types)
+    # What the rows refer to exactly takes Arrow longer to find out than all else here.
+    few = rows.get_total_buffer_size() <= SMALL_WRITE_MAX or rows.nbytes <= SMALL_WRITE_MAX
+    return few and not any(pa.types.is_dictionary(kind) for kind in rows.schema.types)
 
 
 def parts(message: bytes) -> list[SmallWrite | SinkEnd]:

@@ -218,9 +218,9 @@ class MemoryEnvironment:
         self.spill = kit.root / "spill"
         self._cache = StateCache()
 
-    def open_wal(self, vgroup_id: int, after_version: int) -> RecordReader:
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
         log = LogFiles(self.kit.store.wal(vgroup_id), self.kit.store.fs)
-        return self.kit.store.recent_reads.reader(vgroup_id, log, after_version + 1)
+        return self.kit.store.recent_reads.reader(vgroup_id, log, after_version + 1, table_uid)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
                   as_of: int) -> pa.Table:

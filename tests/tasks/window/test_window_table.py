@@ -14,6 +14,7 @@ from penstock.planner.task_plans.stream_plan import Accumulator, Field, TimeWind
 from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import BIGINT, INT, VARCHAR
 from penstock.tasks.compute.accumulators import Values
+from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.block_schema import ADD, REPLACE, partial_schema
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.window import slot_index, window_table
@@ -73,7 +74,7 @@ def play(directory: Path, kept: str, steps: list[tuple[str, object]]) -> None:
             match kind:
                 case "add" | "replace":
                     rows = what if kind == "add" else [what]
-                    table.merge(partials(rows, kept, schema), ADD if kind == "add" else REPLACE, 0)
+                    table.merge(PartialColumns.of(partials(rows, kept, schema)), ADD if kind == "add" else REPLACE, 0)
                     for group, window, count in rows:
                         if kind == "replace":
                             known[group, window] = count, count
@@ -142,13 +143,14 @@ def test_groups_that_are_handed_over_take_all_of_their_windows_along(
     known: dict[tuple[int, int, int], int] = {}
     try:
         for input, rows, spilled in blocks:
-            here.merge(partials([(*key, count) for key, count in rows.items()], kept, schema), ADD, input)
+            added = partials([(*key, count) for key, count in rows.items()], kept, schema)
+            here.merge(PartialColumns.of(added), ADD, input)
             for (group, window), count in rows.items():
                 known[input, group, window] = known.get((input, group, window), 0) + count
             here.spill(0 if spilled else 1 << 30, 2 * WIDTH)
         gone = np.isin(here.groups.ids(np.arange(len(here.groups))), [group + 7 for group in leaving])
         for input, part in here.give_up(gone):
-            there.merge(part, ADD, input)
+            there.merge(PartialColumns.of(part), ADD, input)
         for _ in range(2):
             assert contributions(here) == {key: rows for key, rows in known.items() if key[1] not in leaving}
             assert contributions(there) == {key: rows for key, rows in known.items() if key[1] in leaving}

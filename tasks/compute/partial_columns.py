@@ -1,0 +1,109 @@
+"""Partials by columns, as agg tasks merge them; those of a few rows needn't become Arrow on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.tasks.compute.accumulators import Values, numpy_type
+from penstock.tasks.compute.dense_ids import Ids
+from penstock.tasks.compute.kernel_vectors import Vector
+from penstock.tasks.compute.source_kernel import Partials, partials_batch
+from penstock.tasks.compute.vnode_groups import Groups
+from penstock.tasks.protocol.block_schema import ADD, GROUP, ROWS, WINDOW_START, with_operation
+from penstock.tasks.protocol.messages import Block
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PartialColumns:
+    """One partial per (group, window) that it names.
+
+    `keys` returns the columns of the groups' keys for some partials, by their numbers. `fields`: the accumulators'.
+    """
+
+    groups: Ids
+    keys: Callable[[Ints], Sequence[pa.Array]]
+    starts: Ints
+    rows: Ints
+    fields: Sequence[Values]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> PartialColumns:
+        """Returns the columns of a batch: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields."""
+        start = batch.schema.get_field_index(WINDOW_START.name)
+
+        def keys(places: Ints) -> list[pa.Array]:
+            chosen = pa.array(places)
+            return [batch.column(1 + n).take(chosen) for n in range(start - 1)]
+
+        return cls(batch.column(GROUP.name).to_numpy(), keys, batch.column(start).to_numpy(),
+                   batch.column(ROWS.name).to_numpy(),
+                   [Values.of(batch.column(place)) for place in range(start + 2, batch.num_columns)])
+
+
+class PartialsBlock(Block):
+    """Partials that a kernel has computed, to be added. `data` is made for whoever asks for it."""
+
+    __slots__ = ("_found", "_groups", "_made", "_schema")
+
+    _found: Partials
+    _groups: Groups
+    _made: pa.RecordBatch | None
+    _schema: pa.Schema
+
+    def __init__(self, found: Partials, groups: Groups, schema: pa.Schema) -> None:
+        """`schema`: that of `partials_batch`."""
+        self._set("_found", found)
+        self._set("_groups", groups)
+        self._set("_schema", schema)
+        self._set("_made", None)
+        self._set("nbytes", 8 * len(found.starts) * len(schema))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # a block is frozen
+
+    @property
+    def data(self) -> pa.RecordBatch:
+        if self._made is None:
+            self._set("_made", with_operation(self.batch(), ADD))
+        return self._made
+
+    @property
+    def rows(self) -> int:
+        return len(self._found.starts)
+
+    def batch(self) -> pa.RecordBatch:
+        """Returns the partials without an operation."""
+        return partials_batch(self._found, self._groups, self._schema)
+
+    @property
+    def oldest(self) -> int:
+        """The least start of their windows; there is at least one."""
+        return int(self._found.starts.min())
+
+    def columns(self) -> PartialColumns:
+        """Returns the partials for whoever is in the same process."""
+        found, groups, count = self._found, self._groups, len(self._found.starts)
+
+        def keys(places: Ints) -> list[pa.Array]:
+            chosen = pa.array(found.groups[places])
+            return [key.take(chosen) for key in groups.keys]
+
+        first = len(self._schema) - len(found.fields)
+        return PartialColumns(
+            groups.gids[found.groups], keys, found.starts, found.rows,
+            [_values(vector, self._schema.types[first + n], count) for n, vector in enumerate(found.fields)])
+
+
+def _values(vector: Vector, type_: pa.DataType, count: int) -> Values:
+    """Returns a column as `Values.of` would make it of its Arrow array."""
+    values = vector.values
+    if vector.valid is None and isinstance(values, np.ndarray) and values.dtype == numpy_type(type_):
+        return Values(type_, values, np.ones(count, bool))
+    return Values.of(vector.arrow(type_, count))
