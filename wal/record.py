@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -83,6 +83,14 @@ class RowsRecord:
     batch: pa.RecordBatch
     origin: IngestOrigin | None = None
     time_range: tuple[int, int] | None = None
+
+
+def with_time_range(record: RowsRecord) -> RowsRecord:
+    """Returns the record with the time range of its rows, for several who need it."""
+    if record.time_range is not None or not record.batch.num_rows:
+        return record
+    times = record.batch.column(1).to_numpy().view(np.int64)
+    return replace(record, time_range=(int(times.min()), int(times.max())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from penstock.common.errors import PenstockError
 from penstock.wal.log import Access, Log
 from penstock.wal.reader import LogPosition, WalReader
-from penstock.wal.record import Record
+from penstock.wal.record import Record, RowsRecord, with_time_range
 
 _STRETCHES, _STRETCH_BYTES = 32, 64 << 10  # larger ones are quickly decoded, and would be kept in memory
 
@@ -130,6 +130,7 @@ class SharedWalReader:
         records = self._reader.read_of(tables, max_records, max_bytes)
         nbytes = self._reader.bytes_read - before
         if records and nbytes <= _STRETCH_BYTES:
+            records = [with_time_range(record) if isinstance(record, RowsRecord) else record for record in records]
             self._recent.note(first, _Stretch(tuple(records), tables, nbytes, self._reader.position))
         return records
 

@@ -12,7 +12,7 @@ from kits.basics.faulty_fs import FaultyFs
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.wal.log import LogFiles
-from penstock.wal.record import Record, TimeMarkRecord
+from penstock.wal.record import DeleteRecord, OtherRecord, Record, TimeMarkRecord, delete_payload
 from penstock.wal.segment import list_segments
 from penstock.wal.shared_reading import RecentReads, SharedWalReader
 from penstock.wal.writer import WalOptions, WalWriter
@@ -80,4 +80,74 @@ def test_what_one_has_read_the_others_do_not_read(tmp_path: Path) -> None:
     assert marks(second.read()) == [9]
     first.close()
     second.close()
+    log.close()
+
+
+TABLES = st.sampled_from([1, 2, 3])
+OWN_STEPS = st.lists(st.one_of(
+    st.tuples(st.just("delete"), TABLES),
+    st.tuples(st.just("mark")),
+    st.tuples(st.just("read"), TABLES, st.integers(1, 4) | st.just(1000)),
+    st.tuples(st.just("restart"), TABLES),
+), max_size=60)
+
+
+@given(steps=OWN_STEPS, segment_bytes=st.sampled_from([400, 1 << 20]))
+def test_each_reader_gets_the_records_of_its_table(steps: list[tuple[object, ...]], segment_bytes: int) -> None:
+    """And those for everybody, once and in order, whoever read before it and whose tables were followed then.
+
+    Its position comes to the end all the same.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log = WalWriter.open(Path(folder), WalOptions(1, 1, segment_bytes), fs=FaultyFs(), clock=ManualClock())
+        reads = RecentReads()
+        written: list[int | None] = []
+        positions: dict[int, int] = {}
+        readers: dict[int, SharedWalReader] = {}
+        found: dict[int, list[int]] = {table: [] for table in (1, 2, 3)}
+
+        def read(table: int, at_once: int) -> None:
+            if table not in readers:
+                after = positions.get(table, 0)
+                readers[table] = reads.reader(1, LogFiles(Path(folder), OsFs()), after + 1, table)
+            for record in readers[table].read(at_once):
+                assert record.version > positions.get(table, 0)
+                positions[table] = record.version
+                if isinstance(record, TimeMarkRecord) or (
+                        isinstance(record, DeleteRecord) and record.table_uid == table):
+                    found[table].append(record.version)
+
+        for kind, *rest in [*steps, *(("read", table, 1000) for table in (1, 2, 3))]:
+            match kind, *rest:
+                case "delete", int(table):
+                    written.append(table)
+                    log.commit(log.enqueue_delete(table, None, 0, 1, 0))
+                case "mark",:
+                    written.append(None)
+                    log.commit(log.enqueue_time_mark("w", 1, 0))
+                case "read", int(table), int(at_once):
+                    read(table, at_once)
+                case "restart", int(table) if table in readers:
+                    readers.pop(table).close()
+        for table, reader in readers.items():
+            assert found[table] == [n for n, own in enumerate(written, 1) if own in (None, table)]
+            assert reader.next_version == len(written) + 1
+            assert positions.get(table, 0) == len(written)
+            reader.close()
+        log.close()
+
+
+def test_records_of_tables_that_nobody_follows_are_not_decoded(tmp_path: Path) -> None:
+    """One record stands for all of them, and their bytes don't count."""
+    log = WalWriter.open(tmp_path, WalOptions(1, 1, 1 << 20), fs=FaultyFs(), clock=ManualClock())
+    reader = RecentReads().reader(1, LogFiles(tmp_path, OsFs()), 1, 7)
+    for table in (1, 2, 7, 1, 2):
+        log.commit(log.enqueue_delete(table, None, 0, 1, 50 + table))
+    own, other = reader.read()
+    assert isinstance(own, DeleteRecord)
+    assert own.version == 3
+    assert other == OtherRecord(5, 52)
+    assert reader.bytes_read == len(b"".join(delete_payload(7, None, 0, 1)))
+    assert reader.read() == []
+    reader.close()
     log.close()

@@ -29,7 +29,8 @@ from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.group_index import GroupIndex
 from penstock.tasks.compute.kernel_vectors import Vector, evaluate
 from penstock.tasks.compute.lateness import ClassifiedRows
-from penstock.tasks.protocol.block_schema import ROWS, WINDOW_START, block_schema, result_schema
+from penstock.tasks.compute.partial_columns import PartialColumns
+from penstock.tasks.protocol.block_schema import ADD, ROWS, WINDOW_START, block_schema, result_schema
 from penstock.tasks.window.final_stage import FinalStage
 from penstock.tasks.window.window_state import WindowState
 
@@ -185,10 +186,30 @@ def test_partials_and_results_of_intervals(
     assert_same(rows_of(got, keys), rows_of(want, keys))
     assert isinstance(plan.computation, WindowsPlan)
     assert plan.computation.kernel is not None
+    check_columns(by_kernel, rows)
     schema, state = result_schema(plan.grouping.keys, plan.result_fields), state_of(plan, want)
     computer = Computer()
     result = FinalStage(plan.computation, schema, computer).compute(state)
     assert_same(rows_of(result, 3), rows_of(computer.run(plan.computation.final_sql, schema, state=state.table()), 3))
+
+
+def check_columns(by_kernel: FirstStage, rows: pa.Table) -> None:
+    """Checks that an agg task of the same process gets what it would get by Arrow."""
+    block = by_kernel.partials(rows) if rows.num_rows else None
+    if block is None:
+        return
+    assert block.rows == block.data.num_rows
+    assert set(block.data.column("_op").to_pylist()) <= {ADD}
+    direct, by_arrow = block.columns(), PartialColumns.of(block.batch())
+    chosen = np.arange(block.rows)[::2]
+    keys, keys_by_arrow = ([key.to_pylist() for key in each.keys(chosen)] for each in (direct, by_arrow))
+    assert keys == keys_by_arrow
+    for name in ("groups", "starts", "rows"):
+        np.testing.assert_array_equal(getattr(direct, name), getattr(by_arrow, name))
+    for mine, its in zip(direct.fields, by_arrow.fields, strict=True):
+        assert (mine.type, mine.dtype) == (its.type, its.dtype)
+        np.testing.assert_array_equal(mine.valid, its.valid)
+        np.testing.assert_array_equal(mine.data, its.data)
 
 
 @QUIET
