@@ -246,7 +246,7 @@ def _latency(node: Node, seen: int, sent: dict[int, int]) -> dict[str, Any]:
 
 def measure_idle(folder: Path, streams: int, seconds: float) -> dict[str, Any]:
     """Returns what streams cost that have nothing to do."""
-    with Node(folder / f"idle{streams}") as node:
+    with Node(folder / f"idle{streams}", {"heartbeatInterval": "1s"}) as node:  # the default: heartbeats are waits
         _start(node, streams)
         threading.Event().wait(5.0)
         cpu, waited = cpu_seconds(), waits()

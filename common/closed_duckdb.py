@@ -42,6 +42,8 @@ def closed_duckdb(bounds: DuckdbBounds, readable: Sequence[Path] = ()) -> duckdb
     }
     if bounds.threads:
         config["threads"] = bounds.threads
+    if not readable:
+        config["async_threads"] = 0  # they read ahead in files; each DuckDB would start eight
     if bounds.memory_bytes:
         config["memory_limit"] = f"{bounds.memory_bytes}B"
     if bounds.spill is not None:

@@ -16,7 +16,7 @@ from penstock.tasks.compute.dense_aggregation import Ints
 from penstock.tasks.compute.duckdb_computer import Computer, as_batch
 from penstock.tasks.compute.kernel_vectors import Bools, NotInKernelError, mask_of
 from penstock.tasks.compute.lateness import ClassifiedRows, expired_rows, suspects
-from penstock.tasks.compute.partial_columns import PartialsBlock
+from penstock.tasks.compute.partial_columns import PartialsBlock, PartialTypes
 from penstock.tasks.compute.row_segments import TIME_COLUMN
 from penstock.tasks.compute.segment_kernel import segment_partials, sorted_rows, sorted_schema
 from penstock.tasks.compute.source_kernel import RowColumns, partials_batch, projected, window_partials
@@ -36,6 +36,7 @@ class FirstStage:
         self._schema = schema
         self._computer = computer
         self._children = children
+        self._types: PartialTypes | None = None
         self._known: pa.Table | None = None
         self._groups: Groups | None = None
         self._looked_up: pa.Table | None = None
@@ -96,7 +97,9 @@ class FirstStage:
                                     self._source.time_column, keep)
         except NotInKernelError:
             return None
-        return PartialsBlock(found, groups, self._schema)
+        if self._types is None:
+            self._types = PartialTypes(self._schema)
+        return PartialsBlock(found, groups, self._types)
 
     def _check_keys(self, results: pa.RecordBatch) -> None:
         """Raises InvalidValueError if a result has no place in the target, for its primary key lacks a part."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,23 +48,32 @@ class PartialColumns:
                    [Values.of(batch.column(place)) for place in range(start + 2, batch.num_columns)])
 
 
+class PartialTypes:
+    """What all partials of a source task have in common. `schema`: that of `partials_batch`; `fields`: the types of the
+    accumulators' fields, in Arrow and in NumPy."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        first = schema.get_field_index(ROWS.name) + 1
+        self.schema = schema
+        self.fields = [(type_, numpy_type(type_)) for type_ in schema.types[first:]]
+
+
 class PartialsBlock(Block):
     """Partials that a kernel has computed, to be added. `data` is made for whoever asks for it."""
 
-    __slots__ = ("_found", "_groups", "_made", "_schema")
+    __slots__ = ("_found", "_groups", "_made", "_types")
 
     _found: Partials
     _groups: Groups
     _made: pa.RecordBatch | None
-    _schema: pa.Schema
+    _types: PartialTypes
 
-    def __init__(self, found: Partials, groups: Groups, schema: pa.Schema) -> None:
-        """`schema`: that of `partials_batch`."""
+    def __init__(self, found: Partials, groups: Groups, types: PartialTypes) -> None:
         self._set("_found", found)
         self._set("_groups", groups)
-        self._set("_schema", schema)
+        self._set("_types", types)
         self._set("_made", None)
-        self._set("nbytes", 8 * len(found.starts) * len(schema))
+        self._set("nbytes", 8 * len(found.starts) * (len(types.fields) + len(groups.keys) + 3))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # a block is frozen
@@ -80,7 +90,7 @@ class PartialsBlock(Block):
 
     def batch(self) -> pa.RecordBatch:
         """Returns the partials without an operation."""
-        return partials_batch(self._found, self._groups, self._schema)
+        return partials_batch(self._found, self._groups, self._types.schema)
 
     @property
     def oldest(self) -> int:
@@ -95,15 +105,14 @@ class PartialsBlock(Block):
             chosen = pa.array(found.groups[places])
             return [key.take(chosen) for key in groups.keys]
 
-        first = len(self._schema) - len(found.fields)
         return PartialColumns(
             groups.gids[found.groups], keys, found.starts, found.rows,
-            [_values(vector, self._schema.types[first + n], count) for n, vector in enumerate(found.fields)])
+            [_values(vector, *types, count) for vector, types in zip(found.fields, self._types.fields, strict=True)])
 
 
-def _values(vector: Vector, type_: pa.DataType, count: int) -> Values:
+def _values(vector: Vector, type_: pa.DataType, dtype: np.dtype[Any], count: int) -> Values:
     """Returns a column as `Values.of` would make it of its Arrow array."""
     values = vector.values
-    if vector.valid is None and isinstance(values, np.ndarray) and values.dtype == numpy_type(type_):
+    if vector.valid is None and isinstance(values, np.ndarray) and values.dtype == dtype:
         return Values(type_, values, np.ones(count, bool))
     return Values.of(vector.arrow(type_, count))

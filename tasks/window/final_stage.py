@@ -17,6 +17,7 @@ class FinalStage:
     def __init__(self, plan: WindowsPlan, schema: pa.Schema, computer: Computer) -> None:
         self._plan = plan
         self._schema = schema
+        self._types = schema.types
         self._computer = computer
 
     def compute(self, state: WindowState) -> pa.RecordBatch:
@@ -40,7 +41,7 @@ class FinalStage:
 
         nothing = mask_of(kernel.nothing, columns, len(state))
         arrays = [pa.array(nothing.astype(np.uint8)), pa.array(state.index.ids(state.groups)), *keys]
-        place = len(arrays)
-        arrays += [evaluate(result, columns).arrow(self._schema.field(place + n).type, len(state))
-                   for n, result in enumerate(kernel.results)]
+        count = len(state)
+        arrays += [evaluate(result, columns).arrow(type_, count)
+                   for result, type_ in zip(kernel.results, self._types[len(arrays):], strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

@@ -12,7 +12,8 @@ from penstock.common.logging import logger
 
 _log = logger(__name__)
 
-_WAIT_S = 0.25
+#: How long it waits for news while streams are at work, and while none is.
+_WAIT_S, _IDLE_WAIT_S = 0.25, 1.0
 #: A stream that no record concerns reads on after so long all the same, so that its position in the log moves on.
 _REST_S = 0.05
 
@@ -51,10 +52,10 @@ class WalNotifier:
     mostly be busy with waking up. Where the system can't wake, the thread looks at the log every `interval_s`.
     """
 
-    def __init__(self, clock: Clock, interval_s: float, after_look: Callable[[], None] = lambda: None,
+    def __init__(self, clock: Clock, interval_s: float, after_look: Callable[[], bool] = lambda: False,
                  rest_s: Callable[[], float] = lambda: 0.0) -> None:
-        """`after_look` is called now and then, at least a few times per second while something is followed. `rest_s`
-        tells how long those who were woken care for no more news."""
+        """`after_look` is called now and then, and tells whether streams are at work: then at least a few times per
+        second. `rest_s` tells how long those who were woken care for no more news."""
         self._clock = clock
         self._after_look = after_look
         self._rest_s = rest_s
@@ -93,12 +94,14 @@ class WalNotifier:
         self._stopping.set()
 
     def _run(self, followed: _Followed) -> None:
+        at_work = True
         while followed.followers and not self._stopping.is_set():
             try:
-                if not followed.news.wait(_REST_S if followed.behind else _WAIT_S):
+                patience_s = _WAIT_S if at_work else _IDLE_WAIT_S
+                if not followed.news.wait(_REST_S if followed.behind else patience_s):
                     self._clock.wait(self._stopping, self._interval_s)
                 woken = self._look(followed)
-                self._after_look()
+                at_work = self._after_look()
                 if woken and (rest_s := self._rest_s()):
                     self._clock.wait(self._stopping, rest_s)
             except Exception:  # noqa: BLE001

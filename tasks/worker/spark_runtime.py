@@ -275,12 +275,13 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
             _ship(active, code_archive(_PACKAGE_DIRECTORY))
         return active
     conf = SparkConf().setAppName(APPLICATION_NAME)
-    logging_options = f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
-    conf.set("spark.driver.extraJavaOptions", logging_options)
+    # Java would wake twenty times per second to count what nobody looks at.
+    java_options = f"-XX:-UsePerfData -Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
+    conf.set("spark.driver.extraJavaOptions", java_options)
     settings = {"spark.master": DEFAULT_MASTER, **properties}
     for name, value in with_sockets(with_secret(settings), _sockets_directory()).items():
         if name == "spark.driver.extraJavaOptions":
-            value = f"{logging_options} {value}"
+            value = f"{java_options} {value}"
         conf.set(name, value)
     archive = None if is_local(conf.get("spark.master")) else code_archive(_PACKAGE_DIRECTORY)
     if archive is not None:

@@ -49,10 +49,14 @@ class TurnThreads:
             self._queue.wake(seat, now, at_once=at_once)
             self._see_to(now)
 
-    def look(self) -> None:
-        """Sees to it that nobody waits for a turn while threads sleep; for whoever comes by now and then."""
+    def look(self) -> bool:
+        """Sees to it that nobody waits for a turn while threads sleep; for whoever comes by now and then.
+
+        Returns whether a thread is at work.
+        """
         with self._lock:
             self._see_to(self._clock.monotonic())
+            return bool(self._at_work)
 
     def remove(self, seat: Seat) -> None:
         """Gives no more turns to a seat; one that is under way goes on."""

@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from kits.engines.embedded import Embedded
+from psutil import Process
 
 from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import PenstockError
@@ -47,6 +48,15 @@ def test_statements_name_no_files(tmp_path: Path) -> None:
         for text in (*ESCAPES, "SELECT read_text('/etc/passwd')", "SELECT getenv('HOME')", "PRAGMA database_list"):
             with pytest.raises(PenstockError):
                 db.run(text.format(file="/etc/passwd"))
+
+
+def test_a_task_s_duckdb_has_no_threads() -> None:
+    """A worker has one or two for each of its streams."""
+    with closed_duckdb(DuckdbBounds()) as first:
+        before = Process().num_threads()
+        with closed_duckdb(DuckdbBounds()) as second:
+            assert [each.execute(BIG.format(rows=1000)).fetchone() for each in (first, second)] == [(1000,)] * 2
+            assert Process().num_threads() == before
 
 
 def test_what_does_not_fit_goes_to_disk_up_to_a_bound(tmp_path: Path) -> None:

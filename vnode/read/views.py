@@ -127,7 +127,8 @@ def _attached(connection: duckdb.DuckDBPyConnection, file: Path) -> Iterator[duc
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
     """Returns the process's DuckDB for writing views: to open one takes longer than to write most views."""
-    connection = duckdb.connect(config={"threads": 1, "memory_limit": "256MiB", "temp_directory": ""})
+    connection = duckdb.connect(
+        config={"threads": 1, "async_threads": 0, "memory_limit": "256MiB", "temp_directory": ""})
     connection.execute(f"ATTACH ':memory:' AS {_NOTHING}; USE {_NOTHING}; DETACH memory")
     return connection
 
