@@ -126,6 +126,8 @@ class SharedWalReader:
 
     def _read_on(self, max_records: int, max_bytes: int) -> list[Record]:
         """Reads what nobody has read yet."""
+        if self._reader.next_version == self._reader.acknowledged_version + 1:
+            return []
         first, before, tables = self._reader.next_version, self._reader.bytes_read, self._recent.tables
         records = self._reader.read_of(tables, max_records, max_bytes)
         nbytes = self._reader.bytes_read - before

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.tasks.compute.accumulators import Values, numpy_type
-from penstock.tasks.compute.dense_ids import Ids
+from penstock.tasks.compute.id_table import Ids
 from penstock.tasks.compute.kernel_vectors import Vector
 from penstock.tasks.compute.source_kernel import Partials, partials_batch
 from penstock.tasks.compute.vnode_groups import Groups

@@ -74,6 +74,8 @@ class Inbox:
     def _readable(self, ahead: Collection[TaskId]) -> tuple[TaskId, ...]:
         """Returns the channels that don't wait for others, in turn."""
         channels = self._queue.channels
+        if len(channels) == 1 and not self._held and not ahead:
+            return channels
         if self._held or (ahead and any(barrier > self._over for barrier in self._passed.values())):
             ahead = ()
         in_turn = channels[self._turn:] + channels[:self._turn]
@@ -83,7 +85,8 @@ class Inbox:
 
     def _pass_turn(self, channel: TaskId) -> None:
         channels = self._queue.channels
-        self._turn = (channels.index(channel) + 1) % len(channels)
+        if len(channels) > 1:
+            self._turn = (channels.index(channel) + 1) % len(channels)
 
     def barrier(self, channel: TaskId, barrier: Barrier) -> bool:
         """Notes a barrier; returns True once all channels have it: now is the moment of the checkpoint.
