@@ -37,32 +37,43 @@ class RememberingConnection:
     _answers: ClassVar[dict[_Question, pa.Table]] = {}
 
     def __init__(self) -> None:
-        self._tables: dict[str, pa.Table] = {}
-        self._contents: dict[str, bytes] = {}
+        self._tables: dict[str, Any] = {}
+        self._prepared: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a task uses {name} of DuckDB, which this connection doesn't know")
 
-    def register(self, name: str, table: pa.Table) -> None:
+    def register(self, name: str, table: Any) -> None:
         self._tables[name] = table
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write(table)
-        self._contents[name] = sink.getvalue().to_pybytes()
 
     def unregister(self, name: str) -> None:
-        del self._tables[name], self._contents[name]
+        del self._tables[name]
+
+    def execute(self, text: str, params: dict[str, int] | None = None) -> _Answer | None:
+        word, _, rest = text.partition(" ")
+        match word:
+            case "PREPARE":
+                name, _, statement = rest.partition(" AS ")
+                self._prepared[name] = statement
+                return None
+            case "DEALLOCATE":
+                del self._prepared[rest]
+                return None
+            case "EXECUTE":
+                return self.sql(self._prepared[rest])
+        return self.sql(text, params)
 
     def sql(self, text: str, params: dict[str, int] | None = None) -> _Answer:
         return _Answer(self, text, tuple(sorted((params or {}).items())))
 
     def answer(self, text: str, values: _Values) -> pa.Table:
         """Returns the rows that DuckDB gives; raises what it raises."""
-        question = text, values, tuple(sorted(self._contents.items()))
+        tables = {name: table for name, place in self._tables.items() if (table := _table_of(place)) is not None}
+        question = text, values, tuple(sorted((name, _content(table)) for name, table in tables.items()))
         found = self._answers.get(question)
         if found is None:
             with shared_duckdb().cursor() as connection:
-                for name, table in self._tables.items():
+                for name, table in tables.items():
                     connection.register(name, table)
                 found = connection.sql(text, params=dict(values) or None).to_arrow_table()
             if len(self._answers) >= _ANSWERS_KEPT:
@@ -72,6 +83,19 @@ class RememberingConnection:
 
     def close(self) -> None:
         self._tables.clear()
+
+
+def _table_of(place: Any) -> pa.Table | None:
+    """Returns what was registered: a table, or what stands in the place of the one that is there now, if one is."""
+    return place if isinstance(place, pa.Table) else place.table
+
+
+def _content(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 @dataclass(frozen=True)
