@@ -32,4 +32,6 @@ def stream_settings(config: Config, paths: DataPaths, options: StreamOptions) ->
         settings = replace(settings, retry_time_s=options.retry_time.in_units("ms") / 1000)
     if options.lookup_freshness is not None:
         settings = replace(settings, lookup_freshness_s=options.lookup_freshness.in_units("ms") / 1000)
+    if options.latency is not None:
+        settings = replace(settings, latency_s=options.latency.in_units("us") / 1e6)
     return settings

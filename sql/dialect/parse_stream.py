@@ -57,6 +57,7 @@ _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
+_LATENCY_MAX_MS = 10_000
 _STATE_LIMIT_RANGE = (MIB, 16 * TIB)
 
 
@@ -152,6 +153,9 @@ class _OptionReader:
         if parser.take("LATE"):
             self._set(token, "late", token.text.upper(), self._fate(token, *_LATE_FATES))
             return True
+        if parser.take("LATENCY"):
+            self._set(token, "latency", token.text.upper(), _latency(parser))
+            return True
         for option in _FLAGS:
             if parser.take(option):
                 self._set(token, option.lower(), option, self._flag(option))
@@ -210,6 +214,14 @@ def _checkpoint_interval(parser: QueryParser) -> Duration:
     if not interval.unit or not 100 <= interval.in_units("ms") <= 86_400_000:
         raise parser.fail("CHECKPOINT_INTERVAL is from 100a to 1d, with its unit", token)
     return interval
+
+
+def _latency(parser: QueryParser) -> Duration:
+    token = parser.token
+    latency = _fixed_duration(parser, "the time of LATENCY")
+    if (not latency.unit and latency.value) or latency.in_units("ms") > _LATENCY_MAX_MS:
+        raise parser.fail(f"LATENCY is from 0 to {_LATENCY_MAX_MS // 1000}s, with its unit", token)
+    return latency
 
 
 def _rate(parser: QueryParser, option: str) -> float:

@@ -438,6 +438,7 @@ class StreamOptions(Node):
     on_failure: OnFailure | None = None
     retry_time: Duration | None = None
     lookup_freshness: Duration | None = None
+    latency: Duration | None = None
 
 
 ExternalFormat = Literal["json", "csv", "parquet", "avro"]

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The numbers a task works by; each comes from a conf key of the same name. A rate of 0 is unlimited."""
+    """The numbers a task works by; each comes from a conf key of the same name. A rate of 0 is unlimited.
+
+    `latency_s`: how long gathering may hold rows of the stream back; None: as long as those of all, by `gatherTime`.
+    """
 
     queue_bytes: int = 60 * 1024 * 1024
     block_rows_max: int = 65_536
@@ -33,6 +36,7 @@ class TaskSettings:
     functions_directory: Path = Path("udf")
     retry_time_s: float = 600.0
     lookup_freshness_s: float = 60.0
+    latency_s: float | None = None
     compute_bytes: int = 1024**3
     compute_spill_bytes: int = 10 * 1024**3
 

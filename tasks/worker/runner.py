@@ -173,13 +173,15 @@ class StreamRunner:
         on_ready: Callable[[Sequence[StreamTask]], None],
         on_failure: Failure,
         on_stopped: Callable[[], None],
+        latency_s: float | None = None,
     ) -> None:
-        """`build` returns tasks, upstream first, and their links. Of the callbacks, `on_ready` is called once the tasks
+        """`build` returns tasks, upstream first, and their links. `latency_s`: how long gathering may hold rows of the
+        stream back, None: as long as those of most. Of the callbacks, `on_ready` is called once the tasks
         are built, `on_failure` at most once, `on_stopped` always and last."""
         self._name = name
         self._clock = clock
         self._threads = threads
-        self._seat = threads.seat(self._take_turn)
+        self._seat = threads.seat(self._take_turn, latency_s)
         self._on_failure = on_failure
         self._on_stopped = on_stopped
         self._tasks: Sequence[StreamTask] = ()

@@ -38,9 +38,10 @@ class TurnThreads:
         self._watched: float | None = None  # until when a sleeping thread lets itself be called by the clock
         self._closed = False
 
-    def seat(self, take_turn: Callable[[], float | None]) -> Seat:
-        """Returns a new seat, which rests."""
-        return Seat(take_turn)
+    def seat(self, take_turn: Callable[[], float | None], longest_s: float | None = None) -> Seat:
+        """Returns a new seat, which rests; see `TurnQueue.seat`."""
+        with self._lock:
+            return self._queue.seat(take_turn, longest_s)
 
     def wake(self, seat: Seat, *, at_once: bool = False) -> None:
         """Sees to it that a turn of the seat begins after this call. Any thread, cheap."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from enum import Enum, auto
 
@@ -19,17 +19,49 @@ _FASTER, _SHORTEST_S = 1.5, 0.001
 
 
 class Gathering:
-    """How long a round lasts at least: a stream has one turn in it."""
+    """How long a round lasts at least: a stream has one turn in it.
+
+    Streams may have bounds of their own for it; those with the same bound go in rounds together.
+    """
 
     def __init__(self, share: float, longest_s: float) -> None:
-        """`share`: of the seconds that pass, how many all turns together may take before streams gather.
-        Raising it, and lowering `longest_s`, spends processors on latency.
+        """`share`: of the seconds that pass, how many all turns together may take before streams gather, for
+        `longest_s` at most where they say nothing else. Raising the share, and lowering bounds, spends processors on
+        latency.
         """
         self._share = share
-        self._longest_s = longest_s
+        self._usual_s = longest_s
+        self._bounds: Counter[float] = Counter()
+        self._least_s = self._most_s = longest_s
         self._busy = 0.0
         self._since: float | None = None
         self.seconds = 0.0
+
+    def join(self, longest_s: float | None) -> float:
+        """Takes note of a stream with this bound, None for the usual one, and returns the bound."""
+        bound = self._usual_s if longest_s is None else longest_s
+        self._bounds[bound] += 1
+        self._note_bounds()
+        return bound
+
+    def leave(self, bound: float) -> None:
+        """Takes note that a stream with this bound is gone."""
+        self._bounds[bound] -= 1
+        self._note_bounds()
+
+    def rest_s(self, bound: float) -> float:
+        """Returns how long a round of streams with this bound lasts."""
+        return min(self.seconds, bound)
+
+    @property
+    def least_s(self) -> float:
+        """How long rows of the stream that waits least may be held back now. Any thread."""
+        return min(self.seconds, self._least_s)
+
+    def _note_bounds(self) -> None:
+        self._bounds = +self._bounds
+        bounds = self._bounds or (self._usual_s,)
+        self._least_s, self._most_s = min(bounds), max(bounds)
 
     def note_turn(self, begun: float, ended: float) -> None:
         """Takes note of a turn."""
@@ -40,7 +72,7 @@ class Gathering:
         if passed < _LOOK_EVERY_S:
             return
         if self._busy > self._share * passed:
-            self.seconds = min(self._longest_s, max(_SHORTEST_S, self.seconds * _FASTER))
+            self.seconds = min(self._most_s, max(_SHORTEST_S, self.seconds * _FASTER))
         else:
             self.seconds = self.seconds / _FASTER if self.seconds > _SHORTEST_S else 0.0
         self._busy, self._since = 0.0, ended
@@ -57,10 +89,12 @@ class _State(Enum):
 class Seat:
     """A stream's place. `take_turn` returns when the next turn is to be (monotonic seconds), None: when it is woken."""
 
-    __slots__ = ("at_once", "begun", "due", "queued_at", "state", "take_turn", "took")
+    __slots__ = ("at_once", "begun", "bound", "due", "queued_at", "state", "take_turn", "took")
 
-    def __init__(self, take_turn: Callable[[], float | None]) -> None:
+    def __init__(self, take_turn: Callable[[], float | None], bound: float) -> None:
+        """Use `TurnQueue.seat`. `bound`: how long gathering may hold it back."""
         self.take_turn = take_turn
+        self.bound = bound
         self.state = _State.RESTING
         self.due: float | None = None
         self.begun = float("-inf")
@@ -77,7 +111,11 @@ class TurnQueue:
         self._ready: deque[Seat] = deque()
         self._due: list[tuple[float, int, Seat]] = []
         self._numbers = itertools.count()
-        self._round = float("-inf")  # when it began
+        self._rounds: dict[float, float] = {}  # when they began, by the bounds of their seats
+
+    def seat(self, take_turn: Callable[[], float | None], longest_s: float | None = None) -> Seat:
+        """Returns a new seat, which rests. `longest_s`: how long gathering may hold it back, None: as long as most."""
+        return Seat(take_turn, self.gathering.join(longest_s))
 
     def wake(self, seat: Seat, now: float, *, at_once: bool = False) -> None:
         """Sees to it that a turn of the seat begins after this call; `at_once`: without gathering before."""
@@ -93,8 +131,8 @@ class TurnQueue:
         while self._ready:
             seat = self._ready.popleft()
             if seat.state is _State.QUEUED:
-                if seat.queued_at >= self._round + self.gathering.seconds:
-                    self._round = seat.queued_at
+                if seat.queued_at >= self._round_of(seat) + self.gathering.rest_s(seat.bound):
+                    self._rounds[seat.bound] = seat.queued_at
                 seat.state, seat.begun, seat.due = _State.IN_TURN, now, None
                 return seat
         return None
@@ -114,7 +152,9 @@ class TurnQueue:
 
     def remove(self, seat: Seat) -> None:
         """Gives no more turns to a seat."""
-        seat.state = _State.GONE
+        if seat.state is not _State.GONE:
+            seat.state = _State.GONE
+            self.gathering.leave(seat.bound)
 
     def next_due(self) -> float | None:
         """Returns when the next turn comes by the clock; None if only waking brings one."""
@@ -129,7 +169,11 @@ class TurnQueue:
 
     def _in_round(self, seat: Seat, at: float) -> float:
         """Returns when a seat that wants a turn from `at` on may have one."""
-        return at if seat.begun < self._round else max(at, self._round + self.gathering.seconds)
+        begun = self._round_of(seat)
+        return at if seat.begun < begun else max(at, begun + self.gathering.rest_s(seat.bound))
+
+    def _round_of(self, seat: Seat) -> float:
+        return self._rounds.get(seat.bound, float("-inf"))
 
     def _come_back(self, seat: Seat, at: float, now: float) -> None:
         if at <= now:

@@ -128,7 +128,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._gathering = Gathering(spec.gather_share, spec.gather_time_s)
         self._turns = TurnThreads(clock, TurnQueue(self._gathering), _TURN_THREADS, self._dnode.small_writes.send)
         self._notifier = WalNotifier(
-            clock, spec.wal_poll_interval_s, self._turns.look, lambda: self._gathering.seconds)
+            clock, spec.wal_poll_interval_s, self._turns.look, lambda: self._gathering.least_s)
         self._leaving = threading.Event()
 
     def run(self) -> None:
@@ -163,6 +163,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
             ),
             on_failure=lambda task, error: self.fail(deployment, task, error),
             on_stopped=lambda: self._stopped(stream),
+            latency_s=deployment.settings.latency_s,
         )
         self.streams[deployment.stream_id] = stream
         stream.runner.launch()

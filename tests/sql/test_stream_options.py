@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.common.errors import SqlSyntaxError
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
@@ -30,6 +31,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "source_rate": st.sampled_from([0.0, 1.0, 1234567.0]), "history_rate": st.sampled_from([0.0, 2.5, 1e9]),
     "guarantee": st.sampled_from(["exactly_once", "at_least_once"]),
     "on_failure": st.just("pause"), "retry_time": DURATIONS, "lookup_freshness": DURATIONS,
+    "latency": st.builds(Duration, st.integers(0, 10), st.sampled_from(["u", "a", "s"])),
 }
 OPTIONS = st.fixed_dictionaries({}, optional=VALUES).map(lambda values: StreamOptions(**values))
 PERIODS = [StreamOptions(trigger="max_delay", max_delay=Duration(7, "s")),
@@ -68,3 +70,10 @@ def test_altered_options_replace_the_old_and_leave_the_rest(old: StreamOptions, 
     assert isinstance(after, CreateStream)
     assert after.options == old.with_changes(**{name: getattr(new, name) for name in given_in(new)})
     assert (after.name, after.target.name.name, after.query.source_text) == ("s", "into", before.query.source_text)
+
+
+@pytest.mark.parametrize("latency", ["50", "11s", "1n", "-1s", "x", "1s LATENCY 2s", ""])
+def test_latency_has_a_unit_and_a_bound(latency: str) -> None:
+    """A bare number would mean another time in each database."""
+    with pytest.raises(SqlSyntaxError):
+        parse_one(f"CREATE STREAM s LATENCY {latency} INTO o AS SELECT count(*) FROM m INTERVAL(1s)")

@@ -239,13 +239,14 @@ def test_options_that_say_how_a_stream_works_are_changed_without_losing_state() 
     """ALTER STREAM goes on from a checkpoint under the new options; SHOW CREATE STREAM has them."""
     with make() as bed:
         insert(bed, (0, 1, 1), (1, 2, 2))
-        bed.execute("ALTER STREAM s SET CHECKPOINT_INTERVAL 30s SINK_RATE 1.5 GUARANTEE AT_LEAST_ONCE DELETE_MARK 2d")
+        bed.execute("ALTER STREAM s SET CHECKPOINT_INTERVAL 30s SINK_RATE 1.5 GUARANTEE AT_LEAST_ONCE DELETE_MARK 2d "
+                    "LATENCY 50a")
         insert(bed, (0, 3, 3))
         assert sum(row[0] for row in bed.rows("SELECT rows_in FROM information_schema.ins_streams")) == 1
         assert results(bed) == batch(bed)
         text = bed.rows("SHOW CREATE STREAM s")[0][1]
         assert text.startswith(f"CREATE STREAM s {OPTIONS} DELETE_MARK 2d CHECKPOINT_INTERVAL 30s SINK_RATE 1.5 "
-                               "GUARANTEE AT_LEAST_ONCE INTO o AS SELECT")
+                               "GUARANTEE AT_LEAST_ONCE LATENCY 50a INTO o AS SELECT")
         bed.execute("ALTER STREAM s SET SINK_RATE 0")
         assert "SINK_RATE 0 " in bed.rows("SHOW CREATE STREAM s")[0][1]
         bed.kill()

@@ -27,11 +27,14 @@ def never() -> float | None:
     raise AssertionError
 
 
-@given(steps=STEPS, longest=st.sampled_from([0.0, 0.5]))
-def test_whoever_is_woken_gets_a_turn_that_begins_later(steps: list[tuple[object, ...]], longest: float) -> None:
+@given(steps=STEPS, longest=st.sampled_from([0.0, 0.5]),
+       bounds=st.lists(st.sampled_from([None, None, 0.0, 1.0]), min_size=SEATS, max_size=SEATS))
+def test_whoever_is_woken_gets_a_turn_that_begins_later(
+    steps: list[tuple[object, ...]], longest: float, bounds: list[float | None]
+) -> None:
     """Whatever else happens: at the end, everybody who was woken or is due has had a turn since, and nobody else."""
     queue = TurnQueue(Gathering(0.0, longest))
-    seats = [Seat(never) for _ in range(SEATS)]
+    seats = [queue.seat(never, bound) for bound in bounds]
     now = 0.0
     owed: dict[int, float] = {}  # by seat, from when on it must have a turn
     in_turn: set[int] = set()
@@ -73,7 +76,7 @@ def test_whoever_is_woken_gets_a_turn_that_begins_later(steps: list[tuple[object
                 owed.pop(place, None)
     for place in list(in_turn):
         done(place, None)
-    now += longest
+    now += 1.0
     due = queue.next_due()
     while take() or due is not None:
         for place in list(in_turn):
@@ -100,7 +103,7 @@ def test_streams_gather_only_while_they_take_more_than_their_share() -> None:
 def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
     """What comes while it rests waits for the rest's end, but orders don't."""
     queue = TurnQueue(Gathering(0.0, 0.02))
-    seat = Seat(never)
+    seat = queue.seat(never)
     queue.wake(seat, 0.0)
     assert queue.take(0.0) is seat
     queue.done(seat, 0.2, None)
@@ -119,7 +122,7 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
     """Whoever has had a turn in a round waits for its end, by the clock or woken; whoever hasn't, doesn't wait."""
     queue = TurnQueue(Gathering(0.0, 0.02))
     queue.gathering.seconds = 0.02
-    first, second, late = (Seat(never) for _ in range(3))
+    first, second, late = (queue.seat(never) for _ in range(3))
     queue.wake(first, 1.0)
     queue.wake(second, 1.0)
     assert queue.take(1.0) is first
@@ -135,6 +138,37 @@ def test_all_streams_rest_up_to_the_same_time() -> None:
     assert queue.take(1.019) is None
     assert queue.next_due() == 1.02
     assert {queue.take(1.02), queue.take(1.02)} == {first, second}
+
+
+def test_a_stream_may_have_a_bound_of_its_own() -> None:
+    """With 0 it is never held back, with more it waits longer, and the others are as they were."""
+    queue = TurnQueue(Gathering(0.0, 0.02))
+    usual, prompt, patient = (queue.seat(never, bound) for bound in (None, 0.0, 0.1))
+    now = 0.0
+    for _ in range(100):  # all that they take is too much
+        queue.gathering.note_turn(now, now + 0.001)
+        now += 0.1
+    assert (queue.gathering.seconds, queue.gathering.least_s) == (0.1, 0.0)
+
+    def waits(seat: Seat) -> float:
+        """How long it waits for its turn if it is woken 1 ms after the one that has begun a round."""
+        begun = now + 1.0
+        queue.wake(seat, begun)
+        assert queue.take(begun) is seat
+        queue.done(seat, begun, None)
+        queue.wake(seat, begun + 0.001)
+        due = begun + 0.001 if queue.waits(begun + 0.001) else queue.next_due()
+        assert due is not None
+        assert queue.take(due) is seat
+        queue.done(seat, due, None)
+        return round(due - begun, 6)
+
+    assert (waits(usual), waits(prompt), waits(patient)) == (0.02, 0.001, 0.1)
+    queue.remove(patient)
+    queue.remove(patient)
+    queue.remove(prompt)
+    queue.gathering.note_turn(now + 2.0, now + 4.0)
+    assert (queue.gathering.seconds, queue.gathering.least_s) == (0.02, 0.02)
 
 
 def turns(threads: TurnThreads, count: int, act: Callable[[int], float | None]) -> tuple[Seat, threading.Event]:
