@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,7 @@ _PARENT_LENGTH_MAX = 40
 
 _PACKAGE_DIRECTORY = Path(penstock.__file__).parent
 _WORKERS_PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
+_DRIVERS_JAVA = "spark.driver.extraJavaOptions"
 
 OnEnd = Callable[[str | None], None]
 
@@ -260,6 +262,19 @@ class GroupHandle:
         context.parallelize(range(self._workers), self._workers).barrier().mapPartitions(run_partition).count()
 
 
+def java_options(conf_directory: Path, configured: str) -> str:
+    """Returns what Spark's driver, which schedules and computes nothing, runs Java with; what is configured counts.
+
+    It compiles quickly instead of well, collects garbage in one thread, and keeps no counters for which it would wake
+    twenty times per second.
+    """
+    options = ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+               f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}", configured]
+    if not re.search(r"-XX:\+Use\w+GC\b", configured):  # Java takes no two
+        options.insert(0, "-XX:+UseSerialGC")
+    return " ".join(options).rstrip()
+
+
 def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file: Path | None) -> SparkContext:
     # Penstock hands no pandas data to Spark; the warning would only disturb the prompt.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -275,13 +290,9 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
             _ship(active, code_archive(_PACKAGE_DIRECTORY))
         return active
     conf = SparkConf().setAppName(APPLICATION_NAME)
-    # Java would wake twenty times per second to count what nobody looks at.
-    java_options = f"-XX:-UsePerfData -Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
-    conf.set("spark.driver.extraJavaOptions", java_options)
     settings = {"spark.master": DEFAULT_MASTER, **properties}
+    settings[_DRIVERS_JAVA] = java_options(conf_directory, properties.get(_DRIVERS_JAVA, ""))
     for name, value in with_sockets(with_secret(settings), _sockets_directory()).items():
-        if name == "spark.driver.extraJavaOptions":
-            value = f"{java_options} {value}"
         conf.set(name, value)
     archive = None if is_local(conf.get("spark.master")) else code_archive(_PACKAGE_DIRECTORY)
     if archive is not None:
