@@ -252,8 +252,12 @@ def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     busiest = _busiest(reports)
     if busiest.busy is None:
         return Verdict("healthy", "healthy")
-    return Verdict("healthy", f"healthy: {names(busiest.status.task)} is the busiest, {busiest.busy:.0%} of the time",
-                   busiest.status.task)
+    text = f"healthy: {names(busiest.status.task)} is the busiest, {busiest.busy:.0%} of the time"
+    bound_ms = max((report.status.pacing.bound_s * 1000 for report in reports
+                    if report.status.pacing.is_at_its_bound), default=0.0)
+    if bound_ms:
+        text += f"; its rows gather for {bound_ms:g} ms, as long as they may, since its workers are busy"
+    return Verdict("healthy", text, busiest.status.task)
 
 
 def _state_share(report: TaskReport) -> float:

@@ -37,6 +37,7 @@ _TASK_COUNTERS = (
     ("penstock_task_input_bytes", "Bytes taken.", "bytes_in", 1),
     ("penstock_task_output_bytes", "Bytes handed on or written.", "bytes_out", 1),
     ("penstock_task_busy_seconds", "Time at work.", "busy_total_seconds", 1),
+    ("penstock_task_turns", "Turns of its stream in which something was done.", "turns", 1),
     ("penstock_task_blocked_seconds", "Time with something to hand on that nobody took.", "blocked_total_seconds", 1),
     ("penstock_task_function_seconds", "Time in users' functions.", "udf_total_seconds", 1),
     ("penstock_task_function_errors", "Values that users' functions could not compute.", "udf_errors", 1),
@@ -49,6 +50,7 @@ _TASK_GAUGES = (
     ("penstock_task_state_capacity_bytes", "Bound of the state.", "state_capacity", 1),
     ("penstock_task_notify_waiting", "Events of windows that are still to be sent.", "notify_waiting", 1),
     ("penstock_task_open_windows", "Windows that are kept in memory.", "windows_open", 1),
+    ("penstock_task_gathering_seconds", "For how long rows may be held back for others.", "gathering_ms", 1000),
     ("penstock_task_lag_records", "Log records that a source task has still to read.", "lag", 1),
 )
 _QUEUE_GAUGES = (

@@ -66,6 +66,7 @@ _STREAM_LINE = (
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "starved_percent",
     "busy_percent", "blocked_percent", "blocked_seconds", "rows_in", "rows_out",
+    "rows_per_turn", "gathering_ms",
     "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "wal_access",
     "status", "history", "worker_group", "placement",
 )

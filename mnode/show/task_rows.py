@@ -120,8 +120,15 @@ def _work(report: TaskReport, setting: TaskSetting) -> Row:
         "starved_percent": _percent(report.starved), "busy_percent": _percent(report.busy),
         "blocked_percent": _percent(report.blocked), "udf_percent": _percent(report.udf),
         "blocked_seconds": spent.blocked_now_s, "busy_total_seconds": spent.busy_s,
-        "blocked_total_seconds": spent.blocked_s, "udf_total_seconds": spent.udf_s,
+        "blocked_total_seconds": spent.blocked_s, "udf_total_seconds": spent.udf_s, **_pacing(status),
     }
+
+
+def _pacing(status: TaskStatus) -> Row:
+    """Says how the task's stream gathers rows."""
+    pacing = status.pacing
+    return {"turns": pacing.turns, "gathering_ms": round(pacing.gathering_s * 1000, 1),
+            "rows_per_turn": round(status.progress.rows_in / pacing.turns, 1) if pacing.turns else None}
 
 
 def _checkpoint(report: TaskReport, setting: TaskSetting) -> Row:

@@ -172,6 +172,21 @@ class TimeSpent(NamedTuple):
     """The rate limit that held it up last."""
 
 
+class Pacing(NamedTuple):
+    """How a task's stream gathers rows on its worker."""
+
+    turns: int = 0
+    """How often it had its turn and did something; it takes all rows then that wait."""
+    gathering_s: float = 0.0
+    """So long rows are held back now at most, to be taken together."""
+    bound_s: float = 0.0
+    """The bound of `gathering_s`."""
+
+    @property
+    def is_at_its_bound(self) -> bool:
+        return 0.0 < self.bound_s <= self.gathering_s
+
+
 class FunctionStatus(NamedTuple):
     """How users' functions fare in a task."""
 
@@ -242,6 +257,7 @@ class TaskStatus:
     late: LateRows = LateRows()
     size: StateSize = StateSize()
     spent: TimeSpent = TimeSpent()
+    pacing: Pacing = Pacing()
     functions: FunctionStatus = FunctionStatus()
     ingest: IngestProgress = IngestProgress()
     connection: ConnectionStatus = ConnectionStatus()

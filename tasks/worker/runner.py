@@ -21,7 +21,7 @@ from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.messages import Block, Item, TaskEvent, TaskId
-from penstock.tasks.protocol.task_status import TaskStatus
+from penstock.tasks.protocol.task_status import Pacing, TaskStatus
 from penstock.tasks.worker.timesheet import Timesheet
 from penstock.tasks.worker.turn_threads import TurnThreads
 
@@ -197,6 +197,7 @@ class StreamRunner:
         self._lock = threading.Lock()
         self._built = False
         self._ready = False  # to have turns
+        self._turns = 0  # in which something was done
         self._leaving = False
         self._driver: int | None = None
         self._ended = threading.Event()
@@ -295,9 +296,12 @@ class StreamRunner:
 
     def _drive(self) -> float | None:
         begun = self._clock.monotonic()
+        idle = True
         try:
             while not self._stopping:
                 progressed = self._started and drive_once(self._tasks, self._links, self._timesheet)
+                self._turns += idle and progressed
+                idle = idle and not progressed
                 if progressed and self._clock.monotonic() - begun <= _TURN_S:
                     continue
                 if self._status_wanted:
@@ -316,7 +320,9 @@ class StreamRunner:
         return None
 
     def _answer(self) -> None:
-        self._statuses = self._timesheet.filled_in(statuses(self._tasks, self._links))
+        pacing = Pacing(self._turns, self._threads.gathering_s(self._seat), self._seat.bound)
+        self._statuses = self._timesheet.filled_in(tuple(
+            dataclasses.replace(status, pacing=pacing) for status in statuses(self._tasks, self._links)))
         self._answered_at = self._clock.monotonic()
 
     def _leave(self) -> None:

@@ -23,7 +23,7 @@ from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.operators.state_tracker import StateTracker
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.protocol.task_status import FunctionStatus, QueueStatus, StateSize, TaskStatus, TimeSpent
+from penstock.tasks.protocol.task_status import FunctionStatus, Pacing, QueueStatus, StateSize, TaskStatus, TimeSpent
 from penstock.tasks.protocol.worker_nodes import Nodes
 from penstock.tasks.source.source_task import SourceTask
 from penstock.tasks.window.window_agg import WindowAggTask
@@ -150,6 +150,17 @@ def test_an_idle_source_is_no_bottleneck() -> None:
     assert told(report("source", state="IDLE", busy=0.0), report("sink", state="IDLE", busy=0.0)).kind == "idle"
     healthy = told(report("source", rate=100.0, busy=0.3), report("sink", busy=0.1))
     assert healthy.text == "healthy: source s1/v2 is the busiest, 30% of the time"
+
+
+def test_gathering_at_its_bound_is_told() -> None:
+    """Rows come later then than they could; below the bound, and where nothing gathers, there is nothing to say."""
+    def text(gathering_s: float, bound_s: float) -> str:
+        return told(report("source", rate=100.0, busy=0.3, pacing=Pacing(5, gathering_s, bound_s))).text
+
+    assert text(0.02, 0.02) == ("healthy: source s1/v2 is the busiest, 30% of the time; its rows gather for 20 ms, as "
+                                "long as they may, since its workers are busy")
+    assert text(0.015, 0.02) == text(0.0, 0.02) == text(0.0, 0.0) == (
+        "healthy: source s1/v2 is the busiest, 30% of the time")
 
 
 def test_a_moment_without_room_makes_no_bottleneck() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kits.basics.waiting import wait_until
 from kits.engines.runtime_fakes import numbers
 
 from penstock.common.clock import ManualClock, SystemClock
@@ -21,7 +22,7 @@ from penstock.tasks.protocol.messages import (
     TaskId,
     Watermark,
 )
-from penstock.tasks.protocol.task_status import TaskStatus
+from penstock.tasks.protocol.task_status import Pacing, TaskStatus
 from penstock.tasks.worker.runner import LocalLink, StreamRunner, TaskFailure, drive_once, next_deadline, statuses
 from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue
@@ -156,7 +157,8 @@ def test_the_earliest_deadline_counts() -> None:
 class Running:
     """A StreamRunner over a chain, with what it reports."""
 
-    def __init__(self, error: Exception | None = None, clock: SystemClock | None = None) -> None:
+    def __init__(self, error: Exception | None = None, clock: SystemClock | None = None,
+                 latency_s: float | None = None) -> None:
         self.ready, self.failed, self.stopped = threading.Event(), threading.Event(), threading.Event()
         self.failures: list[tuple[TaskId | None, BaseException]] = []
         self.may_build = threading.Event()
@@ -165,7 +167,7 @@ class Running:
         self.threads = TurnThreads(clock or SystemClock(), TurnQueue(Gathering(1.0, 0.0)), 2)
         self.runner = StreamRunner(
             "s", clock or SystemClock(), self.threads, self.build, lambda tasks: self.ready.set(), self.fail,
-            self.stopped.set
+            self.stopped.set, latency_s
         )
         self.tasks, self.links = chain(100 * ROW_BYTES, lambda: self.runner.wake())
 
@@ -216,6 +218,30 @@ def test_every_put_from_outside_is_noticed() -> None:
     running.runner.stop()
     assert running.runner.join(10)
     assert sink.received == [Watermark(n) for n in range(1000)]
+
+
+def test_statuses_tell_how_rows_gather() -> None:
+    """Turns in which nothing was done don't count; the bound is that of the stream."""
+    running = Running(latency_s=0.5)
+    running.runner.launch()
+    assert running.ready.wait(10)
+    running.runner.start()
+    source, _, sink = running.tasks
+
+    def pacing() -> Pacing:
+        running.runner.ask_statuses()
+        (found,) = {status.pacing for status in running.runner.statuses()}
+        return found
+
+    wait_until(lambda: source.steps > 0)
+    assert pacing() == Pacing(0, 0.0, 0.5)
+    source.input.try_put(SOURCE, Watermark(1))
+    wait_until(lambda: sink.received == [Watermark(1)])
+    wait_until(lambda: pacing().turns > 0)
+    turns = pacing().turns
+    assert pacing().turns == turns
+    running.runner.stop()
+    assert running.runner.join(10)
 
 
 class WaitingClock(SystemClock):
