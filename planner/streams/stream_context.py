@@ -12,6 +12,7 @@ from penstock.planner.bind.binder import Builder, Relation, RelColumn, resolve_t
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.grouping import GroupScope, constant_columns, distinct_calls
 from penstock.planner.bind.scopes import (
+    GroupKey,
     RowScope,
     condition_of,
     fingerprint,
@@ -29,12 +30,12 @@ from penstock.planner.lower.stages import TBNAME
 from penstock.planner.streams.stream_joins import JoinedTables, read_joined
 from penstock.planner.streams.stream_keys import PartitionKey, following_key, partition_key
 from penstock.planner.streams.stream_lookup import BoundLookup, lookup_of
-from penstock.planner.streams.stream_scopes import StreamAggregation, aggregation_of
+from penstock.planner.streams.stream_scopes import StreamAggregation, aggregation_of, state_key
 from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.planner.task_plans.stream_plan import History, Policies, Trigger
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import CatalogView, Session, Table
-from penstock.sql.tree.statements import CreateStream, Guarantee, JoinSource, Select, TableSource
+from penstock.sql.tree.statements import CreateStream, Guarantee, JoinSource, Select, StateWindow, TableSource
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 DEFAULT_WATERMARK = 0
@@ -180,11 +181,14 @@ class StreamContext:
             [call for item in self.query.items for call in vector_calls(item.expression)], self.rows)
         selecting = calls[0] if len(calls) == 1 and require_vector(calls[0]).has_companions else None
         aggregation = aggregation_of(self.rows, self.builder, [key.column for key in self.partition], self.follow)
-        return GroupScope(self.rows, aggregation, self.partition, selecting, self.constants, windowed=True), aggregation
+        keys: list[GroupKey] = [*self.partition]
+        if isinstance(self.query.window, StateWindow):
+            keys.append(state_key(self.query.window, aggregation))
+        return GroupScope(self.rows, aggregation, keys, selecting, self.constants, windowed=True), aggregation
 
     def compiled(self, node: exp.Expression, scope: GroupScope) -> SqlExpr:
         """Compiles an expression over groups, in which parts that are keys stand for the keys."""
-        return compile_expression(with_placeholders(node, self.partition, self.rows), scope)
+        return compile_expression(with_placeholders(node, scope.keys, self.rows), scope)
 
     # -- options ---------------------------------------------------------------------------------------------
 

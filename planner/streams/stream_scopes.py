@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStreamError, NotSupportedError
+from penstock.planner.bind.aggregate_calls import aggregate_call
 from penstock.planner.bind.binder import Builder, RelColumn
+from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.grouping import Aggregation
-from penstock.planner.bind.scopes import RowScope
+from penstock.planner.bind.scopes import GroupKey, RowScope, fingerprint
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
 from penstock.planner.logical.group_values import AggregateCall, GroupValue
+from penstock.planner.logical.window_kinds import STATE
+from penstock.planner.logical.written import text_of
 from penstock.planner.streams.stream_keys import PartitionKey
+from penstock.sql.tree.statements import StateWindow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,8 +45,32 @@ class StreamAggregation(Aggregation):
 
     @property
     def calls(self) -> list[AggregateCall]:
-        """The calls among the columns."""
-        return [found for found in self.columns.values() if isinstance(found, AggregateCall)]
+        """The calls among the columns that the statement has; see `state_key`."""
+        return [found for found in self.columns.values()
+                if isinstance(found, AggregateCall) and found.written is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateKey(GroupKey):
+    """The state that all rows of a window share: a column of groups, which is only computed where it is asked for."""
+
+    value: Callable[[], SqlExpr]
+
+    def use(self) -> SqlExpr:
+        return self.value()
+
+
+def state_key(window: StateWindow, aggregation: StreamAggregation) -> StateKey:
+    """Returns what the expression of STATE_WINDOW means next to the window: the first of its values there."""
+    node = window.expression
+    mark = fingerprint(node, aggregation.scope)
+    state = compile_expression(node, aggregation.scope.within("STATE_WINDOW"))
+
+    def value() -> SqlExpr:
+        return aggregation.add(("state", mark), lambda name: aggregate_call(
+            name, "first", [state], aggregation.row_key, precision=aggregation.scope.precision))
+
+    return StateKey(STATE, state.type, mark, None, text_of(node), partitions=False, value=value)
 
 
 class SubtableScope(RowScope):
