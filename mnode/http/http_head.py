@@ -15,7 +15,7 @@ from penstock.mnode.http.http_body import RequestError
 
 _LINE_MAX, _HEADERS_MAX = 64 * 1024, 100
 _FIRST_LINE = re.compile(rb"([A-Za-z]{1,32}) ([!-~\x80-\xff]+) HTTP/([0-9])\.([0-9])\r?\n")
-_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*\r?\n")
+_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]++):([^\r\n\0]*+)\r?\n")
 _clock = SystemClock()
 
 
@@ -84,7 +84,7 @@ def _read_headers(stream: BufferedIOBase) -> dict[str, str] | None:
         found = _HEADER.fullmatch(line)
         if found is None:
             raise RequestError(HTTPStatus.BAD_REQUEST, "a header is malformed")
-        name, value = found[1].decode().lower(), found[2].decode("latin-1")
+        name, value = found[1].decode().lower(), found[2].strip(b" \t").decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"there are more than {_HEADERS_MAX} headers")
 
