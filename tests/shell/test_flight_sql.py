@@ -35,6 +35,7 @@ from penstock.shell.flight_sql.protobuf_messages import make, pack, read, unpack
 from penstock.shell.server.client_sessions import Sessions
 from penstock.shell.server.flight_server import whole
 from penstock.shell.server.flight_service import ACTIONS
+from penstock.sql.dialect.parser import parse_one
 
 CALLS_MAX = 4
 CONNECTED = "SELECT * FROM performance_schema.perf_connections"
@@ -176,8 +177,11 @@ def test_prepared_statements(here: ServedHere) -> None:
         handle = prepared.prepared_statement_handle
         command = flight.FlightDescriptor.for_command(
             pack(make("CommandPreparedStatementQuery", prepared_statement_handle=handle)))
-        writer, _ = client.do_put(command, pa.schema([("0", pa.int64())]), options)
+        writer, answers = client.do_put(command, pa.schema([("0", pa.int64())]), options)
         writer.write_batch(pa.record_batch([pa.array([7])], names=["0"]))
+        writer.done_writing()
+        bound = read("DoPutPreparedStatementResult", answers.read().to_pybytes())
+        assert bound.prepared_statement_handle == handle
         writer.close()
         [endpoint] = client.get_flight_info(command, options).endpoints
         assert client.do_get(endpoint.ticket, options).read_all().column(0).to_pylist() == [7]
@@ -188,6 +192,35 @@ def test_prepared_statements(here: ServedHere) -> None:
         act("ClosePreparedStatement", make("ActionClosePreparedStatementRequest", prepared_statement_handle=handle))
         with pytest.raises(KeyError, match="no such prepared statement"):
             client.get_flight_info(command, options)
+
+
+def test_small_inserts_are_read_as_rows(here: ServedHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever way they come, they aren't parsed as other statements are, and answer as these do."""
+    with here.own() as own:
+        for text in ("CREATE DATABASE d", "USE d", "CREATE TABLE t (ts TIMESTAMP, v INT)"):
+            own.execute(text)
+    request = make("ActionCreatePreparedStatementRequest", query="INSERT INTO d.t VALUES (?, ?)")
+    headers = [("authorization", "Bearer mine")]
+    monkeypatch.setattr(type(here.lease.engine), "read", lambda engine, text, state: (
+        pytest.fail(f"{text} was parsed") if "NULL" not in text else parse_one(text)))
+    with here.channel() as channel:
+        action = make("Action", type="CreatePreparedStatement", body=pack(request)).SerializeToString()
+        [made] = channel.unary_stream(path_of("DoAction"))(action, metadata=headers)
+    handle = unpack(read("Result", made).body).prepared_statement_handle
+    prepared = pack(make("CommandPreparedStatementUpdate", prepared_statement_handle=handle))
+    row = pa.record_batch([pa.array([NOW_MS]), pa.array([7])], names=["0", "1"])
+    target = make("FlightDescriptor", type=protobuf_messages.DESCRIPTOR_OF_COMMAND, cmd=prepared)
+    [put] = here.stream("DoPut", list(frames(row.schema, [row], 1 << 20, target)), headers)
+    update = pack(make("CommandStatementUpdate", query=f"INSERT INTO d.t VALUES ({NOW_MS + 1}, 8)"))
+    described = make("FlightData", flight_descriptor=read("FlightDescriptor", descriptor(update)))
+    [plain] = here.stream("DoPut", [described.SerializeToString()], headers)
+    counts = [read("DoPutUpdateResult", read("PutResult", each).app_metadata).record_count for each in (put, plain)]
+    info = read("FlightInfo", here.unary("GetFlightInfo", descriptor(query_command(
+        f"INSERT INTO d.t VALUES ({NOW_MS + 2}, 9)")), headers))
+    assert (counts, info.total_records) == ([1, 1], 1)
+    monkeypatch.undo()
+    with here.own() as own:
+        assert own.execute("SELECT v FROM d.t ORDER BY ts").fetchall() == [(7,), (8,), (9,)]
 
 
 def rows_of(here: ServedHere, command: Any) -> list[dict[str, Any]]:

@@ -303,6 +303,17 @@ def test_malformed_requests_harm_nobody(client: Client, request_: bytes) -> None
     assert client.sql("SELECT 1").status == 200
 
 
+def test_small_inserts_are_read_as_rows(db: Embedded, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They aren't parsed as other statements are, and answer as these do."""
+    assert client.sql("CREATE TABLE d.t (ts TIMESTAMP, v INT)").status == 200
+    parsed = client.ask("POST", "/sql/d", b"INSERT INTO t VALUES (1700000000000, 2) -- parsed")
+    monkeypatch.setattr(type(db.engine), "read", lambda *_: pytest.fail("the statement was parsed"))
+    short = client.ask("POST", "/sql/d", b"INSERT INTO t VALUES (1700000000001, 3)")
+    assert (short.status, short.body) == (parsed.status, parsed.body)
+    monkeypatch.undo()
+    assert client.ask("POST", "/sql/d", b"SELECT v FROM t ORDER BY ts").body["data"] == [[2], [3]]
+
+
 def test_requests_that_come_together_are_answered_one_by_one(client: Client) -> None:
     """The last one ends the connection, one of HTTP/1.0 unless it asks for the opposite."""
     def sql(statement: bytes, version: bytes, *headers: bytes) -> bytes:
