@@ -41,6 +41,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "lower/row_marks.py": ({"count"}, "a kind of windows"),
     "streams/stream_force.py": ({"now", "today", "timetruncate", "_irowts", "last"},
                                 "what the clock says, as expressions of the statement"),
+    "streams/stream_scopes.py": ({"first"}, "what the state of a window is taken with"),
     "task_plans/kernel_spec.py": ({"count", "sum", "min", "max"}, "what kernels compute"),
     "task_plans/stream_plan.py": ({"count"}, "a kind of windows"),
 }

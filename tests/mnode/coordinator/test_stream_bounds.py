@@ -39,7 +39,7 @@ def test_a_stream_beyond_its_state_limit_is_paused_and_goes_on_with_a_higher_one
             "SELECT _wstart ts, count(*) c, sum(v) s FROM d.m PARTITION BY k INTERVAL(1m)",
             "CREATE STREAM calm TRIGGER AT_ONCE INTO d.p AS SELECT _wstart ts, count(*) c FROM d.m INTERVAL(1m)")
     for batch in range(8):
-        bed.run(groups_of(batch * 500, 500))
+        bed.run(groups_of(batch * 1000, 1000))
     bed.until(lambda: bed.stream("s", "state") == ("PAUSED",))
     reason, held, limit, verdict = bed.stream("s", "reason", "state_bytes", "state_limit", "verdict")
     assert limit == 1 << 20 < held
@@ -47,8 +47,8 @@ def test_a_stream_beyond_its_state_limit_is_paused_and_goes_on_with_a_higher_one
     assert "exceeds its STATE_LIMIT of 1.0 MiB; to go on: ALTER STREAM `s` SET STATE_LIMIT '...', then RESUME" in reason
     assert verdict == f"PAUSED: {reason}"
     assert any(reason in text for text, in bed.run("SELECT event FROM information_schema.ins_stream_events"))
-    bed.run(groups_of(4000, 500))
-    bed.until(lambda: bed.run("SELECT sum(c) FROM d.p") == [(4500,)])
+    bed.run(groups_of(8000, 500))
+    bed.until(lambda: bed.run("SELECT sum(c) FROM d.p") == [(8500,)])
     assert bed.stream("s", "state") == ("PAUSED",)
     bed.reopen()
     bed.until(lambda: bed.stream("s", "state", "reason") == ("PAUSED", reason))
@@ -56,7 +56,7 @@ def test_a_stream_beyond_its_state_limit_is_paused_and_goes_on_with_a_higher_one
     bed.run("ALTER STREAM s SET STATE_LIMIT '64MiB'")
     assert bed.stream("s", "state", "state_limit", "attempt") == ("PAUSED", 64 << 20, *attempt)
     bed.run("RESUME STREAM s")
-    bed.until(lambda: bed.run("SELECT count(*) FROM d.o") == [(4500,)])
+    bed.until(lambda: bed.run("SELECT count(*) FROM d.o") == [(8500,)])
     assert bed.run("SELECT ts, k, c, s FROM d.o ORDER BY 1, 2") == bed.run(BATCH)
     assert bed.stream("s", "state", "reason") == ("RUNNING", None)
 
@@ -67,7 +67,7 @@ def test_a_stream_that_is_resumed_without_more_room_is_paused_again(bed: Threade
             "CREATE STREAM s TRIGGER AT_ONCE STATE_LIMIT 1048576 INTO d.o TAGS (k VARCHAR(80)) AS "
             "SELECT _wstart ts, count(*) c FROM d.m PARTITION BY k INTERVAL(1m)")
     for batch in range(8):
-        bed.run(groups_of(batch * 500, 500))
+        bed.run(groups_of(batch * 1000, 1000))
     bed.until(lambda: bed.stream("s", "state") == ("PAUSED",))
     events = "SELECT count(*) FROM information_schema.ins_stream_events WHERE event LIKE 'paused:%'"
     assert bed.run(events) == [(1,)]
