@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.common.errors import PenstockError
 from penstock.mnode.admin.sandbox import Sandbox
+from penstock.mnode.engine import Engine
 
 NOW_MS = 1_700_000_000_000
 FIRST_LINES = """
@@ -78,14 +79,19 @@ def engines() -> Iterator[list[Sandbox]]:
     made = [Sandbox(now_ms=NOW_MS) for _ in range(2)]
     for engine in made:
         for precision in ("ms", "us", "ns"):
-            engine.execute(f"CREATE DATABASE {precision} PRECISION '{precision}' VGROUPS 2")
-            engine.execute(f"USE {precision}")
-            engine.execute("CREATE TABLE plain (ts TIMESTAMP, v DOUBLE)")
-            ingest(engine, FIRST_LINES, precision, "ms")
+            make_tables(engine, precision)
     made[1].engine.parts.line_rows.append = lambda data, *_: (0, data)  # type: ignore[method-assign]
     yield made
     for engine in made:
         engine.close()
+
+
+def make_tables(engine: Sandbox, precision: str) -> None:
+    """Makes a database of this name and precision, with the tables that lines are for."""
+    engine.execute(f"CREATE DATABASE {precision} PRECISION '{precision}' VGROUPS 2")
+    engine.execute(f"USE {precision}")
+    engine.execute("CREATE TABLE plain (ts TIMESTAMP, v DOUBLE)")
+    ingest(engine, FIRST_LINES, precision, "ms")
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +132,14 @@ def test_both_ways_do_the_same(
 
 
 @pytest.mark.parametrize("precision", ["ms", "us", "ns"])
-def test_plain_lines_take_the_short_way(engines: list[Sandbox], precision: str) -> None:
+def test_plain_lines_take_the_short_way(precision: str) -> None:
     """The comparison above is one: lines as devices send them are written by the short way."""
-    short = engines[0].engine
+    with Sandbox(now_ms=NOW_MS) as fresh:
+        make_tables(fresh, precision)
+        _write_plain_lines(fresh.engine, precision)
+
+
+def _write_plain_lines(short: Engine, precision: str) -> None:
     database = short.catalog.database(precision)
     assert database is not None
     unit = {"ms": 1, "us": 1000, "ns": 1_000_000}[precision]
@@ -147,10 +158,7 @@ def test_plain_lines_take_the_short_way(engines: list[Sandbox], precision: str) 
 def test_what_tables_must_change_for_takes_the_long_way(line: str) -> None:
     """Nothing is written then, nor of the lines beside it."""
     with Sandbox(now_ms=NOW_MS) as fresh:
-        fresh.execute("CREATE DATABASE ms")
-        fresh.execute("USE ms")
-        fresh.execute("CREATE TABLE plain (ts TIMESTAMP, v DOUBLE)")
-        ingest(fresh, FIRST_LINES, "ms", "ms")
+        make_tables(fresh, "ms")
         database = fresh.engine.catalog.database("ms")
         assert database is not None
         before = contents(fresh, "ms")
