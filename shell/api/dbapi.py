@@ -7,11 +7,9 @@ there, and exact in `fetch_arrow`.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import zoneinfo
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -23,15 +21,48 @@ from penstock.common.config import Config, load_config
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.admin.engine_registry import EngineLease, open_engine
-from penstock.mnode.write.arrow_schema import create_table, quoted
+from penstock.mnode.write.arrow_schema import create_table
+from penstock.shell.api.arrow_input import ArrowData, arrow_tables, quoted_table, spooled
 from penstock.shell.api.arrow_values import column_values
+from penstock.shell.api.dbapi_errors import (
+    ClosedError,
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,
+    translated,
+)
+from penstock.shell.api.dbapi_types import (
+    BINARY,
+    DATETIME,
+    NUMBER,
+    ROWID,
+    STRING,
+    Binary,
+    Date,
+    DateFromTicks,
+    Description,
+    Time,
+    TimeFromTicks,
+    Timestamp,
+    TimestampFromTicks,
+    describe,
+)
 from penstock.shell.api.parameter_binding import bind, bind_rows
 from penstock.shell.api.time_window import TimeWindow
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.tree.statements import Name
-from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
     from penstock.mnode.engine import Engine
     from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
 
@@ -39,139 +70,7 @@ apilevel = "2.0"
 threadsafety = 2
 paramstyle = "qmark"
 
-ArrowData = Any
-"""A `pyarrow` Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or what has Arrow's C interface."""
-
 IngestMode = Literal["create", "append", "replace", "create_append"]
-
-_PIECE_ROWS = 1 << 20
-_PIECE_BYTES = 64 << 20
-
-
-# --- exceptions ----------------------------------------------------------------------------------------------------
-
-
-class Warning(Exception):
-    """Never raised; PEP 249 wants the name."""
-
-
-class Error(Exception):
-    """Base of PEP 249's errors. Every one that is raised is a `PenstockError` as well."""
-
-
-class InterfaceError(Error):
-    """The interface was used wrongly."""
-
-
-class DatabaseError(Error):
-    """The engine refused or failed."""
-
-
-class DataError(DatabaseError):
-    """A value doesn't fit."""
-
-
-class OperationalError(DatabaseError):
-    """Disk, memory, another process: not the statement's fault."""
-
-
-class IntegrityError(DatabaseError):
-    """Something still depends on the object."""
-
-
-class InternalError(DatabaseError):
-    """A defect of Penstock."""
-
-
-class ProgrammingError(DatabaseError):
-    """The statement is wrong."""
-
-
-class NotSupportedError(DatabaseError):
-    """Penstock doesn't do that."""
-
-
-_CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
-    (errors.InvalidValueError, DataError),
-    (errors.InUseError, IntegrityError),
-    (errors.NotSupportedError, NotSupportedError),
-    (errors.SqlSyntaxError, ProgrammingError),
-    (errors.NotFoundError, ProgrammingError),
-    (errors.AlreadyExistsError, ProgrammingError),
-    (errors.InvalidStatementError, ProgrammingError),
-    (errors.PermissionDeniedError, ProgrammingError),
-    (errors.ConfigError, ProgrammingError),
-    (errors.UnauthenticatedError, OperationalError),
-    (errors.CancelledError, OperationalError),
-    (errors.LimitExceededError, OperationalError),
-    (errors.BusyError, OperationalError),
-    (errors.DataDirectoryInUseError, OperationalError),
-    (errors.StorageError, OperationalError),
-    (errors.CorruptionError, OperationalError),
-    (errors.UnavailableError, OperationalError),
-    (errors.OutOfMemoryError, OperationalError),
-)
-
-
-_raised_classes: dict[type[errors.PenstockError], type[errors.PenstockError]] = {}
-
-
-def _raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
-    """Returns the subclass of an error that is in PEP 249's hierarchy as well; always the same one."""
-    known = _raised_classes.get(kind)
-    if known is None:
-        known = _raised_classes.setdefault(kind, _make_raised_class(kind))
-    return known
-
-
-def _make_raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
-    category = next((category for base, category in _CATEGORIES if issubclass(kind, base)), InternalError)
-    return type(kind.__name__, (kind, category), {"__doc__": kind.__doc__, "__module__": __name__})
-
-
-def _translated(error: errors.PenstockError) -> errors.PenstockError:
-    """Returns the error as one that is a PEP 249 error too."""
-    if isinstance(error, Error):
-        return error
-    kind = _raised_class(type(error))
-    return kind(error.message, code=error.code, hint=error.hint, position=error.position)
-
-
-class _Closed(errors.InvalidStatementError, InterfaceError):
-    """The connection or cursor is closed, or has no result."""
-
-
-# --- type objects --------------------------------------------------------------------------------------------------
-
-
-class _TypeObject:
-    """Compares equal to the type codes (names of SQL types) it stands for."""
-
-    def __init__(self, *kinds: Kind) -> None:
-        self._kinds = frozenset(str(kind) for kind in kinds)
-
-    def __eq__(self, other: object) -> bool:
-        return other in self._kinds if isinstance(other, str) else self is other
-
-    def __hash__(self) -> int:
-        return hash(self._kinds)
-
-
-STRING = _TypeObject(Kind.VARCHAR, Kind.NCHAR, Kind.JSON)
-BINARY = _TypeObject(Kind.VARBINARY, Kind.GEOMETRY)
-NUMBER = _TypeObject(*INTEGERS, *FLOATS, Kind.DECIMAL, Kind.BOOL)
-DATETIME = _TypeObject(Kind.TIMESTAMP)
-ROWID = _TypeObject()
-
-Description = tuple[str, str, None, int | None, int | None, int | None, bool]
-
-
-def _describe(name: str, kind: DataType) -> Description:
-    return name, str(kind.kind), None, kind.width(), kind.digits, kind.scale, True
-
-
-# --- connections and cursors -----------------------------------------------------------------------------------------
-
 
 C = TypeVar("C", bound="Connection")
 
@@ -207,7 +106,7 @@ def connect(
         lease = RemoteLease(host, port or settings.flight_port, login, roots, settings.timezone)
         return Connection(lease, settings.timezone)
     except errors.PenstockError as error:
-        raise _translated(error) from error
+        raise translated(error) from error
 
 
 class Connection:
@@ -245,7 +144,7 @@ class Connection:
         """
         lease = self._open_lease()
         if not isinstance(lease, EngineLease):
-            raise _translated(errors.NotSupportedError("that takes the engine in this process, not at a server"))
+            raise translated(errors.NotSupportedError("that takes the engine in this process, not at a server"))
         return lease
 
     @property
@@ -256,13 +155,13 @@ class Connection:
     def _open_lease(self) -> EngineLease | RemoteLease:
         lease = self._lease
         if lease is None:
-            raise _Closed("the connection is closed")
+            raise ClosedError("the connection is closed")
         return lease
 
     def set_time_zone(self, name: str) -> None:
         """Makes an IANA name the zone of times without one, in statements and results. `DataError` for other names."""
         if name not in zoneinfo.available_timezones():
-            raise _translated(errors.InvalidValueError(f"there is no time zone {name}"))
+            raise translated(errors.InvalidValueError(f"there is no time zone {name}"))
         self._open_lease().set_time_zone(name)
         self._session.time_zone = name
 
@@ -291,7 +190,7 @@ class Connection:
                 raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
             return engine.ingest_lines(_as_bytes(lines), target, precision, self._session)
         except errors.PenstockError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
 
     def time_window(self, database: str | None = None, *, since: str | None = None) -> TimeWindow:
         """Returns what was written to a database up to now: a `TimeWindow`, to be read and closed.
@@ -307,7 +206,7 @@ class Connection:
                 raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
             first, last, hold = engine.parts.cuts.hold(name, since)
         except errors.PenstockError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         return TimeWindow(first, last, lambda cut: self.time_window(name, since=cut),
                           lambda: engine.parts.cuts.release(name, hold))
 
@@ -322,7 +221,7 @@ class Connection:
         _ = self._open_lease()
 
     def rollback(self) -> None:
-        raise _translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
+        raise translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
 
     def close(self) -> None:
         """Closes the connection; the last one of a data directory stops its engine. Closing twice is allowed."""
@@ -333,7 +232,7 @@ class Connection:
             try:
                 lease.release()
             except errors.PenstockError as error:
-                raise _translated(error) from error
+                raise translated(error) from error
 
     def __enter__(self: C) -> C:
         return self
@@ -361,7 +260,7 @@ class Cursor:
         """One 7-tuple per result column (name, type, None, bytes, digits, scale, True), or None without rows."""
         if not self._result.has_rows:
             return None
-        return [_describe(column.name, column.type) for column in self._result.columns]
+        return [describe(column.name, column.type) for column in self._result.columns]
 
     @property
     def rowcount(self) -> int:
@@ -373,16 +272,28 @@ class Cursor:
         return self._fetched
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
-        """Executes one statement; `?` in it are replaced by `parameters`."""
-        self._run(bind(statement, parameters) if parameters else statement)
+        """Executes one statement; `?` in it are replaced by `parameters`.
+
+        `ProgrammingError` if they are too many or too few, `DataError` if one is of a type without literals.
+        """
+        self._check_open()
+        try:
+            text = bind(statement, parameters) if parameters else statement
+        except errors.PenstockError as error:
+            raise translated(error) from error
+        self._run(text)
         return self
 
     def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> Cursor:
         """Executes the statement once per row. An INSERT of one row becomes few INSERTs of many."""
+        self._check_open()
         changed = 0
-        for text in bind_rows(statement, rows):
-            self._run(text)
-            changed += self._result.affected
+        try:
+            for text in bind_rows(statement, rows):
+                self._run(text)
+                changed += self._result.affected
+        except errors.PenstockError as error:
+            raise translated(error) from error
         self._rowcount = changed
         return self
 
@@ -403,7 +314,7 @@ class Cursor:
                 affected += engine.insert_arrow(
                     table, part, self.connection.session, first_row=first_row + affected).affected
         except errors.PenstockError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         self._take(Result(affected=affected))
         return self
 
@@ -434,7 +345,7 @@ class Cursor:
                                                    hint=", ".join(get_args(IngestMode)))
             return self._ingest(Name(table_name, db_schema_name), data, mode, tags)
         except errors.PenstockError as error:
-            raise _translated(error) from error
+            raise translated(error) from error
 
     def _ingest(self, table: Name, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
         name = quoted_table(table.name, table.database)
@@ -486,6 +397,20 @@ class Cursor:
         self._check_result()
         return self._result.table
 
+    fetch_arrow_table = fetch_arrow
+    """What ADBC's cursors call it."""
+
+    def fetch_df(self) -> pd.DataFrame:
+        """Returns the whole result as pandas' data frame; timestamps as in `fetch_arrow`. Takes the package pandas."""
+        frame: pd.DataFrame = self.fetch_arrow().to_pandas()
+        return frame
+
+    def fetch_pl(self) -> pl.DataFrame:
+        """Returns the whole result as Polars' data frame; timestamps as in `fetch_arrow`. Takes the package polars."""
+        import polars
+
+        return polars.from_arrow(self.fetch_arrow())
+
     def setinputsizes(self, sizes: Sequence[object]) -> None:
         """Does nothing; PEP 249 wants it."""
 
@@ -520,7 +445,7 @@ class Cursor:
             self._take(engine.execute(statement, self.connection.session))
         except errors.PenstockError as error:
             self._take(Result())
-            raise _translated(error) from error
+            raise translated(error) from error
 
     def _take(self, result: Result) -> None:
         self._result = result
@@ -530,12 +455,13 @@ class Cursor:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise _Closed("the cursor is closed")
+            raise ClosedError("the cursor is closed")
 
     def _check_result(self) -> None:
         self._check_open()
         if not self._result.has_rows:
-            raise _Closed("the statement returned no rows", hint="fetch only after SELECT, SHOW, DESCRIBE or EXPLAIN")
+            raise ClosedError("the statement returned no rows",
+                              hint="fetch only after SELECT, SHOW, DESCRIBE or EXPLAIN")
 
 
 def ingest_lines(
@@ -550,46 +476,6 @@ def ingest_lines(
         return path_or_connection.ingest_lines(lines, database=database, precision=precision)
     with connect(path_or_connection) as connection:
         return connection.ingest_lines(lines, database=database, precision=precision)
-
-
-def arrow_tables(data: ArrowData) -> Iterator[pa.Table]:
-    """Yields Arrow data as tables: a reader's in pieces of about a million rows or 64 MiB, everything else at once."""
-    if not isinstance(data, pa.RecordBatchReader):
-        try:
-            yield data if isinstance(data, pa.Table) else pa.table(data)
-        except (TypeError, pa.ArrowInvalid) as error:
-            raise errors.InvalidValueError(f"{type(data).__name__} is not Arrow data: {error}") from error
-        return
-    pending: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in data:
-        pending.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
-            yield pa.Table.from_batches(pending)
-            pending, rows, size = [], 0, 0
-    yield pa.Table.from_batches(pending, data.schema)
-
-
-@contextmanager
-def spooled(data: ArrowData) -> Iterator[pa.Table]:
-    """Gives Arrow data as one table; what a reader has, in a file that is mapped into memory meanwhile."""
-    if not isinstance(data, pa.RecordBatchReader):
-        yield next(arrow_tables(data))
-        return
-    with tempfile.NamedTemporaryFile(prefix="penstock-ingest-") as file:
-        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), data.schema) as writer:
-            for batch in data:
-                writer.write_batch(batch)
-        file.flush()
-        with pa.memory_map(file.name) as source:
-            yield pa.ipc.open_stream(source).read_all()
-
-
-def quoted_table(name: str, database: str | None) -> str:
-    """Returns the name of a table, of a database if it isn't the one in use, as SQL takes it."""
-    return quoted(name) if database is None else f"{quoted(database)}.{quoted(name)}"
 
 
 def _certificates(path: Path) -> bytes:
@@ -618,7 +504,8 @@ def _rows(result: Result, time_zone: str) -> Iterator[tuple[Any, ...]]:
 
 
 __all__ = [
-    "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Connection", "Cursor", "DataError", "DatabaseError", "Error",
-    "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError", "OperationalError", "ProgrammingError",
-    "Warning", "apilevel", "connect", "ingest_lines", "paramstyle", "threadsafety",
+    "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Binary", "Connection", "Cursor", "DataError", "DatabaseError",
+    "Date", "DateFromTicks", "Error", "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError",
+    "OperationalError", "ProgrammingError", "Time", "TimeFromTicks", "Timestamp", "TimestampFromTicks", "Warning",
+    "apilevel", "connect", "ingest_lines", "paramstyle", "threadsafety",
 ]

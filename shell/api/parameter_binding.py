@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidValueError
+from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.sql.tree.expression_nodes import quote_string
 
 Row = Sequence[object]
@@ -68,11 +68,11 @@ class _Template:
         self._format = "%s".join(piece.replace("%", "%%") for piece in (*pieces, text[start:]))
 
     def filled(self, parameters: Sequence[object]) -> str:
-        """Returns the text with literals. Raises InvalidValueError if they are too many or too few."""
+        """Returns the text with literals. Raises InvalidStatementError if they are too many or too few."""
         if self.marks > len(parameters):
-            raise InvalidValueError(f"the statement has more than {len(parameters)} parameters (?)")
+            raise InvalidStatementError(f"the statement has more than {len(parameters)} parameters (?)")
         if self.marks < len(parameters):
-            raise InvalidValueError(f"{len(parameters)} parameters were given, the statement has {self.marks} (?)")
+            raise InvalidStatementError(f"{len(parameters)} parameters were given, the statement has {self.marks} (?)")
         return self._format % tuple(map(literal, parameters))
 
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.errors import CancelledError, InvalidStatementError
-from penstock.shell.api.dbapi import Connection, quoted_table
+from penstock.shell.api.arrow_input import quoted_table
+from penstock.shell.api.dbapi import Connection
 from penstock.shell.api.parameter_binding import bind
 from penstock.shell.commands.generate_plan import DatabasePlan, GeneratePlan, TablePlan, plan_of
 from penstock.shell.commands.generated_rows import GeneratedRows, requests, tag_rows

@@ -22,7 +22,8 @@ from penstock.common.errors import (
 from penstock.mnode.access.session import Result
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
-from penstock.shell.api.dbapi import IngestMode, quoted_table
+from penstock.shell.api.arrow_input import quoted_table
+from penstock.shell.api.dbapi import IngestMode
 from penstock.shell.api.parameter_binding import Row, bind, bind_rows, count_marks, parameter_rows
 from penstock.shell.flight_sql import protobuf_messages
 from penstock.shell.flight_sql.frames import batches_of, frames, schema_bytes

@@ -1,7 +1,7 @@
 """Penstock: a SQL stream engine for time series.
 
 `penstock.connect(path)` opens a data directory with an embedded engine and gives a DB-API 2 connection, and
-`penstock.connect(host=...)` one to `penstock serve`;
+`penstock.connect(host=...)` one to `penstock serve`; the module is complete by PEP 249;
 `penstock.duckdb(path)` gives a plain DuckDB connection with views over the tables of a data directory, also
 while an engine writes to it. Importing this package does nothing else.
 """
@@ -19,10 +19,41 @@ paramstyle = "qmark"
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.shell.api.dbapi import Connection
+    from penstock.shell.api.dbapi import (
+        BINARY,
+        DATETIME,
+        NUMBER,
+        ROWID,
+        STRING,
+        Binary,
+        Connection,
+        Cursor,
+        DatabaseError,
+        DataError,
+        Date,
+        DateFromTicks,
+        Error,
+        IntegrityError,
+        InterfaceError,
+        InternalError,
+        NotSupportedError,
+        OperationalError,
+        ProgrammingError,
+        Time,
+        TimeFromTicks,
+        Timestamp,
+        TimestampFromTicks,
+        Warning,
+    )
     from penstock.shell.api.row_writer import Writer
 
-__all__ = ["Writer", "__version__", "apilevel", "connect", "duckdb", "ingest_lines", "paramstyle", "threadsafety"]
+__all__ = [
+    "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Binary", "Connection", "Cursor", "DataError",
+    "DatabaseError", "Date", "DateFromTicks", "Error", "IntegrityError", "InterfaceError", "InternalError",
+    "NotSupportedError", "OperationalError", "ProgrammingError", "Time", "TimeFromTicks", "Timestamp",
+    "TimestampFromTicks", "Warning", "Writer", "__version__", "apilevel", "connect", "duckdb", "ingest_lines",
+    "paramstyle", "threadsafety",
+]
 
 
 def connect(
@@ -61,12 +92,12 @@ def ingest_lines(
 
 
 def __getattr__(name: str) -> Any:
-    """Gives `penstock.Writer` without importing it before it is used."""
-    if name != "Writer":
+    """Gives `penstock.Writer` and PEP 249's names without importing them before they are used."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from penstock.shell.api.row_writer import Writer
+    from penstock.shell.api import dbapi, row_writer
 
-    return Writer
+    return getattr(row_writer if name == "Writer" else dbapi, name)
 
 
 def duckdb(path: str = "./penstock-data") -> Any:

@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.common.errors import DataDirectoryInUseError, InvalidValueError, NotFoundError, PenstockError
+from penstock.common.errors import (
+    DataDirectoryInUseError,
+    InvalidStatementError,
+    InvalidValueError,
+    NotFoundError,
+    PenstockError,
+)
 from penstock.mnode.admin.engine_registry import open_engine
 from penstock.shell.api import dbapi
 from penstock.shell.api.parameter_binding import bind, literal
@@ -107,14 +115,44 @@ def test_parameters_are_only_where_they_are_meant() -> None:
     assert bind(text, (1, "a'b")) == "SELECT '?', \"?\", `?`, 1 -- ?\n, /* ? */ 'a\\'b'"
     assert bind("SELECT '%s', 5 % ?, '?%'", ("%d",)) == "SELECT '%s', 5 % '%d', '?%'"
     assert bind("SELECT ?, ?, ?", (np.float64(1.5), np.int8(3), True)) == "SELECT 1.5, 3, true"
-    with pytest.raises(InvalidValueError):
+    with pytest.raises(InvalidStatementError, match="2 parameters were given, the statement has 1"):
         bind("SELECT ?", (1, 2))
-    with pytest.raises(InvalidValueError):
+    with pytest.raises(InvalidStatementError, match="more than 1 parameters"):
         bind("SELECT ?, ?", (1,))
     with pytest.raises(InvalidValueError):
         literal(float("nan"))
     with pytest.raises(InvalidValueError):
         literal(object())
+
+
+def test_wrong_parameters_are_errors_of_the_interface(connection: dbapi.Connection) -> None:
+    """Too many or too few parameters are a ProgrammingError, one that no literal can hold is a DataError."""
+    cursor = connection.cursor()
+    with pytest.raises(penstock.ProgrammingError, match="2 parameters were given"):
+        cursor.execute("SELECT ?", (1, 2))
+    with pytest.raises(penstock.ProgrammingError, match="more than 1 parameters"):
+        cursor.executemany("INSERT INTO t VALUES (?, ?)", [(1,)])
+    with pytest.raises(penstock.DataError, match="a time cannot be a parameter"):
+        cursor.execute("SELECT ?", (dt.time(1),))
+
+
+def test_results_come_as_data_frames(connection: dbapi.Connection) -> None:
+    """Arrow, pandas and Polars get the same whole result, whatever was fetched before."""
+    cursor = connection.execute("SELECT 1 AS a, 'x' AS b UNION ALL SELECT 2, 'y'")
+    cursor.fetchone()
+    rows = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    assert cursor.fetch_arrow_table().to_pylist() == rows
+    assert cursor.fetch_df().to_dict("records") == rows
+    assert cursor.fetch_pl().to_dicts() == rows
+
+
+@pytest.mark.filterwarnings("ignore:pandas only supports SQLAlchemy")
+def test_data_frames_read_over_the_interface(connection: dbapi.Connection) -> None:
+    """What pandas and Polars do with drivers that they don't know works."""
+    query = "SELECT 1 AS a, 'x' AS b, cast('2024-01-01' AS timestamp) AS c"
+    row = {"a": 1, "b": "x", "c": dt.datetime(2024, 1, 1)}
+    assert pd.read_sql(query, connection).to_dict("records") == [row]  # type: ignore[call-overload]
+    assert polars.read_database(query, connection).to_dicts() == [row]
 
 
 @given(st.text(max_size=30))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import penstock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
 from penstock.mnode.write import arrow_rows, inserts
-from penstock.shell.api import dbapi
+from penstock.shell.api import arrow_input, dbapi
 
 T0 = 1_700_000_000_000
 AT = dt.datetime(2023, 11, 14, 22, 13, 20)
@@ -164,7 +164,7 @@ def test_pieces(cursor: dbapi.Cursor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are cut into pieces are all written, in order, and errors count rows from the first piece's first."""
     monkeypatch.setattr(arrow_rows, "SLICE_ROWS", 7)
     monkeypatch.setattr(inserts, "_RECORD_ROWS", 3)
-    monkeypatch.setattr(dbapi, "_PIECE_ROWS", 20)
+    monkeypatch.setattr(arrow_input, "_PIECE_ROWS", 20)
     table = pa.table({"tbname": [f"c{n % 5}" for n in range(100)], "ts": times(*(n % 50 for n in range(100))),
                       "v": list(range(100))})
     for data in (table, table.to_reader(max_chunksize=9)):
