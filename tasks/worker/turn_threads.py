@@ -131,8 +131,8 @@ class TurnThreads:
                 first = now if first is None else first
                 next_at = seat.take_turn()
                 with self._lock:
-                    del self._turns[own]
-                    self._queue.done(seat, self._clock.monotonic(), next_at)
+                    _, spent_before = self._turns.pop(own)
+                    self._queue.done(seat, self._clock.monotonic(), next_at, _processor_s(own) - spent_before)
 
     def _fall_asleep(self, event: threading.Event) -> float | None:
         """Lets others know that a thread sleeps; returns until when, None: until it is called. With the lock held."""

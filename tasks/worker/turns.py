@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 _LOOK_EVERY_S = 0.1
-_FASTER, _SHORTEST_S = 1.5, 0.001
+_FASTER, _SLOWER, _SHORTEST_S = 1.5, 1.02, 0.001
 
 
 class Gathering:
@@ -25,7 +25,7 @@ class Gathering:
     """
 
     def __init__(self, share: float, longest_s: float) -> None:
-        """`share`: of the seconds that pass, how many all turns together may take before streams gather, for
+        """`share`: of one processor's time, how much all turns together may take before streams gather, for
         `longest_s` at most where they say nothing else. Raising the share, and lowering bounds, spends processors on
         latency.
         """
@@ -63,18 +63,23 @@ class Gathering:
         bounds = self._bounds or (self._usual_s,)
         self._least_s, self._most_s = min(bounds), max(bounds)
 
-    def note_turn(self, begun: float, ended: float) -> None:
-        """Takes note of a turn."""
+    def note_turn(self, begun: float, ended: float, spent_s: float) -> None:
+        """Takes note of a turn, and of the processor's seconds that it took: on a machine that others keep busy turns
+        last longer, but gathering wouldn't make them fewer or shorter by that."""
         if self._since is None:
             self._since = begun
-        self._busy += ended - begun
+        self._busy += spent_s
         passed = ended - self._since
         if passed < _LOOK_EVERY_S:
             return
-        if self._busy > self._share * passed:
+        allowed = self._share * passed
+        if self._busy > allowed:
             self.seconds = min(self._most_s, max(_SHORTEST_S, self.seconds * _FASTER))
+        elif self.seconds > _SHORTEST_S:
+            # What they take now may be little because they gather: near the share that is found out seldom.
+            self.seconds /= _FASTER if self._busy < allowed / 2 else _SLOWER
         else:
-            self.seconds = self.seconds / _FASTER if self.seconds > _SHORTEST_S else 0.0
+            self.seconds = 0.0
         self._busy, self._since = 0.0, ended
 
 
@@ -137,9 +142,9 @@ class TurnQueue:
                 return seat
         return None
 
-    def done(self, seat: Seat, now: float, next_at: float | None) -> None:
-        """Takes note that a turn has ended; `next_at` is what it has returned."""
-        self.gathering.note_turn(seat.begun, now)
+    def done(self, seat: Seat, now: float, next_at: float | None, spent_s: float) -> None:
+        """Takes note that a turn has ended; `next_at` is what it has returned, `spent_s` the processor's seconds."""
+        self.gathering.note_turn(seat.begun, now, spent_s)
         seat.took = now - seat.begun
         if seat.state is _State.GONE:
             return

@@ -79,7 +79,7 @@ class WorkerSpec:
     log_format: str = "text"
     state_cache_bytes: int = DEFAULT_BYTES
     nice: int = 0
-    gather_share: float = 0.1
+    gather_share: float = 0.2
     gather_time_s: float = 0.02
     build: TaskBuilder | None = None  # None: penstock.tasks.worker.task_builder.build_tasks
 
