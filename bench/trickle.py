@@ -41,6 +41,7 @@ from bench.setup import DATABASE
 _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
 _ROUND_TRIPS = 5000
+_WAYS_TIMES = 2000
 _MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle")
 _DURABLE_CLIENTS = 64
 
@@ -145,6 +146,28 @@ def measure_inserts(folder: Path, statements: int, threads: Sequence[int]) -> It
         yield {"measure": "insert", "way": "executemany", "rows_per_call": len(rows),
                "rows_per_second": round(20 * len(rows) / (time.perf_counter() - begun)),
                "cpu_us_per_row": round((time.process_time() - cpu_begun) / (20 * len(rows)) * 1e6, 2)}
+        first += len(rows)
+        for way, values in {"ten tables": _of_several_tables, "ten names": _by_name,
+                            "late": lambda number, _: f"INSERT INTO d{number % _CHILDREN} VALUES "
+                                                      f"({_FIRST_MS - 10**6 + number}, 0.5, 1)"}.items():
+            cpu_begun = time.process_time()
+            for number in range(_WAYS_TIMES):
+                connection.execute(values(number, first + number))
+            first += _WAYS_TIMES
+            yield {"measure": "insert", "way": way,
+                   "cpu_us_per_statement": round((time.process_time() - cpu_begun) / _WAYS_TIMES * 1e6, 1)}
+
+
+def _of_several_tables(number: int, time_ms: int) -> str:
+    """Returns an INSERT with a row for each of ten child tables."""
+    return "INSERT INTO " + " ".join(
+        f"d{(10 * number + place) % _CHILDREN} VALUES ({time_ms}, 0.5, {place})" for place in range(10))
+
+
+def _by_name(number: int, time_ms: int) -> str:
+    """Returns the same, as rows of the super table that name their child tables."""
+    return "INSERT INTO m (tbname, ts, v, k) VALUES " + " ".join(
+        f"('d{(10 * number + place) % _CHILDREN}', {time_ms}, 0.5, {place})" for place in range(10))
 
 
 def _insert(directory: Path, threads: int, statements: int, first: int) -> tuple[float, float]:

@@ -1,14 +1,15 @@
 """Small INSERTs of plain rows into tables that exist, from the text to the log in a few steps: what devices send.
 
-Whatever isn't such an INSERT, or can't be appended to the newest rows of its table, is left to `Inserts`, which is the
-definition of what a statement does: nothing that it would refuse, or do otherwise, is done here.
+Whatever isn't such an INSERT is left to `Inserts`, which is the definition of what a statement does: nothing that it
+would refuse, or do otherwise, is done here. Nothing is written before all rows are read and known to fit.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError
@@ -18,41 +19,57 @@ from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME
+from penstock.mnode.write.row_placement import pays_threads
 from penstock.sql.dialect.tokenizer import KEYWORDS
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.row_pattern import PLAIN_TEXT, PlainValue, RowPattern, row_pattern
-from penstock.sql.schema import Database, Table
+from penstock.sql.schema import Column, Database, Table
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.vnode.store.table_state import Row
+from penstock.wal.record import TUID_COLUMN
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"
 _NAMES = r"\(([A-Za-z0-9_,\s]*+)\)\s*+"
 _TAG = rf"\s*+(?:-?[0-9]{{1,18}}+(?:\.[0-9]{{1,18}}+)?+|{PLAIN_TEXT}|NULL|null|true|false|TRUE|FALSE)\s*+"
 _USING = rf"USING\s++(?:{_NAME}\.)?{_NAME}\s*+(?:{_NAMES})?TAGS\s*+\(({_TAG}(?:,{_TAG})*+)\)\s*+(?:{_NAMES})?"
-_HEAD = re.compile(
-    rf"\s*+INSERT\s++INTO\s++(?:{_NAME}\.)?{_NAME}\s*+(?:{_NAMES})?(?:{_USING})?VALUES\s*+(?=\()",
-    re.ASCII | re.IGNORECASE)
+_INSERT = re.compile(r"\s*+INSERT\s++INTO(?=\s)", re.ASCII | re.IGNORECASE)
+_TARGET = re.compile(
+    rf"\s*+(?:{_NAME}\.)?{_NAME}\s*+(?:{_NAMES})?(?:{_USING})?VALUES\s*+(?=\()", re.ASCII | re.IGNORECASE)
+_END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 _TAGS = re.compile(_TAG, re.ASCII)
-_TEXT_MAX, _ROWS_MAX = 4096, 32  # from there on columns are cheaper
+_TEXT_MAX = 32_768
+_ROWS_MAX = 50  # of a table that a statement names; from there on columns are cheaper
 _PATTERNS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _TablePattern:
-    """How statements give the rows of a table as it was; `columns` are the names that its values are stored under."""
+    """How statements give the rows of a table as it was; `given`: its columns that they give values for."""
 
     table: Table
-    columns: tuple[str, ...]
+    given: tuple[Column, ...]
     pattern: RowPattern | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where the rows of a statement go. Without `uid` each row ends with the name of its child table."""
+    """Where rows of a statement go. Without `uid` each row has the name of its child table behind the columns."""
 
     rows: _TablePattern
     uid: int | None = None
     vgroup_id: int = 0
+
+
+@dataclass(slots=True)
+class _VnodeRows:
+    """Rows of one storage table in one vnode."""
+
+    of: _TablePattern
+    rows: list[Row] = field(default_factory=list)
+
+
+_Groups = dict[tuple[int, int], _VnodeRows]
+"""By vgroup and storage table."""
 
 
 class RowInserts:
@@ -70,43 +87,56 @@ class RowInserts:
         self._patterns: dict[tuple[int, str | None, bool], _TablePattern] = {}
 
     def insert(self, text: str, state: SessionState) -> Result | None:
-        """Writes the rows of a statement that is a small INSERT of plain, new rows; None, and nothing, if it isn't.
+        """Writes the rows of a statement that is a small INSERT of plain rows; None, and nothing, if it isn't.
 
         Raises what writing raises.
         """
         if len(text) > _TEXT_MAX:
             return None
-        head = _HEAD.match(text)
-        if head is None:
+        start = _INSERT.match(text)
+        if start is None:
             return None
         with self._writing.shared():  # only now: what writes no rows waits for nobody who moves them
-            return self._insert(text, head, state)
+            return self._insert(text, start.end(), state)
 
-    def _insert(self, text: str, head: re.Match[str], state: SessionState) -> Result | None:
-        prefix, name, before, *using, after = head.groups()
-        database = self._catalog.user_database(_database(prefix, state))
-        if database is None or (before is not None and after is not None):
+    def _insert(self, text: str, start: int, state: SessionState) -> Result | None:
+        groups: _Groups = {}
+        now_ms, count, wal_level = self._clock.now_ms(), 0, 0
+        while not count or not _END.fullmatch(text, start):
+            head = _TARGET.match(text, start)
+            database = None if head is None else self._catalog.user_database(_database(head[1], state))
+            if head is None or database is None:
+                return None
+            target = self._target(database, head, state)
+            pattern = None if target is None else target.rows.pattern
+            if target is None or pattern is None:
+                return None
+            constants = Constants(database.precision, state.time_zone, now_ms)
+            read = pattern.read(text, head.end(), _ROWS_MAX, constants)
+            if read is None or not _in_range(read[0], database, now_ms) or not self._place(target, read[0], groups):
+                return None
+            count, start = count + len(read[0]), read[1]
+            wal_level = max(wal_level, database.options.wal_level)
+        if len(groups) > 1 and pays_threads(count, wal_level):
+            return None
+        for (vgroup_id, _), group in groups.items():
+            self._write(vgroup_id, group)
+        return Result(affected=count)
+
+    def _target(self, database: Database, head: re.Match[str], state: SessionState) -> _Target | None:
+        """Returns where the rows behind a head go, None if that isn't a table that exists, or isn't said plainly."""
+        _, name, before, *using, after = head.groups()
+        if before is not None and after is not None:
             return None
         listed = after if before is None else before
-        target = self._target(database, _name(name) or "", listed)
-        if target is None or not (using[1] is None or _is_child(target, *using, state=state)):
-            return None
-        now_ms = self._clock.now_ms()
-        constants = Constants(database.precision, state.time_zone, now_ms)
-        pattern = target.rows.pattern
-        rows = None if pattern is None else pattern.read(text, head.end(), _ROWS_MAX, constants)
-        if rows is None or not _in_range(rows, database, now_ms):
-            return None
-        return Result(affected=len(rows)) if self._append(target, rows) else None
-
-    def _target(self, database: Database, name: str, listed: str | None) -> _Target | None:
-        found = self._catalog.rows_of(database.name, name)
+        found = self._catalog.rows_of(database.name, _name(name) or "")
         if found is not None:
             table, uid, vgroup_id = found
-            return _Target(self._pattern(table, listed, by_name=False), uid, vgroup_id)
-        if listed is None or TBNAME.name not in listed.lower():
+            target = _Target(self._pattern(table, listed, by_name=False), uid, vgroup_id)
+            return target if using[1] is None or _is_child(target, *using, state=state) else None
+        if listed is None or using[1] is not None or TBNAME.name not in listed.lower():
             return None
-        storage = self._catalog.table(database.name, name)
+        storage = self._catalog.table(database.name, _name(name) or "")
         return None if storage is None or storage.kind != "super" else _Target(
             self._pattern(storage, listed, by_name=True))
 
@@ -119,44 +149,73 @@ class RowInserts:
             known = self._patterns[key] = _table_pattern(table, listed, by_name=by_name)
         return known
 
-    def _append(self, target: _Target, rows: list[list[PlainValue]]) -> bool:
-        """Appends rows, and returns whether that would do; else nothing is written."""
-        placed = self._placed(target, rows)
-        if placed is None:
-            return False
-        vgroup_id, complete = placed
-        try:
-            return self._storage.append(vgroup_id, target.rows.table.uid, target.rows.columns, complete)
-        except (struct.error, OverflowError):  # a value that doesn't fit: who reads it as columns says which
-            return False
+    def _place(self, target: _Target, rows: list[list[PlainValue]], groups: _Groups) -> bool:
+        """Puts the rows of a target to those of their vnodes; returns False if that isn't possible.
 
-    def _placed(self, target: _Target, rows: list[list[PlainValue]]) -> tuple[int, list[Row]] | None:
-        """Returns the rows as they are stored, and their vgroup; None if it isn't one, or a child table isn't there."""
-        if target.uid is not None:
-            return target.vgroup_id, [(target.uid, *row) for row in rows]
+        It isn't where a child table isn't there, or where other columns were given for the same table before: which
+        of two writes comes first counts then.
+        """
+        of, uid = target.rows, target.uid
+        if uid is not None:
+            placed: dict[int, list[Row]] = {target.vgroup_id: [(uid, *row) for row in rows]}
+        else:
+            found = self._placed_by_name(of.table, rows)
+            if found is None:
+                return False
+            placed = found
+        for vgroup_id, complete in placed.items():
+            group = groups.setdefault((vgroup_id, of.table.uid), _VnodeRows(of))
+            if group.of is not of:
+                return False
+            group.rows += complete
+        return True
+
+    def _placed_by_name(self, table: Table, rows: list[list[PlainValue]]) -> dict[int, list[Row]] | None:
+        """Returns the rows as they are stored by their vgroups, None if a child table isn't there."""
+        width = len(table.columns)
+        names = [name for row in rows if isinstance(name := row[width], str)]
         try:
-            children = self._children.known(target.rows.table, [row[-1] for row in rows if isinstance(row[-1], str)])
+            children = self._children.known(table, names) if len(names) == len(rows) else None
         except AlreadyExistsError:
             return None
-        if children is None or any(row[-1] is None for row in rows):
+        if children is None:
             return None
-        vgroup_ids = {child.vgroup_id for child in children.values()}
-        if len(vgroup_ids) > 1:
-            return None
-        return vgroup_ids.pop(), [(children[str(row[-1])].uid, *row[:-1]) for row in rows]
+        placed: dict[int, list[Row]] = {}
+        for name, row in zip(names, rows, strict=True):
+            child = children[name]
+            placed.setdefault(child.vgroup_id, []).append((child.uid, *row[:width]))
+        return placed
+
+    def _write(self, vgroup_id: int, group: _VnodeRows) -> None:
+        table = group.of.table
+        columns = tuple([column.physical for column in table.columns])
+        if not self._storage.append(vgroup_id, table.uid, columns, group.rows):
+            self._storage.write(vgroup_id, table.uid, _columnar(group))
+
+
+def _columnar(group: _VnodeRows) -> pa.RecordBatch:
+    """Returns the rows with the columns that they give, as `Vnode.write` takes them."""
+    by_column = list(zip(*group.rows, strict=True))
+    of = group.of
+    arrays = [pa.array(by_column[0], pa.uint64())]
+    for column in of.given:
+        arrays.append(pa.array(by_column[of.table.columns.index(column) + 1], column.type.arrow()))
+    return pa.RecordBatch.from_arrays(arrays, names=[TUID_COLUMN, *(column.physical for column in of.given)])
 
 
 def _table_pattern(table: Table, listed: str | None, *, by_name: bool) -> _TablePattern:
-    of = (*table.columns, TBNAME) if by_name else table.columns
+    of = [*table.columns, TBNAME] if by_name else list(table.columns)
     columns = list(of)
     if listed is not None:
-        by_word = {column.name: column for column in of}
+        by_word = {column.name: column for column in (*of, *(table.tags if by_name else ()))}
         names = [_name(name.strip()) for name in listed.split(",")]
         columns = [by_word[name] for name in names if name in by_word]
         if len(columns) < len(names) or table.time_column not in columns:
             return _TablePattern(table, (), None)
+        # Those of a child table that is there stay as they are, whatever a row says.
+        of += [tag for tag in table.tags if by_name and tag in columns]
     pattern = row_pattern(columns, of) if table.key_column is None else None
-    return _TablePattern(table, tuple(column.physical for column in table.columns), pattern)
+    return _TablePattern(table, tuple(column for column in table.columns if column in columns), pattern)
 
 
 def _database(prefix: str | None, state: SessionState) -> str:

@@ -28,7 +28,7 @@ INTEGER_RANGES: dict[Kind, tuple[int, int]] = {
 }
 MAX_JSON_KEY = 256
 MAX_JSON_BYTES = 4095
-_FLOAT_MAX = float(np.finfo(np.float32).max)
+FLOAT_MAX = float(np.finfo(np.float32).max)
 _NUMBER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 _MAX_NUMBER_TEXT = 400
 
@@ -260,7 +260,7 @@ def _float(value: Constant, raw: str, data_type: DataType) -> float:
         raise _not_a(value, raw, data_type)
     integral = _exact(text) if text.strip().lstrip("+-")[:2].lower() in ("0x", "0b") else None
     number = float(text) if integral is None else float(integral)
-    limit = _FLOAT_MAX if data_type.kind is Kind.FLOAT else float(np.finfo(np.float64).max)
+    limit = FLOAT_MAX if data_type.kind is Kind.FLOAT else float(np.finfo(np.float64).max)
     if abs(number) > limit:
         raise InvalidValueError(f"{shorten(raw)} is out of the range of {data_type.sql()}")
     return number

@@ -5,12 +5,13 @@ Whatever a pattern doesn't match is no error: `sql.rows.values` reads it, and sa
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from penstock.common.errors import InvalidValueError
-from penstock.sql.rows.constants import Constants, check_length
+from penstock.sql.rows.constants import FLOAT_MAX, INTEGER_RANGES, Constants, check_length
 from penstock.sql.schema import Column
 from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind
 
@@ -20,7 +21,6 @@ _BOOL = "true|false|TRUE|FALSE|1|0"
 PLAIN_TEXT = r"'[^'\\\ud800-\udfff]*+'(?!')"  # halves of surrogate pairs are no text
 _TIME = rf"{_INTEGER}|NOW(?:\(\))?|now(?:\(\))?|'[^'\\]{{12,40}}+'(?!')"
 _NEXT = re.compile(r"\s*+,?+\s*+(?=\()", re.ASCII)
-_END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 _FIRST_OF_INTEGER = frozenset("+-0123456789")
 _TRUE = frozenset({"true", "TRUE", "1"})
 
@@ -39,10 +39,12 @@ class RowPattern:
         self._places = None if list(places) == list(range(width)) else list(places)
         self._width = width
 
-    def read(self, text: str, start: int, rows_max: int, constants: Constants) -> list[list[PlainValue]] | None:
-        """Returns the rows from `start` to the end of the statement, NULL where a row gives no value.
+    def read(
+        self, text: str, start: int, rows_max: int, constants: Constants
+    ) -> tuple[list[list[PlainValue]], int] | None:
+        """Returns the rows from `start` on, NULL where a row gives no value, and where the last of them ends.
 
-        None if there are more than `rows_max`, or anything that isn't plain.
+        None if there are more than `rows_max`, none at all, or if one isn't plain.
         """
         rows: list[list[PlainValue]] = []
         found = self._match(text, start)
@@ -55,8 +57,10 @@ class RowPattern:
             rows.append(values)
             start = found.end()
             between = _NEXT.match(text, start)
-            found = None if between is None else self._match(text, between.end())
-        return rows if rows and _END.fullmatch(text, start) is not None else None
+            if between is None:
+                return rows, start
+            found = self._match(text, between.end())
+        return None
 
     def _values(self, cells: Sequence[str | None], constants: Constants) -> list[PlainValue] | None:
         try:
@@ -99,22 +103,48 @@ def _reader(kind: DataType) -> Reader:
     It raises InvalidValueError for bad times, and for texts and bytes that are too long.
     """
     if kind.kind in INTEGERS:
-        return lambda cell, constants: int(cell)
+        return _integer_reader(kind.kind)
     if kind.kind in FLOATS:
-        return lambda cell, constants: float(cell)
+        return _float_reader(kind.kind)
     if kind.kind is Kind.BOOL:
         return lambda cell, constants: cell in _TRUE
     if kind.kind in STRINGS:
         return lambda cell, constants: _text(cell[1:-1], kind)
 
+    instant = _integer_reader(Kind.TIMESTAMP)
+
     def other(cell: str, constants: Constants) -> PlainValue:
         if cell[0] in _FIRST_OF_INTEGER:
-            return int(cell)
+            return instant(cell, constants)
         value = constants.read(cell, kind)
         assert not isinstance(value, Decimal)
         return value
 
     return other
+
+
+def _integer_reader(kind: Kind) -> Reader:
+    least, greatest = INTEGER_RANGES[kind]
+
+    def integer(cell: str, constants: Constants) -> int:
+        value = int(cell)
+        if not least <= value <= greatest:
+            raise InvalidValueError(f"{cell} is out of the range of {kind}")
+        return value
+
+    return integer
+
+
+def _float_reader(kind: Kind) -> Reader:
+    greatest = math.inf if kind is Kind.DOUBLE else FLOAT_MAX
+
+    def number(cell: str, constants: Constants) -> float:
+        value = float(cell)
+        if abs(value) > greatest:
+            raise InvalidValueError(f"{cell} is out of the range of {kind}")
+        return value
+
+    return number
 
 
 def _text(text: str, kind: DataType) -> str:

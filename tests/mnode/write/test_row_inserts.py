@@ -67,8 +67,10 @@ USING = st.tuples(
     TAGS, st.sampled_from(["", " ", "\n"])).map(lambda found: " USING {0}{1} TAGS{3}({2})".format(*found))
 CHILDREN = mostly(["'e1'", "'e1'", "'e2'"], ["'E1'", "'d1'", "'w'", "'texts'", "'new1'", "'new.2'", "''", "NULL", "e1",
                                              '"e1"', "'e''1'", "1", f"'{'x' * 193}'"])
-NAMED = mostly([("tbname, ts, n", 0), ("ts,TBNAME,tbnames", 1), ("tbname,ts", 0), ("n, ts, tbname", 2)],
-               [("tbname, ts, g", 0), ("tbname, n", 0), ("tbname, tbname, ts", 0), ("ts, tbnames", 9),
+NAMED = mostly([("tbname, ts, n", 0), ("ts,TBNAME,tbnames", 1), ("tbname,ts", 0), ("n, ts, tbname", 2),
+                ("tbname, ts, g", 0), ("s,tbname,n,ts", 1)],
+               [("tbname, ts, g, nix", 0), ("tbname, ts, g, g", 0), ("tbname, n", 0), ("tbname, tbname, ts", 0),
+                ("ts, tbnames", 9),
                 ("`tbname`, ts", 0)])
 INTO = mostly(["INSERT INTO ", "insert into  ", " INSERT INTO\n"], ["INSERT "])
 VALUES_WORD = mostly([" VALUES ", " values", "\nVALUES\n"], [" VALUE "])
@@ -105,6 +107,21 @@ def inserts_with_tags(draw: st.DrawFn) -> str:
                                 [("(ts, n)", "(ts, n)"), ("", "(n, ts)")]))
     body = ",".join(draw(st.lists(rows(2 if before or after else 3, TEXTS), min_size=1, max_size=2)))
     return draw(INTO) + name + before + draw(USING) + after + draw(VALUES_WORD) + body + draw(ENDS)
+
+
+@st.composite
+def inserts_into_several(draw: st.DrawFn) -> str:
+    """An INSERT into several tables that may mean something."""
+    found = []
+    for _ in range(draw(st.integers(2, 4))):
+        name = draw(mostly(["d1", "t.d1", "`D 2`", "e1", "e2", "wide"], NAMES))
+        using = draw(mostly([""], USING)) if name in ("e1", "e2") else ""
+        listed = draw(mostly([""], [" (ts, a, b)", " (b, ts, a)", " (ts)", " (ts, n, tbnames)"]))
+        width = listed.count(",") + 1 if listed else 10 if name == "wide" else 3
+        cells = TEXTS if name in ("e1", "e2") else VALUES
+        body = " ".join(draw(st.lists(rows(width, cells), min_size=1, max_size=2)))
+        found.append(f"{name}{listed}{using}{draw(VALUES_WORD)}{body}")
+    return draw(INTO) + draw(st.sampled_from([" ", "\n", ""])).join(found) + draw(ENDS)
 
 
 @st.composite
@@ -155,7 +172,7 @@ def contents(engine: Sandbox) -> list[Any]:
 
 
 @settings(max_examples=times(150, 20_000))
-@given(st.lists(inserts() | inserts_with_tags() | inserts_by_name(), min_size=1, max_size=5))
+@given(st.lists(inserts() | inserts_with_tags() | inserts_by_name() | inserts_into_several(), min_size=1, max_size=5))
 def test_both_ways_do_the_same(engines: list[Sandbox], newer: Iterator[int], statements: list[str]) -> None:
     """The same numbers of rows, the same errors, and the same rows in the tables."""
     short, long = engines
@@ -179,5 +196,9 @@ def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
                  f"INSERT INTO w (tbname, ts, n) VALUES ('e1', {ahead + 2}, 'x')"):
         written = short.engine.parts.row_inserts.insert(text, short.session)
         assert written == Result(affected=1), text
-    text = f"INSERT INTO t.w (n, ts, tbname) VALUES ('a', {ahead + 4}, 'e1'), ('b', {ahead + 5}, 'e1')"
-    assert short.engine.parts.row_inserts.insert(text, short.session) == Result(affected=2)
+    for text in (f"INSERT INTO t.w (n, ts, tbname) VALUES ('a', {ahead + 4}, 'e1'), ('b', {ahead + 5}, 'e2')",
+                 f"INSERT INTO w (tbname, ts, g, n) VALUES ('e1', {ahead + 6}, 7, 'x') ('e2', {ahead + 6}, 8, 'y')",
+                 f"INSERT INTO d1 VALUES ({NOW_MS}, 1, 0.5) ({NOW_MS}, 2, NULL)",  # written before
+                 f"INSERT INTO d1 VALUES ({ahead + 7}, 1, 0.5) wide (ts, c0) VALUES ({ahead + 7}, false)",
+                 f"INSERT INTO e1 USING w TAGS (7, 'x') VALUES ({ahead + 8}, 'abc', '1') d1 (ts) VALUES ({NOW_MS})"):
+        assert short.engine.parts.row_inserts.insert(text, short.session) == Result(affected=2), text
