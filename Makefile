@@ -10,7 +10,7 @@ OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(times|
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-$(READY): pyproject.toml requirements.lock scripts/setup
+$(READY): pyproject.toml requirements.lock tests/clients.lock scripts/setup
 	@scripts/setup
 
 demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
@@ -46,9 +46,11 @@ sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (20
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py
 
-lock: $(READY)  ## Writes requirements.lock: the packages to set up with, and their hashes, for all Pythons and machines.
+lock: $(READY)  ## Writes requirements.lock and tests/clients.lock: packages to set up with, and hashes, for all Pythons and machines.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--extra dev --extra demo --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--no-emit-package pyarrow --no-emit-package setuptools --output-file tests/clients.lock tests/clients.in
 
 audit: $(READY)  ## Asks the package registry for known vulnerabilities of what requirements.lock names.
 	$(BIN)/uv tool run 'pip-audit>=2.9,<3' --disable-pip --require-hashes --requirement requirements.lock

@@ -92,6 +92,7 @@ class Config:
     flight_message_max: int = field(metadata=_key("server", "size", MIB, GIB))
     flight_calls_max: int = field(metadata=_key("server", "integer", 4, 10_000))
     http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    taos_adapter_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
     token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
     connections_max: int = field(metadata=_key("server", "integer", 4, 100_000))

@@ -39,16 +39,19 @@ class PenstockError(Exception):
         self.hint = hint
         self.position = position
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """All that is said to people, without the code."""
         parts = [self.message]
         if self.position is not None:
             at = self.position
             parts.append(f"at line {at.line}, column {at.column}: {at.text!r}" if at.text else
                          f"at line {at.line}, column {at.column}")
         text = " ".join(parts)
-        if self.code is not None:
-            text = f"[0x{self.code:04X}] {text}"
         return f"{text} ({self.hint})" if self.hint else text
+
+    def __str__(self) -> str:
+        return self.text if self.code is None else f"[0x{self.code:04X}] {self.text}"
 
 
 class SqlSyntaxError(PenstockError):

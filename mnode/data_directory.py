@@ -79,7 +79,7 @@ class DataDirectory:
 
 def _reserve_descriptors(config: Config) -> None:
     """Sees to it that clients can't take all descriptors of this process."""
-    ports = {config.http_port, config.metrics_port, config.ui_port} - {0}
+    ports = {config.http_port, config.taos_adapter_port, config.metrics_port, config.ui_port} - {0}
     # Flight may have twice as many for a moment.
     problem = shortage(raise_limit(), config.connections_max * (len(ports) + 2))
     if problem is not None:

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from io import BufferedIOBase
+from typing import ClassVar
 
 _PIECE = 64 * 1024
 _LINE_MAX = 1024
@@ -17,6 +18,8 @@ _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 
 class RequestError(Exception):
     """A request that isn't answered as it asks: the status says why, the text says it to people."""
+
+    code: ClassVar[int | None] = None  # TDengine has none for these
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)

@@ -45,8 +45,8 @@ _HEADERS = {
 class Site:
     """What all connections of a port share.
 
-    `routes`: by their paths; one that ends in a slash stands for all below it too. `any_name` tells whether requests
-    may call this machine by any name.
+    `routes`: by their paths; one that ends in a slash stands for all below it too, one that ends in `/*/` for all two
+    levels below. `any_name` tells whether requests may call this machine by any name.
     """
 
     routes: Mapping[str, Route]
@@ -60,12 +60,18 @@ class Site:
     def login_s(self) -> float:
         return self.bounds.connections.login_timeout_s
 
+    def place(self, path: str) -> str | None:
+        """Returns under which name of `routes` a path is, None if there is nothing."""
+        folder = _folder_of(path)
+        above = _folder_of(folder[:-1])
+        return next((name for name in (path, folder, f"{above}*/") if name in self.routes), None)
+
     def route(self, path: str) -> Route:
         """Returns what there is at a path. Raises RequestError."""
-        found = self.routes.get(path) or self.routes.get(_folder_of(path))
-        if found is None:
+        place = self.place(path)
+        if place is None:
             raise RequestError(HTTPStatus.NOT_FOUND, "\n".join(["there are", *self.routes]))
-        return found
+        return self.routes[place]
 
     def require_own_page(self, headers: Mapping[str, str]) -> None:
         """Raises RequestError for what a foreign page has asked."""
@@ -111,14 +117,16 @@ class Handler(StreamRequestHandler):
     def _handle(self, head: RequestHead) -> bool:
         """Answers a request, and returns whether there can be another one."""
         body = _Body(head, self._site, self.rfile, self._timed, self.connection)
+        path = f"/{head.path.lstrip('/')}"
+        place = self._site.place(path) or "nowhere"  # what follows it may be secret
         try:
-            response = self._answer(head, body)
+            response = self._answer(head, path, body)
         except RequestError as error:
             response = _refusal(error)
         except Exception:  # noqa: BLE001 - one request that fails must not take the others along
-            _log.exception("%s could not be answered", head.path)
+            _log.exception("%s could not be answered", place)
             response = Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n")
-        _log.debug("%s %s: %s", head.method, head.path, response.status.value)
+        _log.debug("%s %s: %s", head.method, place, response.status.value)
         try:
             # Where a body wasn't read to its end, the next request can't be found.
             stays_open = self._send(response, head, stays_open=head.keeps_open and not body.is_unread)
@@ -131,10 +139,9 @@ class Handler(StreamRequestHandler):
             self._linger()
         return stays_open
 
-    def _answer(self, head: RequestHead, body: _Body) -> Response:
+    def _answer(self, head: RequestHead, path: str, body: _Body) -> Response:
         self._site.require_own_page(head.headers)
-        path, _, query = head.target.partition("?")
-        path = f"/{path.lstrip('/')}"
+        query = head.target.partition("?")[2]
         route = self._site.route(path)
         if head.method not in route.methods:
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, f"{' or '.join(route.methods)} is\n".encode(),

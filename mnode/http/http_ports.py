@@ -6,7 +6,7 @@ On all of them one has to log in as soon as there are users, and TLS is spoken w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -14,12 +14,14 @@ from pathlib import Path
 from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
 from penstock.common.errors import LoginDelayedError, UnauthenticatedError
+from penstock.common.tls import Tls
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.http.http_messages import HttpBounds, HttpRequest, Page, Response, Route
 from penstock.mnode.http.http_server import HttpListener
-from penstock.mnode.http.rest import CHALLENGE, Rest
+from penstock.mnode.http.json_answers import CHALLENGE
+from penstock.mnode.http.rest import Rest
 from penstock.mnode.show.overview import Overview
 
 _PAGE = Path(__file__).with_name("ui.html")
@@ -45,17 +47,23 @@ def open_listeners(
     if not wanted:
         return []
     tls = tls_for_clients(config, users)
-    bounds = HttpBounds(ConnectionBounds.of_clients(config), config.body_rate_min)
     listeners: list[HttpListener] = []
     try:
         for port, routes in wanted:
-            listeners.append(HttpListener(config.host, port, routes, bounds=bounds, tls=tls,
-                                  any_name=lambda: bool(users.all())))
+            listeners.append(open_listener(config, port, routes, users, tls))
     except BaseException:
         for listener in listeners:
             listener.close()
         raise
     return listeners
+
+
+def open_listener(
+    config: Config, port: int, routes: Mapping[str, Route], users: UsersView, tls: Tls | None
+) -> HttpListener:
+    """Opens a port within the configured bounds. Raises UnavailableError and ConfigError."""
+    bounds = HttpBounds(ConnectionBounds.of_clients(config), config.body_rate_min)
+    return HttpListener(config.host, port, routes, bounds=bounds, tls=tls, any_name=lambda: bool(users.all()))
 
 
 @dataclass(frozen=True, slots=True)

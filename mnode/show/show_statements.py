@@ -96,6 +96,7 @@ class ShowStatements:
             "tables": self._table_list,
             "normal tables": self._table_list,
             "child tables": self._table_list,
+            "views": self._views,
             "vgroups": self._vgroups,
             "cut": self._cut,
             "tags": self._tags,
@@ -192,6 +193,11 @@ class ShowStatements:
                      for table in self._seen(database, "normal", session)]
         return _like(rows_result((("table_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
                               ("stable_name", _TEXT), ("vgroup_id", _INTEGER), ("type", _TEXT)), rows), show.like)
+
+    def _views(self, show: Show, session: Session) -> Result:
+        """Returns no row: there are no views, but tools ask for them beside tables."""
+        self._database_name(show, session)
+        return rows_result((("view_name", _TEXT),), [])
 
     def _vgroups(self, show: Show, session: Session) -> Result:
         result = self._read(INFORMATION_SCHEMA, "ins_vgroups", session)

@@ -8,6 +8,8 @@ from penstock.planner.functions.spec import FunctionSpec, ScalarBuilder, always
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.sql.types import INT, DataType, Kind
 
+TDENGINE_VERSION = "3.3.6.0"
+
 
 def _text(name: str, length: int, scalar: ScalarBuilder, example: str, summary: str) -> FunctionSpec:
     return FunctionSpec(name, "scalar", (), always(DataType(Kind.VARCHAR, length)), summary, example=example,
@@ -23,13 +25,19 @@ def _user(given: ScalarCall) -> Tree:
 
 
 def _version(_given: ScalarCall) -> Tree:
+    return text(TDENGINE_VERSION)
+
+
+def _penstock_version(_given: ScalarCall) -> Tree:
     return text(__version__)
 
 
 FUNCTIONS = (
     _text("database", 64, _database, "database()", "The current database, or NULL."),
-    _text("server_version", 32, _version, "server_version() = client_version()", "The version of the engine."),
-    _text("client_version", 32, _version, "client_version() = server_version()", "The version of the client library."),
+    _text("server_version", 32, _version, "server_version() = client_version()",
+          "The version of TDengine whose dialect is spoken: its clients ask for it."),
+    _text("client_version", 32, _version, "client_version() = server_version()", "The same as server_version."),
+    _text("penstock_version", 32, _penstock_version, "length(penstock_version()) > 0", "The version of the engine."),
     FunctionSpec("server_status", "scalar", (), always(INT), "1: the engine answers.", example="server_status()",
                  scalar="CAST(1 AS INTEGER)"),
     _text("user", 64, _user, "user()", "The user of the session."),

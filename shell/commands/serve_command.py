@@ -16,9 +16,13 @@ from penstock.common.config import Config
 from penstock.common.errors import ConfigError, StorageError
 from penstock.common.logging import logger
 from penstock.common.private import exposed, write_private
+from penstock.common.tls import tls_of
 from penstock.mnode.access.logins import tls_for_clients
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.admin.engine_registry import EngineLease, open_engine
+from penstock.mnode.http.http_ports import open_listener
+from penstock.mnode.http.http_server import HttpListener
+from penstock.mnode.http.taos_rest import TaosRest
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.commands.sd_notify import READY, STOPPING, notify
 from penstock.shell.server.client_sessions import Sessions
@@ -39,11 +43,15 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         undo.callback(lease.release)
         server = open_flight_sql(lease, data, config)
         undo.callback(server.close)
+        adapter = open_taos_rest(lease, config)
+        if adapter is not None:
+            undo.callback(adapter.close)
         if options.pid_file is not None:
             last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
         http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
+        taos = f", TDengine's REST on {config.host}:{adapter.port}" if adapter is not None else ""
         socket = server.socket
-        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}"
+        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}{taos}"
              f"{f', socket {socket}' if socket is not None else ''}, process {os.getpid()}")
         if not lease.engine.catalog.users.all():
             _say("WARNING: there are no users, and trustLoopback is set: every account of this machine is an admin"
@@ -77,6 +85,21 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
     server = FlightSqlServer(FlightSql(engine), engine.logins, sessions, at, bounds, engine.clock)
     engine.activity.port_opened(server.port, "Flight SQL", server.guard.admission.counts)
     return server
+
+
+def open_taos_rest(lease: EngineLease, config: Config) -> HttpListener | None:
+    """Returns what answers as TDengine's adapter does, None if it isn't wanted; on the host of `open_flight_sql`.
+
+    Raises ConfigError or UnavailableError.
+    """
+    if not config.taos_adapter_port:
+        return None
+    engine = lease.engine
+    rest = TaosRest(engine, engine.logins, config.timezone, config.request_size_max)
+    listener = open_listener(config, config.taos_adapter_port, rest.routes(), engine.catalog.users,
+                             tls_of(config))
+    engine.activity.port_opened(listener.port, "TDengine's REST", listener.counts)
+    return listener
 
 
 def _socket_of(data: Path, config: Config, *, needed: bool) -> Path | None:

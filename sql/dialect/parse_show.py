@@ -16,7 +16,7 @@ _PLAIN = (
     ("DATABASES",),
     ("SNODES",), ("DNODES",), ("MNODES",), ("QNODES",), ("TOPICS",), ("CONSUMERS",), ("SUBSCRIPTIONS",),
     ("FUNCTIONS",), ("USERS",), ("QUERIES",), ("CONNECTIONS",), ("TRANSACTIONS",), ("CLUSTER", "ALIVE"), ("APPS",),
-    ("LICENCES",), ("GRANTS",), ("VIEWS",), ("ACCOUNTS",),
+    ("LICENCES",), ("GRANTS",), ("ACCOUNTS",),
 )
 # `SHOW <word> [FOR stream]`.
 _OF_STREAMS = ("CHECKPOINTS", "SAVEPOINTS")
@@ -133,13 +133,14 @@ def _parse_vnodes(parser: QueryParser) -> Statement:
 
 
 def _parse_of_database(parser: QueryParser) -> Statement:
-    """Parses `[NORMAL|CHILD] [db.]TABLES|STABLES|VGROUPS [FROM db] [LIKE pattern]`."""
+    """Parses `[NORMAL|CHILD] [db.]TABLES|STABLES|VIEWS|VGROUPS [FROM db] [LIKE pattern]`."""
     scope = parser.take_any("NORMAL", "CHILD")
     database: str | None = None
     if parser.peek() == ".":
         database = parser.name("a database name")
         parser.expect(".")
-    word = parser.take_any("TABLES") if scope else parser.take_any("TABLES", "STABLES", "VGROUPS", "ALIVE", "CUT")
+    word = parser.take_any("TABLES") if scope else parser.take_any(
+        "TABLES", "STABLES", "VIEWS", "VGROUPS", "ALIVE", "CUT")
     if word is None:
         raise parser.fail("TABLES is expected" if scope else "something that can be shown is expected")
     if database is None and parser.take("FROM"):

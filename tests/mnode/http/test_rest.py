@@ -497,7 +497,7 @@ def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
     commands = re.findall(r"^    (curl .*)$", section, re.MULTILINE)
     (printed,) = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
     db.all("CREATE USER ada PASS 'correct-horse' ROLE admin", "CREATE DATABASE power KEEP 36500")
-    said = [subprocess.run([*shlex.split(command.replace(":6041", f":{client.port}")), "-sS"], check=True,
+    said = [subprocess.run([*shlex.split(command.replace(":8080", f":{client.port}")), "-sS"], check=True,
                            capture_output=True, text=True, timeout=60).stdout for command in commands]
     assert said == ["", f"{printed}\n"]
 

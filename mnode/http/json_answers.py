@@ -1,0 +1,210 @@
+"""Answers in JSON: of statements with and without rows, and of errors, each with the status that says who is to act."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import chain
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.common import errors
+from penstock.common.errors import PenstockError
+from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.http.http_body import RequestError
+from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response
+from penstock.mnode.http.json_rows import UTC_ROWS, RowStyle, column_meta, json_rows
+from penstock.mnode.query.activity import OnCancel
+from penstock.mnode.query.query_runner import OpenQuery
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.sql.tree.node import dissolve
+from penstock.sql.tree.statements import Query, Select, SetOperation, Statement
+from penstock.sql.types import INT, DataType
+
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
+JSON = "application/json"
+NO_CODE = 0xFFFF
+_BATCH_ROWS = 2048
+_STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
+    (errors.UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
+    (errors.LoginDelayedError, HTTPStatus.TOO_MANY_REQUESTS),
+    (errors.PermissionDeniedError, HTTPStatus.FORBIDDEN),
+    (errors.NotFoundError, HTTPStatus.NOT_FOUND),
+    (errors.AlreadyExistsError, HTTPStatus.CONFLICT),
+    (errors.InUseError, HTTPStatus.CONFLICT),
+    (errors.SqlSyntaxError, HTTPStatus.BAD_REQUEST),
+    (errors.InvalidStatementError, HTTPStatus.BAD_REQUEST),
+    (errors.InvalidValueError, HTTPStatus.BAD_REQUEST),
+    (errors.NotSupportedError, HTTPStatus.BAD_REQUEST),
+    (errors.UserFunctionError, HTTPStatus.BAD_REQUEST),
+    (errors.LimitExceededError, HTTPStatus.BAD_REQUEST),
+    (errors.CancelledError, HTTPStatus.BAD_REQUEST),
+)
+
+
+class Statements(Protocol):
+    """What an engine does with statements and with lines."""
+
+    def execute(self, text: str, state: SessionState, /) -> Result: ...
+
+    def insert_rows(self, text: str, state: SessionState, /) -> Result | None: ...
+
+    def read(self, text: str, state: SessionState, /) -> Statement: ...
+
+    def execute_parsed(
+        self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None, /
+    ) -> Result: ...
+
+    def open_query(
+        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None, /
+    ) -> AbstractContextManager[OpenQuery]: ...
+
+    def ingest_lines(
+        self, data: bytes, database: str, precision: str, state: SessionState, /, *, first_line: int = 1
+    ) -> int: ...
+
+
+Failure = PenstockError | RequestError
+TellError = Callable[[HTTPStatus, Failure], dict[str, object]]
+"""Returns the document that tells clients of an error, whose answer has this status."""
+
+
+def tell(status: HTTPStatus, error: Failure) -> dict[str, object]:
+    """Tells in words that several clients read: `desc` those of SQL, `error` those of line protocol, `results` those
+    who create databases.
+    """
+    text = str(error)
+    return {"code": error.code or NO_CODE, "desc": text, "error": text, "results": [{"statement_id": 0, "error": text}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A place whose errors are JSON, told by `tell`."""
+
+    methods: tuple[str, ...]
+    make: Callable[[HttpRequest], Response]
+    tell: TellError = tell
+
+    def answer(self, request: HttpRequest) -> Response:
+        try:
+            return self.make(request)
+        except PenstockError as error:
+            status = status_of(error)
+            headers = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
+            if isinstance(error, errors.LoginDelayedError):
+                headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+            return document_answer(status, self.tell(status, error), headers)
+        except RequestError as error:
+            return document_answer(error.status, self.tell(error.status, error))
+
+
+def status_of(error: PenstockError) -> HTTPStatus:
+    """Returns the status that says who is to act: 4xx the client, 503 nobody but later, 500 the operator."""
+    known = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
+    if known is not None:
+        return known
+    return HTTPStatus.SERVICE_UNAVAILABLE if error.retry else HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def document_answer(
+    status: HTTPStatus, document: dict[str, object], headers: dict[str, str] | None = None
+) -> Response:
+    return Response(status, f"{json.dumps(document, ensure_ascii=False)}\n".encode(), JSON, headers or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """How an interface answers statements.
+
+    `style` is that of rows, `width` gives a column's length, `tell` tells of errors that come when some of the rows are
+    sent already.
+    """
+
+    style: RowStyle
+    width: Callable[[DataType], int]
+    tell: TellError
+
+    def execute(
+        self, engine: Statements, text: str, state: SessionState, on_cancel: OnCancel | None
+    ) -> Response:
+        """Executes a statement. Rows of queries are sent as they are made."""
+        written = engine.insert_rows(text, state)
+        if written is not None:
+            return self._affected(written.affected)
+        statement = engine.read(text, state)
+        if isinstance(statement, Select | SetOperation) and statement.into_file is None:
+            rows = _Streamed(engine.open_query(statement, text, state, on_cancel), self)
+            dissolve(statement)
+            return Response(HTTPStatus.OK, rows, JSON)
+        result = engine.execute_parsed(statement, text, state, on_cancel)
+        if result.table is None:
+            return self._affected(result.affected)
+        return Response(HTTPStatus.OK, self.document(result.columns, result.table.to_batches()), JSON)
+
+    def _affected(self, rows: int) -> Response:
+        """Returns the answer to a statement that has no rows but changes some."""
+        row = f'{{"affected_rows":{rows}}}' if self.style.as_objects else f"[{rows}]"
+        return Response(HTTPStatus.OK, (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],'
+                                        f'"data":[{row}],"rows":1}}\n').encode(), JSON)
+
+    def document(self, columns: Sequence[ResultColumn], batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+        """Yields the JSON document of a result."""
+        rows = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
+
+        meta = json.dumps(column_meta(columns, self.width), ensure_ascii=False)
+        yield f'{{"code":0,"column_meta":{meta},"data":['.encode()
+        yield from json_rows(columns, counted(), self.style)
+        yield f'],"rows":{rows}}}\n'.encode()
+
+
+PLAIN = Answers(UTC_ROWS, DataType.width, tell)
+"""The answers of our own interface."""
+
+
+class _Streamed:
+    """The document of a query's rows, which is made as it is sent; the query runs until `close`.
+
+    What goes wrong before the first rows are there is raised by the constructor. Later, the document breaks off, and a
+    line with the error follows: it is no JSON then, and the answer isn't complete in the sense of HTTP either.
+    """
+
+    def __init__(self, query: AbstractContextManager[OpenQuery], answers: Answers) -> None:
+        self._answers = answers
+        self._stack = ExitStack()
+        try:
+            opened = self._stack.enter_context(query)
+            batches = opened.batches(_BATCH_ROWS)
+            first = next(batches, None)
+        except BaseException:
+            self.close()
+            raise
+        self._pieces = answers.document(opened.columns, () if first is None else chain([first], batches))
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._pieces
+        except PenstockError as error:
+            raise CutShort(f"\n{json.dumps(self._answers.tell(HTTPStatus.OK, error))}\n".encode()) from error
+
+    def close(self) -> None:
+        """Ends the query."""
+        self._stack.close()
+
+
+def text_of(body: bytes) -> str:
+    """Returns a body as text. Raises RequestError."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 text: {error.reason}") from error
