@@ -91,6 +91,7 @@ class Config:
     flight_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     flight_message_max: int = field(metadata=_key("server", "size", MIB, GIB))
     flight_calls_max: int = field(metadata=_key("server", "integer", 4, 10_000))
+    postgres_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     taos_adapter_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))

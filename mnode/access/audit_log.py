@@ -48,7 +48,7 @@ _SAME_LOGIN_S = 3600.0
 _DAILY: tuple[type[Statement], ...] = (
     Select, SetOperation, Explain, AnalyzeStream, Show, Describe, UseDatabase, Insert, Delete, NoteTime)
 
-Interface = Literal["embedded", "flight", "socket", "http"]
+Interface = Literal["embedded", "flight", "socket", "http", "postgres"]
 Outcome = Literal["allowed", "refused"]
 
 

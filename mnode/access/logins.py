@@ -19,10 +19,10 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import ConfigError, LoginDelayedError, UnauthenticatedError
 from penstock.common.logging import logger
-from penstock.common.passwords import SALT_BYTES, PasswordHash
+from penstock.common.passwords import SALT_BYTES, PasswordHash, ScramVerifier
 from penstock.common.tls import Tls, tls_of
 from penstock.mnode.access.audit_log import Origin
-from penstock.mnode.access.login_throttle import LoginThrottle
+from penstock.mnode.access.login_throttle import LoginThrottle, Who
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.catalog.catalog_records import UserRecord
 
@@ -126,7 +126,7 @@ class Logins:
 
         Raises UnauthenticatedError or LoginDelayedError.
         """
-        if self._lets_everybody_in():
+        if self.lets_everybody_in:
             return OWNER
         scheme, _, credentials = (header or "").strip().partition(" ")
         if scheme.lower() == "bearer":
@@ -158,7 +158,7 @@ class Logins:
 
     def identify(self, token: str) -> Identity:
         """Returns who logged in for this token, with the role that the user has now. Raises UnauthenticatedError."""
-        if self._lets_everybody_in():
+        if self.lets_everybody_in:
             return OWNER
         with self._lock:
             grant = self._tokens.get(_digest(token))
@@ -179,7 +179,7 @@ class Logins:
 
         The latter depends on what `address` has tried before, but never on whether there is such a user.
         """
-        if self._lets_everybody_in():
+        if self.lets_everybody_in:
             return OWNER
         self._check_users()
         record = self._users.named(user)
@@ -193,7 +193,57 @@ class Logins:
             self._recent[record.name] = (record.password, digest)
         return _identity(record)
 
-    def _lets_everybody_in(self) -> bool:
+    def verifier_for(self, user: str) -> ScramVerifier | None:
+        """Returns what a user who logs in by SCRAM is held against: for one that isn't there something that no password
+        fits, the same each time. None: that user's password was set before there were verifiers. Raises
+        UnauthenticatedError if nobody can log in.
+        """
+        self._check_users()
+        record = self._users.named(user)
+        if record is not None:
+            return record.scram
+        salt, stored, server = (hmac.digest(self._key, f"{part} {user}".encode(), "sha256").hex()
+                                for part in ("salt", "stored", "server"))
+        return ScramVerifier(salt[:2 * SALT_BYTES], stored, server)
+
+    def check_proof(self, user: str, stored: ScramVerifier, fits: Callable[[], bool], address: str = "") -> Identity:
+        """Returns who has shown by SCRAM, as `fits` tells, to have the password that `stored` was made of.
+
+        Raises UnauthenticatedError or LoginDelayedError, as `check` does.
+        """
+        with self._lock:  # it costs next to nothing, so that nobody waits for others here
+            who = self._enter(user, address)
+            fit = False
+            try:
+                fit = fits()
+            finally:
+                self._throttle.leave(who, fit, self._clock.monotonic())
+        record = self._users.named(user)
+        if record is None or record.scram != stored or not fit:
+            _refuse(record)
+        return _identity(record)
+
+    def renew(self, identity: Identity, stored: PasswordHash | None) -> Identity:
+        """Returns who logged in once, with the role that the user has now; `stored`: the password's hash at that time,
+        None for the owner. Raises UnauthenticatedError if the user has gone, or has another password.
+        """
+        if stored is None:
+            if self.lets_everybody_in:
+                return OWNER
+            raise UnauthenticatedError("there are users now", hint="log in again")
+        record = self._users.named(identity.name)
+        if record is None or record.password != stored:
+            raise UnauthenticatedError("this login is not valid any more", hint="log in again")
+        return _identity(record)
+
+    def password_of(self, identity: Identity) -> PasswordHash | None:
+        """Returns what `renew` takes for who has just logged in."""
+        record = self._users.named(identity.name)
+        return None if record is None else record.password
+
+    @property
+    def lets_everybody_in(self) -> bool:
+        """Whether everybody who reaches a listener is the owner: there are no users, and trust is configured."""
         return self._trusting and not self._users.all() and not self._users.are_lost
 
     def _check_users(self) -> None:
@@ -209,14 +259,11 @@ class Logins:
 
     def _try(self, user: str, password: str, digest: bytes, address: str, stored: PasswordHash) -> bool:
         """Tells whether the password fits; who tries the same one meanwhile gets the same answer."""
-        who, trial = (hmac.digest(self._key, user.encode(), "sha256"), address), (user, digest, stored)
+        trial = (user, digest, stored)
         with self._lock:
             same = self._under_way.get(trial)
             if same is None:
-                wait_s = self._throttle.enter(who, self._clock.monotonic())
-                if wait_s:
-                    raise LoginDelayedError("too many logins of this user or from there were wrong, or are under way",
-                                            retry_after_s=wait_s, hint=f"try again in {math.ceil(wait_s)} s")
+                who = self._enter(user, address)
                 mine = self._under_way[trial] = Future()
                 turns = self._turns_of_known if self._throttle.has_been_here(who) else self._turns
         if same is not None:
@@ -231,6 +278,15 @@ class Logins:
                 del self._under_way[trial]
             mine.set_result(fits)
         return fits
+
+    def _enter(self, user: str, address: str) -> Who:
+        """Lets a try begin, with the lock. Raises LoginDelayedError."""
+        who = hmac.digest(self._key, user.encode(), "sha256"), address
+        wait_s = self._throttle.enter(who, self._clock.monotonic())
+        if wait_s:
+            raise LoginDelayedError("too many logins of this user or from there were wrong, or are under way",
+                                    retry_after_s=wait_s, hint=f"try again in {math.ceil(wait_s)} s")
+        return who
 
     def _was_right(self, record: UserRecord, digest: bytes) -> bool:
         with self._lock:

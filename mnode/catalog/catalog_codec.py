@@ -11,7 +11,7 @@ from typing import Any
 import google_crc32c
 
 from penstock.common.connection import ExternalConnection
-from penstock.common.passwords import PasswordHash
+from penstock.common.passwords import PasswordHash, ScramVerifier
 from penstock.common.placement import Share
 from penstock.mnode.catalog.catalog_records import (
     AskedStream,
@@ -147,6 +147,8 @@ def user_from_json(value: dict[str, Any]) -> UserRecord:
     value["password"] = PasswordHash(**value["password"])
     value["granted"] = tuple(
         Right(right["privilege"], GrantObject(**right["on"])) for right in value.get("granted", ()))
+    scram = value.get("scram")
+    value["scram"] = None if scram is None else ScramVerifier(**scram)
     return UserRecord(**value)
 
 

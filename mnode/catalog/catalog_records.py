@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from penstock.common.connection import ExternalConnection
-from penstock.common.passwords import PasswordHash
+from penstock.common.passwords import PasswordHash, ScramVerifier
 from penstock.sql.rights import Right, Role
 from penstock.sql.schema import ChildTable, Database, Table
 
@@ -170,13 +170,17 @@ class Snode:
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user; of the password only a hash is kept."""
+    """A user; of the password only hashes are kept.
+
+    `scram`: None with those whose password was set before there were logins by SCRAM.
+    """
 
     name: str
     role: Role
     password: PasswordHash
     created_ms: int
     granted: tuple[Right, ...] = ()
+    scram: ScramVerifier | None = None
 
     @property
     def created(self) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError
-from penstock.common.passwords import SALT_BYTES, PasswordHash, hash_password
+from penstock.common.passwords import SALT_BYTES, PasswordHash, ScramVerifier, hash_password, scram_verifier
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
@@ -66,8 +66,9 @@ class Users:
             raise InvalidStatementError(f"the user name {statement.name!r} has a colon", code=_BAD_NAME)
         if not self._catalog.users.all() and statement.role != "admin":
             raise InvalidStatementError("the first user must be an admin", hint="add ROLE admin")
+        password, scram = self._hashed(statement.password)
         self._catalog.users.put(UserRecord(
-            statement.name, statement.role, self._hashed(statement.password), self._clock.now_ms()))
+            statement.name, statement.role, password, self._clock.now_ms(), scram=scram))
         return Result()
 
     def alter(self, statement: AlterUser) -> Result:
@@ -77,7 +78,8 @@ class Users:
                 self._refuse_last_admin(user)
             user = replace(user, role=statement.role)
         if statement.password is not None:
-            user = replace(user, password=self._hashed(statement.password))
+            password, scram = self._hashed(statement.password)
+            user = replace(user, password=password, scram=scram)
         self._catalog.users.put(user)
         return Result()
 
@@ -148,11 +150,12 @@ class Users:
                 other.role == "admin" for other in self._catalog.users.all() if other.name != user.name):
             raise InvalidStatementError(f"{user.name} is the only admin", hint="make another one first")
 
-    def _hashed(self, password: str) -> PasswordHash:
+    def _hashed(self, password: str) -> tuple[PasswordHash, ScramVerifier]:
         minimum, maximum = PASSWORD_LENGTH
         if not minimum <= len(password) <= maximum:
             raise InvalidStatementError(f"a password has {minimum} to {maximum} characters", code=_BAD_PASSWORD)
-        return hash_password(password, self._random_bytes(SALT_BYTES))
+        return (hash_password(password, self._random_bytes(SALT_BYTES)),
+                scram_verifier(password, self._random_bytes(SALT_BYTES)))
 
 
 def _resolved(on: GrantObject, session: Session) -> GrantObject:

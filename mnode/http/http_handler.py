@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from penstock.common.admission import Admission
+from penstock.common.bounded_server import shut
 from penstock.common.clock import SystemClock
 from penstock.common.logging import logger
 from penstock.mnode.http.hangups import HangUps
@@ -235,15 +236,6 @@ class _Body:
 
 def _refusal(error: RequestError) -> Response:
     return Response(error.status, f"{error.text}\n".encode())
-
-
-def shut(connection: socket.socket, how: int) -> None:
-    """Ends one or both ways of a connection; one that is gone already is no error."""
-    try:
-        # Not the method of an SSLSocket, which would send what follows in clear.
-        socket.socket.shutdown(connection, how)
-    except OSError as error:
-        _log.debug("a connection was gone already: %s", error)
 
 
 def _folder_of(path: str) -> str:

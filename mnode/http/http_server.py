@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
-from socketserver import ThreadingTCPServer
 from typing import Any
 
-from penstock.common.admission import Admission, ConnectionBounds, PortCounts
-from penstock.common.clock import SystemClock
+from penstock.common.admission import ConnectionBounds, PortCounts
+from penstock.common.bounded_server import BoundedServer
 from penstock.common.errors import UnavailableError
-from penstock.common.logging import logger
 from penstock.common.tls import Tls
 from penstock.mnode.http.hangups import HangUps
-from penstock.mnode.http.http_handler import Handler, Site, shut
+from penstock.mnode.http.http_handler import Handler, Site
 from penstock.mnode.http.http_messages import HttpBounds, Route
-
-_log = logger(__name__)
-_monotonic = SystemClock.monotonic
 
 USUAL_BOUNDS = HttpBounds(ConnectionBounds(strangers=256, login_timeout_s=10.0, per_address=512, total=1024), 16 * 1024)
 
@@ -71,27 +64,20 @@ class HttpListener:
         self._thread.join()
 
 
-class _Server(ThreadingTCPServer):
-    """A thread per connection. Who is one too many is cut off, whatever it waits for."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 256
+class _Server(BoundedServer):
+    """Answers requests on each connection."""
 
     def __init__(
         self, address: tuple[str, int], context: ssl.SSLContext | None, routes: Mapping[str, Route],
         any_name: Callable[[], bool], bounds: HttpBounds,
     ) -> None:
         self._context = context
-        self._lock = threading.Lock()
-        self._open: dict[int, socket.socket] = {}
-        self.admission: Admission[int] = Admission(bounds.connections)
         self.hang_ups = HangUps()
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        site = Site(routes, address[0], any_name, bounds, self.admission, self.hang_ups)
-        super().__init__(address, partial(Handler, site))
+        super().__init__(address, self._handle, bounds.connections)
+        self._site = Site(routes, address[0], any_name, bounds, self.admission, self.hang_ups)
+
+    def _handle(self, *arguments: Any) -> Handler:
+        return Handler(self._site, *arguments)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
@@ -99,40 +85,3 @@ class _Server(ThreadingTCPServer):
             # The handshake is the handler's thread's: one slow client must not keep the others waiting.
             connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, address
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        with self._lock:
-            self._open[id(request)] = request
-        self.admission.opened(id(request), client_address[0], _monotonic())
-        self.service_actions()
-        with self._lock:
-            return id(request) in self._open
-
-    def service_actions(self) -> None:
-        """Cuts off who must go; called after each connection, and every now and then."""
-        now = _monotonic()
-        for key in self.admission.over(now):
-            with self._lock:
-                connection = self._open.pop(key, None)
-                if connection is not None:
-                    shut(connection, socket.SHUT_RDWR)
-        if (text := self.admission.report(now)) is not None:
-            _log.warning("connections to port %d were closed: %s", self.server_address[1], text)
-
-    def shutdown_request(self, request: Any) -> None:
-        self.admission.closed(id(request))
-        with self._lock:
-            self._open.pop(id(request), None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if isinstance(sys.exc_info()[1], OSError):
-            _log.debug("a connection broke", exc_info=True)
-        else:
-            _log.exception("a request could not be handled")
-
-    def hang_up(self) -> None:
-        """Lets connections end with the answer that they wait for."""
-        with self._lock:
-            for connection in self._open.values():
-                shut(connection, socket.SHUT_RD)

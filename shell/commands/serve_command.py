@@ -13,24 +13,28 @@ from pathlib import Path
 from penstock import __version__
 from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
-from penstock.common.errors import ConfigError, StorageError
+from penstock.common.errors import ConfigError, StorageError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.private import exposed, write_private
 from penstock.common.tls import tls_of
 from penstock.mnode.access.logins import tls_for_clients
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.admin.engine_registry import EngineLease, open_engine
+from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_ports import open_listener
 from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.taos_rest import TaosRest
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.commands.sd_notify import READY, STOPPING, notify
+from penstock.shell.postgres.postgres_server import PostgresServer
 from penstock.shell.server.client_sessions import Sessions
 from penstock.shell.server.flight_server import FlightAddress, FlightBounds, FlightSqlServer
 from penstock.shell.server.flight_service import FlightSql
 
 _log = logger(__name__)
 _SOCKET_PATH_BYTES = 107
+POSTGRES_PORT = 5432
+"""The port that PostgreSQL's clients take by themselves, and the default: one PostgreSQL may well have."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -48,10 +52,14 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
             undo.callback(adapter.close)
         if options.pid_file is not None:
             last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
+        postgres = open_postgres(lease.engine, config)
+        if postgres is not None:
+            undo.callback(postgres.close)
         http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
         taos = f", TDengine's REST on {config.host}:{adapter.port}" if adapter is not None else ""
         socket = server.socket
         _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}{taos}"
+             f"{f', PostgreSQL on {config.host}:{postgres.port}' if postgres is not None else ''}"
              f"{f', socket {socket}' if socket is not None else ''}, process {os.getpid()}")
         if not lease.engine.catalog.users.all():
             _say("WARNING: there are no users, and trustLoopback is set: every account of this machine is an admin"
@@ -100,6 +108,24 @@ def open_taos_rest(lease: EngineLease, config: Config) -> HttpListener | None:
                              tls_of(config))
     engine.activity.port_opened(listener.port, "TDengine's REST", listener.counts)
     return listener
+
+
+def open_postgres(engine: Engine, config: Config) -> PostgresServer | None:
+    """Returns a server of PostgreSQL's protocol, or None if it is configured away, or another program has the usual
+    port. Raises ConfigError or UnavailableError.
+    """
+    port = config.postgres_port
+    if not port:
+        return None
+    try:
+        server = PostgresServer(engine, config, port)
+    except UnavailableError as error:
+        if port != POSTGRES_PORT:
+            raise
+        _say(f"WARNING: {error}")
+        return None
+    engine.activity.port_opened(server.port, "PostgreSQL", server.counts)
+    return server
 
 
 def _socket_of(data: Path, config: Config, *, needed: bool) -> Path | None:

@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
               "recalculation", "source", "join", "sink", "ingest", "worker"),
     "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "checkpoints", "groups", "coordinator",
               "controller", "explain", "streams", "show", "http", "", "admin"),
-    "shell": ("flight_sql", "api", "terminal", "server", "commands", ""),
+    "shell": ("flight_sql", "api", "terminal", "server", "postgres", "commands", ""),
     "planner": ("duckdb_sql", "task_plans", "logical", "scalar", "functions", "bind", "lower", "query", "streams"),
 }
 

@@ -17,8 +17,8 @@ from kits.basics.places import ROOT, TESTS
 ENDED_S = 60.0
 #: Nothing of what makes a server slow or what other tests may need: any free port, a zone that is the same everywhere.
 SETTINGS: dict[str, Any] = {
-    "timezone": "UTC", "flightPort": 0, "taosAdapterPort": 0, "trustLoopback": "true", "walSegmentSize": "1MiB",
-    "memtableSize": "1MiB"}
+    "timezone": "UTC", "flightPort": 0, "taosAdapterPort": 0, "postgresPort": 0, "trustLoopback": "true",
+    "walSegmentSize": "1MiB", "memtableSize": "1MiB"}
 SLOW_FUNCTION = '''
 """A function that takes its time with each block of rows."""
 

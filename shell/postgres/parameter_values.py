@@ -1,0 +1,129 @@
+"""Parameters of PostgreSQL's extended protocol: values by their OIDs, and `$1` replaced by literals."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError
+from penstock.shell.api.parameter_binding import literal
+from penstock.shell.postgres import result_values as types
+
+PARAMETERS_MAX = 65_535
+_TEXTS = (0, 18, 19, types.TEXT, types.JSON, 705, 1042, types.VARCHAR, 2950, 3802)
+_PIECES = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | \$(?P<number>\d{1,5})""",
+    re.VERBOSE | re.DOTALL)
+_SHORT_OFFSET = re.compile(r"[+-]\d\d$")
+_EPOCH, _EPOCH_DAY = datetime(2000, 1, 1, tzinfo=UTC), date(2000, 1, 1)
+
+
+def count_parameters(text: str) -> int:
+    """Returns the highest number of `$1`, `$2`, ... outside of quotes and comments. Raises InvalidStatementError."""
+    highest = max((int(match["number"]) for match in _PIECES.finditer(text) if match["number"]), default=0)
+    if highest > PARAMETERS_MAX:
+        raise InvalidStatementError(f"a statement has at most {PARAMETERS_MAX} parameters")
+    return highest
+
+
+def filled(text: str, values: Sequence[object]) -> str:
+    """Returns the text with each `$n` outside of quotes and comments replaced by the literal of the n-th value."""
+    literals: dict[int, str] = {}
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["number"] is None:
+            return match[0]
+        number = int(match["number"])
+        if not 1 <= number <= len(values):
+            raise InvalidValueError(f"{len(values)} parameters were given, and the statement has ${number}")
+        if number not in literals:
+            literals[number] = literal(values[number - 1])
+        return literals[number]
+
+    return _PIECES.sub(replaced, text)
+
+
+def read_parameters(
+    cells: Sequence[bytes | None], formats: Sequence[int], oids: Sequence[int]
+) -> list[object]:
+    """Returns the values of parameters. Raises InvalidValueError, NotSupportedError."""
+    return [None if cell is None else _value(cell, types.format_at(formats, place),
+                                             oids[place] if place < len(oids) else 0, place + 1)
+            for place, cell in enumerate(cells)]
+
+
+def _value(cell: bytes, form: int, oid: int, number: int) -> object:
+    readers = _BINARY if form == 1 else _TEXT
+    reader = _read_text if oid in _TEXTS else readers.get(oid)
+    if reader is None:
+        raise NotSupportedError(f"parameter ${number} has a type that Penstock hasn't (OID {oid})")
+    try:
+        return reader(cell)
+    except (ValueError, InvalidOperation, OverflowError, struct.error) as error:
+        raise InvalidValueError(f"parameter ${number} cannot be read as its type (OID {oid})") from error
+
+
+def _read_text(cell: bytes) -> str:
+    return cell.decode()
+
+
+def _read_time(cell: bytes) -> str:
+    text = cell.decode()
+    return f"{text}:00" if _SHORT_OFFSET.search(text) and ":" in text else text
+
+
+def _read_bool(cell: bytes) -> bool:
+    text = cell.decode().strip().lower()
+    if text in ("t", "true", "1", "on", "yes", "y"):
+        return True
+    if text in ("f", "false", "0", "off", "no", "n"):
+        return False
+    raise ValueError(text)
+
+
+def _read_bytes(cell: bytes) -> bytes:
+    if cell.startswith(b"\\x"):
+        return bytes.fromhex(cell[2:].decode())
+    return re.sub(rb"\\(\\|[0-3][0-7]{2})",
+                  lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 8)]), cell)
+
+
+def _unpacked(form: str) -> Callable[[bytes], object]:
+    unpack = struct.Struct(form).unpack
+    return lambda cell: unpack(cell)[0]
+
+
+def _read_numeric(cell: bytes) -> Decimal:
+    """Reads digits to the base of 10 000: their number, the power of the first, sign, scale, digits."""
+    count, weight, sign, scale = struct.unpack("!HhHH", cell[:8])
+    if sign not in (0, 0x4000):
+        raise ValueError("not a finite number")
+    digits = struct.unpack(f"!{count}H", cell[8:])
+    number = sum((Decimal(digit).scaleb(4 * (weight - place)) for place, digit in enumerate(digits)), Decimal(0))
+    return (-number if sign else number).quantize(Decimal(1).scaleb(-scale)) if scale else (-number if sign else number)
+
+
+def _read_instant(cell: bytes) -> str:
+    return (_EPOCH + timedelta(microseconds=struct.unpack("!q", cell)[0])).isoformat(sep=" ")
+
+
+def _read_local_time(cell: bytes) -> str:
+    return (_EPOCH + timedelta(microseconds=struct.unpack("!q", cell)[0])).replace(tzinfo=None).isoformat(sep=" ")
+
+
+_TEXT: dict[int, Callable[[bytes], object]] = {
+    types.BOOL: _read_bool, types.BYTEA: _read_bytes, types.INT8: int, types.INT2: int, types.INT4: int,
+    types.OID: int, types.FLOAT4: lambda cell: float(cell.decode()), types.FLOAT8: lambda cell: float(cell.decode()),
+    types.NUMERIC: lambda cell: Decimal(cell.decode()), types.TIMESTAMP: _read_time, types.TIMESTAMPTZ: _read_time,
+    types.DATE: lambda cell: date.fromisoformat(cell.decode()),
+}
+_BINARY: dict[int, Callable[[bytes], object]] = {
+    types.BOOL: _unpacked("!?"), types.BYTEA: bytes, types.INT8: _unpacked("!q"), types.INT2: _unpacked("!h"),
+    types.INT4: _unpacked("!i"), types.OID: _unpacked("!I"), types.FLOAT4: _unpacked("!f"),
+    types.FLOAT8: _unpacked("!d"), types.NUMERIC: _read_numeric, types.TIMESTAMP: _read_local_time,
+    types.TIMESTAMPTZ: _read_instant,
+    types.DATE: lambda cell: _EPOCH_DAY + timedelta(days=struct.unpack("!i", cell)[0]),
+}

@@ -1,0 +1,421 @@
+"""What a client's messages do once it has logged in: statements, portals, COPY. It knows no socket."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+
+import pyarrow as pa
+
+from penstock.common.errors import (
+    InvalidStatementError,
+    InvalidValueError,
+    LimitExceededError,
+    NotFoundError,
+    PenstockError,
+)
+from penstock.mnode.access.session import Result, SessionState, text_result
+from penstock.mnode.engine import Engine
+from penstock.mnode.query.activity import OnCancel
+from penstock.mnode.write.csv_rows import CsvBlock
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.shell.postgres import backend
+from penstock.shell.postgres.backend import ClientReport, ResultField
+from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
+from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, as_csv, read_copy, written_row, written_rows
+from penstock.shell.postgres.frontend import Bind, Parse
+from penstock.shell.postgres.parameter_values import count_parameters, filled, read_parameters
+from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
+from penstock.shell.postgres.statement_text import StatementText, split_statements
+from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.node import dissolve
+from penstock.sql.tree.statements import Describe, Explain, Select, SetOperation, Show, Statement
+
+_BATCH_ROWS = 4096
+_STATEMENTS_MAX, _PORTALS_MAX = 1000, 100
+_BEGIN, _END, _POINTS = ("BEGIN", "START"), ("COMMIT", "END", "ROLLBACK", "ABORT"), ("SAVEPOINT", "RELEASE")
+_QUIET = {"DEALLOCATE", "DISCARD", "UNLISTEN", "LISTEN"}
+_NULL_STANDS_FOR: tuple[object, ...] = (None, 0, "2000-01-01 00:00:00")
+_NO_TRANSACTIONS = ClientReport("WARNING", "0A000", "there are no transactions: what was written stays")
+
+Send = Callable[[bytes], None]
+
+
+@dataclass(slots=True)
+class StatementAnswer:
+    """What a statement gives: rows, by `columns`, or nothing but its tag; `{}` in that is the number of rows."""
+
+    tag: str
+    columns: tuple[ResultColumn, ...] | None = None
+    batches: Iterable[pa.RecordBatch] = ()
+
+    @classmethod
+    def of(cls, result: Result, tag: str) -> StatementAnswer:
+        """Returns the answer that a result is."""
+        if result.table is None:
+            return cls(tag)
+        return cls(tag, result.columns, result.table.to_batches(_BATCH_ROWS))
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedText:
+    """A prepared statement: `text` None if it is empty; OIDs of its parameters."""
+
+    text: StatementText | None
+    types: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Portal:
+    """A statement with its parameters; `remaining` are the rows that a client who takes some at a time hasn't taken."""
+
+    text: StatementText | None
+    formats: tuple[int, ...] = ()
+    held: StatementAnswer | None = None
+    remaining: Iterator[pa.RecordBatch] | None = None
+    fields: list[ResultField] = field(default_factory=list)
+
+
+class PostgresSession:
+    """One client. Everything but `state` is the calling thread's alone."""
+
+    def __init__(self, engine: Engine, state: SessionState, send: Send, on_cancel: OnCancel) -> None:
+        """`send` takes messages to the client; `on_cancel`, as with `Engine.execute_parsed`."""
+        self._engine = engine
+        self.state = state
+        self._send = send
+        self._on_cancel = on_cancel
+        self.settings = ClientSettings(state, self.use)
+        self._prepared: dict[str, PreparedText] = {}
+        self._portals: dict[str, Portal] = {}
+        self.in_transaction = False
+        self._has_written = False
+        self._copy: tuple[CopyStatement, CopyReader] | None = None
+        self._copied = 0
+
+    @property
+    def copies_in(self) -> bool:
+        """Whether rows of COPY are expected."""
+        return self._copy is not None
+
+    def take_options(self, parameters: Mapping[str, str]) -> None:
+        """Takes over the settings that the client named at its login; those that mean nothing here are left alone.
+        Raises PenstockErrors for those that have a bad value.
+        """
+        words = re.findall(r"(?:-c\s*|--)(\w+)=((?:\\.|\S)*)", parameters.get("options", ""))
+        for name, value in (*parameters.items(), *words):
+            change = read_change(f"SET {name} TO {value}") if name.isidentifier() else None
+            if change is not None and change.name != "client_encoding":  # the client is told which one it is
+                self.settings.change(change)
+
+    # --- simple queries ------------------------------------------------------------------------------------------
+
+    def use(self, database: str) -> None:
+        """Has a database in use. Raises NotFoundError."""
+        self._execute(f"USE {quote_identifier(database)}")
+
+    def run(self, statement: StatementText) -> None:
+        """Executes a statement and sends its answer; of COPY, only that rows may come. Raises PenstockErrors."""
+        if statement.words[:1] == ("COPY",):
+            self._begin_copy(statement)
+            return
+        with self.answered(statement) as answer:
+            rows = 0
+            if answer.columns is not None:
+                fields = result_fields(answer.columns)
+                self._send(backend.row_description(fields))
+                rows = self._send_rows(answer.batches, answer.columns, fields)
+            self._send(backend.complete(answer.tag.format(rows)))
+
+    def _send_rows(
+        self, batches: Iterable[pa.RecordBatch], columns: tuple[ResultColumn, ...], fields: list[ResultField]
+    ) -> int:
+        rows = 0
+        for batch in batches:
+            cells = cells_of(batch, columns, fields, self.state.time_zone)
+            self._send(backend.data_rows(cells, batch.num_rows))
+            rows += batch.num_rows
+        return rows
+
+    # --- the extended protocol -----------------------------------------------------------------------------------
+
+    def parse(self, message: Parse) -> None:
+        """Prepares a statement. Raises PenstockErrors."""
+        found = split_statements(message.text)
+        if len(found) > 1:
+            raise InvalidStatementError("a prepared statement is one statement, and no more")
+        if message.name in self._prepared and message.name:
+            raise InvalidStatementError(f"there is a prepared statement {message.name}")
+        if len(self._prepared) >= _STATEMENTS_MAX:
+            raise LimitExceededError(f"there are {_STATEMENTS_MAX} prepared statements already", hint="close some")
+        text = found[0] if found else None
+        count = count_parameters(text.text) if text is not None else 0
+        types = (*message.types, *([0] * count))[:max(count, len(message.types))]
+        self._prepared[message.name] = PreparedText(text, types)
+        self._send(backend.PARSE_COMPLETE)
+
+    def bind(self, message: Bind) -> None:
+        """Makes a portal. Raises PenstockErrors."""
+        prepared = self._statement(message.statement)
+        if len(self._portals) >= _PORTALS_MAX and message.portal not in self._portals:
+            raise LimitExceededError(f"there are {_PORTALS_MAX} portals already", hint="close some")
+        if len(message.parameters) != len(prepared.types):
+            raise InvalidValueError(
+                f"{len(message.parameters)} parameters were given, the statement has {len(prepared.types)}")
+        values = read_parameters(message.parameters, message.parameter_formats, prepared.types)
+        self._portals[message.portal] = Portal(_with(prepared.text, values), message.result_formats)
+        self._send(backend.BIND_COMPLETE)
+
+    def describe_statement(self, name: str) -> None:
+        """Tells parameters and columns of a prepared statement. Raises PenstockErrors."""
+        prepared = self._statement(name)
+        self._send(backend.parameter_description([oid or TEXT for oid in prepared.types]))
+        error: PenstockError | None = None
+        for value in _NULL_STANDS_FOR:
+            try:
+                self._send(self._described(Portal(_with(prepared.text, [value] * len(prepared.types)))))
+            except PenstockError as failure:
+                error = error or failure
+                if not prepared.types:
+                    break
+            else:
+                return
+        assert error is not None
+        raise error
+
+    def describe_portal(self, name: str) -> None:
+        """Tells a portal's columns. Raises PenstockErrors."""
+        self._send(self._described(self._portal(name)))
+
+    def execute(self, name: str, rows_max: int) -> None:
+        """Executes a portal, or goes on with it. Raises PenstockErrors."""
+        portal = self._portal(name)
+        statement = portal.text
+        if statement is None:
+            self._send(backend.EMPTY_QUERY)
+        elif statement.words[:1] == ("COPY",):
+            self._begin_copy(statement)
+        elif rows_max or portal.remaining is not None:
+            self._execute_some(portal, statement, rows_max)
+        else:
+            with self._portal_answer(portal, statement) as answer:
+                rows = 0
+                if answer.columns is not None:
+                    fields = result_fields(answer.columns, portal.formats)
+                    rows = self._send_rows(answer.batches, answer.columns, fields)
+                self._send(backend.complete(answer.tag.format(rows)))
+
+    def _execute_some(self, portal: Portal, statement: StatementText, rows_max: int) -> None:
+        """Sends so many rows at most. The others are held, in memory: a query that waits keeps none from running."""
+        if portal.remaining is None:
+            with self._portal_answer(portal, statement) as answer:
+                portal.held = StatementAnswer(answer.tag, answer.columns, list(answer.batches))
+            portal.remaining = iter(portal.held.batches)
+            portal.fields = result_fields(answer.columns or (), portal.formats)
+        assert portal.held is not None
+        columns, rows = portal.held.columns or (), 0
+        for batch in portal.remaining:
+            part = batch.slice(0, rows_max - rows) if rows_max else batch
+            rows += self._send_rows([part], columns, portal.fields)
+            if part.num_rows < batch.num_rows:
+                portal.remaining = chain([batch.slice(part.num_rows)], portal.remaining)
+            if rows_max and rows == rows_max:
+                self._send(backend.PORTAL_SUSPENDED)
+                return
+        self._send(backend.complete(portal.held.tag.format(rows)))
+
+    def close(self, name: str, *, is_portal: bool) -> None:
+        """Forgets a statement or a portal; one that isn't there is no error."""
+        (self._portals if is_portal else self._prepared).pop(name, None)
+        self._send(backend.CLOSE_COMPLETE)
+
+    def sync(self) -> None:
+        """Ends a series of messages, and with it its portals, but for those of a transaction."""
+        if not self.in_transaction:
+            self._portals.clear()
+
+    def _statement(self, name: str) -> PreparedText:
+        if name not in self._prepared:
+            raise NotFoundError(f"there is no prepared statement {name!r}")
+        return self._prepared[name]
+
+    def _portal(self, name: str) -> Portal:
+        if name not in self._portals:
+            raise NotFoundError(f"there is no portal {name!r}")
+        return self._portals[name]
+
+    def _described(self, portal: Portal) -> bytes:
+        columns = self._columns(portal)
+        return backend.NO_DATA if columns is None else backend.row_description(result_fields(columns, portal.formats))
+
+    def _columns(self, portal: Portal) -> tuple[ResultColumn, ...] | None:
+        statement = portal.text
+        if statement is None or statement.words[:1] in (("INSERT",), ("COPY",)):
+            return None
+        held = self._housekeeping(statement, look_only=True)
+        if held is not None:
+            return held.columns
+        parsed = self._engine.read(statement.text, self.state)
+        if isinstance(parsed, Select | SetOperation) and parsed.into_file is None:
+            return self._engine.query_columns(parsed, self.state)
+        if isinstance(parsed, Show | Describe | Explain):  # what columns they have, their rows tell
+            portal.held = StatementAnswer.of(self._execute_parsed(parsed, statement.text), _tag(statement, parsed, 0))
+            return portal.held.columns
+        return None
+
+    @contextmanager
+    def _portal_answer(self, portal: Portal, statement: StatementText) -> Iterator[StatementAnswer]:
+        held, portal.held = portal.held, None
+        if held is not None:
+            yield held
+            return
+        with self.answered(statement) as answer:
+            yield answer
+
+    # --- statements ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def answered(self, statement: StatementText) -> Iterator[StatementAnswer]:
+        """Gives the answer to a statement, whose rows are computed inside of the `with` block. Raises PenstockErrors.
+        """
+        own = self._housekeeping(statement)
+        if own is not None:
+            yield own
+            return
+        written = self._engine.insert_rows(statement.text, self.state)
+        if written is not None:
+            self._has_written = True
+            yield StatementAnswer(f"INSERT 0 {written.affected}")
+            return
+        parsed = self._engine.read(statement.text, self.state)
+        if isinstance(parsed, Select | SetOperation) and parsed.into_file is None:
+            with self._engine.open_query(parsed, statement.text, self.state, self._on_cancel) as opened:
+                dissolve(parsed)
+                yield StatementAnswer("SELECT {}", opened.columns, opened.batches(_BATCH_ROWS))
+            return
+        result = self._execute_parsed(parsed, statement.text)
+        self._has_written = True
+        yield StatementAnswer.of(result, _tag(statement, parsed, result.affected))
+
+    def _execute(self, text: str) -> None:
+        self._execute_parsed(self._engine.read(text, self.state), text)
+
+    def _execute_parsed(self, parsed: Statement, text: str) -> Result:
+        return self._engine.execute_parsed(parsed, text, self.state, self._on_cancel)
+
+    def _housekeeping(self, statement: StatementText, *, look_only: bool = False) -> StatementAnswer | None:
+        """Answers what PostgreSQL's clients send about the session itself; None if it is none of that.
+
+        `look_only`: to know the columns, changing nothing.
+        """
+        first, second = (*statement.words, "", "")[:2]
+        if first == "SHOW" and (name := read_show(statement.original)) is not None:
+            return StatementAnswer.of(text_result(name, [self.settings.value(name)]), "SHOW")
+        if first in ("SET", "RESET") and (change := read_change(statement.original)) is not None:
+            told = None if look_only else self.settings.change(change)
+            if told is not None:
+                self._send(backend.parameter_status(told, self.settings.value(told)))
+            return StatementAnswer(first)
+        if first in _QUIET:
+            if first in ("DEALLOCATE", "DISCARD") and not look_only:
+                self._forget(statement.words[-1])
+            return StatementAnswer(first)
+        if (first in (*_BEGIN, *_END) and second in ("", "TRANSACTION", "WORK", "ISOLATION", "READ", "TO")) \
+                or (first in _POINTS and statement.words[0] == first):
+            return StatementAnswer(first if look_only else self._transaction(first, second))
+        return None
+
+    def _forget(self, name: str) -> None:
+        """Forgets a prepared statement, whose name is given in capitals, or all of them."""
+        if name == "ALL":
+            self._prepared.clear()
+        for known in [each for each in self._prepared if each.upper() == name]:
+            del self._prepared[known]
+
+    def _transaction(self, first: str, second: str) -> str:
+        """Takes note of where a transaction is said to begin and to end; returns the tag. There are none."""
+        if first in _BEGIN:
+            self.in_transaction, self._has_written = True, False
+            return "BEGIN"
+        if first in _POINTS:
+            return first
+        if first in ("ROLLBACK", "ABORT"):
+            if self._has_written:
+                self._send(_NO_TRANSACTIONS.encoded())
+            if second == "TO":
+                return "ROLLBACK"
+        self.in_transaction = False
+        return "ROLLBACK" if first in ("ROLLBACK", "ABORT") else "COMMIT"
+
+    # --- COPY ----------------------------------------------------------------------------------------------------
+
+    def _begin_copy(self, statement: StatementText) -> None:
+        copy = read_copy(statement.original)
+        if copy.is_from:
+            self._engine.check_insert(copy.table, self.state)
+            self._copy, self._copied = (copy, CopyReader(copy.form)), 0
+            self._send(backend.copy_in(len(copy.columns or ())))
+            return
+        columns = ", ".join(map(quote_identifier, copy.columns)) if copy.columns else "*"
+        [query] = split_statements(copy.query or f"SELECT {columns} FROM {copy.table}") or [statement]
+        with self.answered(query) as answer:
+            self._copy_out(copy, answer)
+
+    def _copy_out(self, copy: CopyStatement, answer: StatementAnswer) -> None:
+        if answer.columns is None:
+            raise InvalidStatementError("only a query can be copied out")
+        self._send(backend.copy_out(len(answer.columns)))
+        if copy.form.has_header:
+            self._send(backend.copy_data(written_row(copy.form, [column.name for column in answer.columns])))
+        rows = 0
+        for batch in answer.batches:
+            cells = [text_cells(values, column.type, self.state.time_zone)
+                     for values, column in zip(batch.columns, answer.columns, strict=True)]
+            self._send(b"".join(map(backend.copy_data, written_rows(copy.form, cells))))
+            rows += batch.num_rows
+        self._send(backend.COPY_DONE + backend.complete(f"COPY {rows}"))
+
+    def copy_piece(self, data: bytes, *, is_last: bool = False) -> None:
+        """Inserts the rows that are whole with this piece; with the last one COPY is done. Raises PenstockErrors."""
+        assert self._copy is not None
+        copy, reader = self._copy
+        rows = reader.rows(data, is_last=is_last)
+        if reader.held_bytes > self._engine.config.request_size_max:
+            raise InvalidValueError("a row of COPY is longer than a request may be",
+                                    hint="requestSizeMax says how long that is")
+        if rows:
+            block = CsvBlock(as_csv(rows), "COPY", reader.line, quote='"')
+            self._copied += self._engine.insert_csv(copy.table, copy.columns, block, self.state).affected
+            reader.line += len(rows)
+            self._has_written = True
+        if is_last:
+            self._copy = None
+            self._send(backend.complete(f"COPY {self._copied}"))
+
+    def end_copy(self) -> None:
+        """Takes no more rows."""
+        self._copy = None
+
+
+def _with(text: StatementText | None, values: list[object]) -> StatementText | None:
+    """Returns a statement with its parameters in it."""
+    if text is None or not values:
+        return text
+    return StatementText(filled(text.text, values), text.offset, text.words, filled(text.original, values))
+
+
+def _tag(statement: StatementText, parsed: Statement, affected: int) -> str:
+    first = (*statement.words, "")[0]
+    match first:
+        case "INSERT":
+            return f"INSERT 0 {affected}"
+        case "DELETE" | "UPDATE":
+            return f"{first} {affected}"
+        case "SHOW" | "EXPLAIN" | "DESCRIBE" | "DESC":
+            return first
+    if isinstance(parsed, Select | SetOperation):
+        return "SELECT {}"
+    return " ".join(statement.words[:2])

@@ -1,0 +1,132 @@
+"""Results as PostgreSQL's clients read them: types as OIDs, columns of Arrow as text or in binary."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.shell.postgres.backend import Cell, ResultField
+from penstock.sql.types import DataType, Kind
+
+BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 20, 21, 23, 25, 26, 114
+FLOAT4, FLOAT8, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC = 700, 701, 1043, 1082, 1114, 1184, 1700
+POSTGRES_EPOCH_US = 946_684_800_000_000
+"""Microseconds from 1970 to 2000, from which PostgreSQL counts."""
+_MODIFIER_EXTRA = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresType:
+    """A type as PostgreSQL has it: OID, name, bytes of a value (-1: any)."""
+
+    oid: int
+    name: str
+    size: int = -1
+
+
+_SMALL, _WHOLE, _BIG = PostgresType(INT2, "int2", 2), PostgresType(INT4, "int4", 4), PostgresType(INT8, "int8", 8)
+_VARCHAR, _BYTEA = PostgresType(VARCHAR, "varchar"), PostgresType(BYTEA, "bytea")
+#: Unsigned integers are the next wider ones.
+TYPES: dict[Kind, PostgresType] = {
+    Kind.TIMESTAMP: PostgresType(TIMESTAMPTZ, "timestamptz", 8), Kind.BOOL: PostgresType(BOOL, "bool", 1),
+    Kind.TINYINT: _SMALL, Kind.SMALLINT: _SMALL, Kind.INT: _WHOLE, Kind.BIGINT: _BIG,
+    Kind.UTINYINT: _SMALL, Kind.USMALLINT: _WHOLE, Kind.UINT: _BIG, Kind.UBIGINT: PostgresType(NUMERIC, "numeric"),
+    Kind.FLOAT: PostgresType(FLOAT4, "float4", 4), Kind.DOUBLE: PostgresType(FLOAT8, "float8", 8),
+    Kind.VARCHAR: _VARCHAR, Kind.NCHAR: _VARCHAR, Kind.VARBINARY: _BYTEA, Kind.GEOMETRY: _BYTEA,
+    Kind.JSON: PostgresType(JSON, "json"), Kind.DECIMAL: PostgresType(NUMERIC, "numeric"),
+    Kind.NULL: PostgresType(TEXT, "text"),
+}
+
+
+def modifier_of(kind: DataType) -> int:
+    """Returns the modifier of a type: the length of a text, the digits of a decimal; -1 where it has none."""
+    if kind.kind in (Kind.VARCHAR, Kind.NCHAR) and kind.length:
+        return kind.length + _MODIFIER_EXTRA
+    if kind.kind is Kind.DECIMAL:
+        return ((kind.digits or 38) << 16 | (kind.scale or 0)) + _MODIFIER_EXTRA
+    return -1
+
+
+def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) -> list[ResultField]:
+    """Returns how columns are told. `formats`: none, one for all, or one each."""
+    return [_field(column, place, formats) for place, column in enumerate(columns)]
+
+
+def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
+    kind = TYPES[column.type.kind]
+    binary = format_at(formats, place) == 1 and kind.oid != NUMERIC
+    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), int(binary))
+
+
+def format_at(formats: Sequence[int], place: int) -> int:
+    """Returns the format of the value at a place: 0 for text, 1 for binary."""
+    if not formats:
+        return 0
+    return formats[place] if len(formats) > 1 and place < len(formats) else formats[0]
+
+
+def cells_of(
+    batch: pa.RecordBatch, columns: Sequence[ResultColumn], fields: Sequence[ResultField], time_zone: str
+) -> list[list[Cell]]:
+    """Returns the values of a batch, column by column; times as text are in `time_zone`."""
+    return [_binary(values, column.type, field.type_oid) if field.format else text_cells(values, column.type, time_zone)
+            for values, column, field in zip(batch.columns, columns, fields, strict=True)]
+
+
+def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
+    """Returns values as PostgreSQL writes them in text."""
+    if values.type == pa.null():
+        return [None] * len(values)
+    if pa.types.is_binary(values.type):
+        return [None if value is None else b"\\x" + value.hex().encode() for value in values.to_pylist()]
+    if kind.kind is Kind.BOOL:
+        return [None if value is None else b"t" if value else b"f" for value in values.to_pylist()]
+    if kind.kind is Kind.TIMESTAMP:
+        return _encoded(_times(values, time_zone))
+    texts = values.cast(pa.string())
+    if pa.types.is_floating(values.type):
+        return _encoded(_FLOATS.get(text, text) for text in texts.to_pylist())
+    return _encoded(texts.to_pylist())
+
+
+_FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _encoded(texts: Iterable[str | None]) -> list[Cell]:
+    return [None if text is None else text.encode() for text in texts]
+
+
+def _times(values: pa.Array, time_zone: str) -> list[str | None]:
+    """Returns times with the offset of a zone, in microseconds at most, since the type has no more."""
+    micros = values.cast(pa.timestamp("us"), safe=False) if values.type.unit == "ns" else values
+    if time_zone == "UTC":
+        return pc.binary_join_element_wise(micros.cast(pa.string()), "+00", "").to_pylist()  # type: ignore[no-any-return]
+    local = pc.strftime(micros.cast(pa.timestamp(micros.type.unit, "UTC")).cast(
+        pa.timestamp(micros.type.unit, time_zone)), "%Y-%m-%d %H:%M:%S%z")
+    with_colon = pc.replace_substring_regex(local, r"(\d\d)(\d\d)$", r"\1:\2")
+    return pc.replace_substring_regex(with_colon, ":00$", "").to_pylist()  # type: ignore[no-any-return]
+
+
+def _binary(values: pa.Array, kind: DataType, oid: int) -> list[Cell]:
+    if kind.kind is Kind.TIMESTAMP:
+        micros = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
+        return [None if value is None else _LONG(value - POSTGRES_EPOCH_US) for value in micros]
+    pack = _PACKERS.get(oid, _text_bytes)
+    return [None if value is None else pack(value) for value in values.to_pylist()]
+
+
+def _text_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+_LONG: Callable[[int], bytes] = struct.Struct("!q").pack
+_PACKERS: dict[int, Callable[[Any], bytes]] = {
+    BOOL: struct.Struct("!?").pack, INT2: struct.Struct("!h").pack, INT4: struct.Struct("!i").pack, INT8: _LONG,
+    FLOAT4: struct.Struct("!f").pack, FLOAT8: struct.Struct("!d").pack,
+}

@@ -1,0 +1,224 @@
+"""PostgreSQL's own clients against a server: psql, psycopg, SQLAlchemy, pandas; and those that mean no good."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
+from kits.engines.postgres_here import PostgresHere, postgres_here
+from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
+
+needs_psql = pytest.mark.skipif(shutil.which("psql") is None, reason="psql isn't installed")
+SECRET = "secret 12"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresHere]:
+    with postgres_here(tmp_path_factory.mktemp("postgres") / "data") as here:
+        here.execute("CREATE DATABASE power VGROUPS 1")
+        here.execute("CREATE STABLE power.meters (ts TIMESTAMP, v DOUBLE, n INT) TAGS (place VARCHAR(20))")
+        here.execute("CREATE TABLE power.t (ts TIMESTAMP, v INT, s VARCHAR(20), b VARBINARY(10), ok BOOL, f FLOAT, "
+                     "d DECIMAL(10, 2), u BIGINT UNSIGNED)")
+        here.execute("INSERT INTO power.a USING power.meters TAGS ('north') VALUES (1700000000000, 1.5, 1) "
+                     "power.b USING power.meters TAGS ('south') VALUES (1700000000000, 2.5, 2)")
+        yield here
+
+
+@needs_psql
+def test_psql(server: PostgresHere) -> None:
+    """Answers, errors with their place and hint, notices, settings, and COPY from and to psql."""
+    server.execute("CREATE TABLE power.p (ts TIMESTAMP, v INT, s VARCHAR(20))")
+    found = server.psql(r"""
+        USE power;
+        INSERT INTO p VALUES (1700000000000, 1, 'a\b'); SELECT * FROM p;
+        \copy p (ts, v, s) from stdin
+1700000000001	2	x\ty
+1700000000002	\N	\N
+\.
+        COPY p TO STDOUT (FORMAT csv, HEADER);
+        SET TIME ZONE 'Asia/Kolkata'; SHOW timezone; SELECT ts FROM p LIMIT 1;
+        BEGIN; INSERT INTO p VALUES (1700000000003, 4, ''); ROLLBACK;
+        SELECT "v" FROM p WHERE ts = 1700000000003; SELEC 1; SELECT nope FROM p;
+        """, "-t")
+    assert found.stdout.splitlines() == [
+        r"2023-11-14 22:13:20.000+00|1|a\b",
+        "ts,v,s", r"2023-11-14 22:13:20.000+00,1,a\b", "2023-11-14 22:13:20.001+00,2,x\ty",
+        "2023-11-14 22:13:20.002+00,,", "Asia/Kolkata", "2023-11-15 03:43:20.000+05:30", "4"]
+    assert "WARNING:  there are no transactions: what was written stays" in found.stderr
+    assert "a statement is expected\nLINE 1: SELEC 1;" in found.stderr
+    assert "HINT:  did you mean SELECT?" in found.stderr
+    assert "column nope does not exist in p" in found.stderr
+
+
+def test_psycopg_values(server: PostgresHere) -> None:
+    """Parameters and results come back as they were, as text and in binary."""
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    rows = [(start + timedelta(hours=place), place, f"it's \\ {place}", b"\xff\0", place % 2 == 0, place / 4)
+            for place in range(5)]
+    with server.connect(dbname="power") as con:
+        for form in ("%s", "%b"):
+            con.execute("DELETE FROM t WHERE ts > 0")
+            con.cursor().executemany(f"INSERT INTO t (ts, v, s, b, ok, f) VALUES ({', '.join([form] * 6)})", rows)
+            for binary in (False, True):
+                with con.cursor(binary=binary) as cursor:
+                    cursor.execute(f"SELECT ts, v, s, b, ok, f FROM t WHERE v >= {form} ORDER BY ts", (2,))
+                    assert cursor.fetchall() == rows[2:]
+        con.execute("INSERT INTO t (ts, d, u) VALUES (%s, %s, %s)", (start - timedelta(hours=1), "1.25", 2**64 - 1))
+        [(d, u, s)] = con.execute("SELECT d, u, s FROM t WHERE u > 5").fetchall()
+        assert (str(d), int(u), s) == ("1.25", 2**64 - 1, None)
+        assert con.execute("").description is None
+        assert con.execute("SHOW DATABASES").fetchall()[-1] == ("power",)
+
+
+def test_psycopg_copy_and_pipeline(server: PostgresHere) -> None:
+    """COPY both ways, statements sent without waiting, rows taken some at a time."""
+    server.execute("CREATE TABLE power.c (ts TIMESTAMP, v INT, s VARCHAR(20))")
+    rows = [(1_700_000_000_000 + place, place, None if place % 3 == 0 else f"a,\"{place}\\") for place in range(2000)]
+    with server.connect(dbname="power") as con:
+        with con.cursor() as cursor, cursor.copy("COPY c (ts, v, s) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+        assert con.execute("SELECT count(*) FROM c").fetchone() == (2000,)
+        for form in ("", " (FORMAT csv)"):
+            with con.cursor() as cursor, cursor.copy(f"COPY (SELECT v, s FROM c ORDER BY ts) TO STDOUT{form}") as copy:
+                lines = b"".join(copy).decode().splitlines()
+            assert len(lines) == 2000
+        assert lines[1] == '1,"a,""1\\"'
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="COPY"), con.cursor() as cursor, \
+                cursor.copy("COPY c (ts, v, s) FROM STDIN") as copy:
+            copy.write("1700000000000\tnot a number\tx\n")
+        with pytest.raises(ZeroDivisionError), con.cursor() as cursor, cursor.copy("COPY c FROM STDIN") as copy:
+            copy.write(str(1 // 0))
+        with con.pipeline():
+            first, second = con.execute("SELECT count(*) FROM c"), con.execute("SELECT v FROM c LIMIT %s", (3,))
+            assert (first.fetchone(), second.fetchall()) == ((2000,), [(0,), (1,), (2,)])
+        assert len(list(con.cursor().stream("SELECT v FROM c", size=100))) == 2000
+
+
+@pytest.mark.parametrize(("statement", "state"), [
+    ("SELEC 1", "42601"), ("SELECT nope FROM t", "42703"), ("SELECT 1 FROM nope", "42P01"), ("USE nope", "3D000"),
+    ("CREATE TABLE t (ts TIMESTAMP, v INT)", "42P07"), ("INSERT INTO t (ts, v) VALUES (1, 'x')", "22023"),
+    ("SET timezone TO 'Mars'", "22023"), ("COPY t TO STDOUT BINARY", "0A000"), ("DROP STREAM nope", "42704")])
+def test_errors_have_sqlstates(server: PostgresHere, statement: str, state: str) -> None:
+    """The class of an error that programs go by; the connection goes on."""
+    with server.connect(dbname="power") as con:
+        with pytest.raises(psycopg.Error) as caught:
+            con.execute(statement)
+        assert caught.value.sqlstate == state
+        assert con.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_cancel(server: PostgresHere, tmp_path: Path) -> None:
+    """A cancel request ends what runs, of that connection alone, and the connection goes on."""
+    add_slow_function(tmp_path)
+    with postgres_here(tmp_path, {"blockRowsMax": 1}) as here, here.connect() as con, here.connect() as other:
+        here.execute("CREATE DATABASE d VGROUPS 1")
+        here.execute("CREATE TABLE d.t (ts TIMESTAMP, v DOUBLE)")
+        rows = ", ".join(f"({1_700_000_000_000 + place}, 1)" for place in range(1000))
+        here.execute(f"INSERT INTO d.t VALUES {rows}")
+        here.execute(CREATE_SLOW_FUNCTION)
+        waits = threading.Thread(target=lambda: _when_it_runs(here, con))
+        waits.start()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            con.execute("SELECT max(slow(v)) FROM d.t")
+        waits.join()
+        assert [each.execute("SELECT 1").fetchone() for each in (con, other)] == [(1,), (1,)]
+        forged = socket.create_connection(("127.0.0.1", here.server.port))
+        forged.sendall(struct.pack("!IIII", 16, 80_877_102, con.info.backend_pid, 1))
+        assert forged.recv(1) == b""
+        forged.close()
+
+
+def _when_it_runs(here: PostgresHere, con: psycopg.Connection[tuple[object, ...]]) -> None:
+    while not any(each.computes for each, _ in here.engine.activity.running()):
+        pass
+    con.cancel_safe()
+
+
+def test_logins(tmp_path: Path) -> None:
+    """SCRAM lets in who has the password; whoever hasn't is told the same, whether there is such a user or not."""
+    with postgres_here(tmp_path, {"trustLoopback": False}) as here:
+        with pytest.raises(psycopg.OperationalError, match="there are no users yet"):
+            here.connect(user="root", password=SECRET)
+        here.execute(f"CREATE USER root PASS '{SECRET}' ROLE admin")
+        here.execute("CREATE DATABASE d VGROUPS 1")
+        here.execute(f"CREATE USER reader PASS '{SECRET}' ROLE read")
+        with here.connect(user="reader", password=SECRET) as con:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                con.execute("CREATE DATABASE e")
+            here.execute("ALTER USER reader PASS 'another 12'")
+            with pytest.raises(psycopg.OperationalError, match="not valid any more"):
+                con.execute("SELECT 1")
+        for user, password in (("root", "wrong one"), ("nobody", SECRET)):
+            with pytest.raises(psycopg.OperationalError, match="user or password is wrong"):
+                here.connect(user=user, password=password)
+        users = here.engine.catalog.users
+        old = users.named("root")
+        assert old is not None
+        users.put(replace(old, scram=None))
+        with pytest.raises(psycopg.OperationalError, match="ALTER USER name PASS"):
+            here.connect(user="root", password=SECRET)
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_tls(tmp_path: Path) -> None:
+    """With a certificate nothing but TLS is spoken; over it, users without a verifier can log in, too."""
+    certificate, key = make_certificate(tmp_path)
+    with postgres_here(tmp_path / "data", {"tlsCertificate": str(certificate), "tlsKey": str(key)}) as here:
+        here.execute(f"CREATE USER root PASS '{SECRET}' ROLE admin")
+        with pytest.raises(psycopg.OperationalError, match="speaks TLS only"):
+            here.connect(user="root", password=SECRET, sslmode="disable")
+        verified = {"user": "root", "password": SECRET, "sslmode": "verify-ca", "sslrootcert": str(certificate)}
+        with here.connect(**verified) as con:
+            assert con.execute("SELECT 1").fetchone() == (1,)
+        users = here.engine.catalog.users
+        old = users.named("root")
+        assert old is not None
+        users.put(replace(old, scram=None))
+        with here.connect(**verified) as con:
+            assert con.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_many_beside_those_who_mean_no_good(tmp_path: Path) -> None:
+    """Wrong logins, half-open connections and oversized messages change nothing for those who are at work."""
+    with postgres_here(tmp_path, {"trustLoopback": False}) as here:
+        here.execute(f"CREATE USER root PASS '{SECRET}' ROLE admin")
+        here.execute("CREATE DATABASE d VGROUPS 1")
+        here.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+
+        def work(number: int) -> int:
+            with here.connect(user="root", password=SECRET, dbname="d") as con:
+                for place in range(10):
+                    con.execute("INSERT INTO t VALUES (%s, %s)", (1_700_000_000_000 + number * 100 + place, number))
+                found = con.execute("SELECT count(*) FROM t WHERE v = %s", (number,)).fetchone()
+                assert found is not None
+                return int(found[0])
+
+        strangers = []
+        with ThreadPoolExecutor(8) as pool:
+            working = [pool.submit(work, number) for number in range(12)]
+            for data in (b"", b"\0", struct.pack("!I", 2**31), struct.pack("!II", 8, 80_877_103), b"GET / HTTP/1.1"):
+                strangers += [socket.create_connection(("127.0.0.1", here.server.port)) for _ in range(4)]
+                for each in strangers[-4:]:
+                    each.sendall(data)
+            with pytest.raises(psycopg.OperationalError):
+                here.connect(user="nobody", password="wrong one")
+            assert [each.result() for each in working] == [10] * 12
+        for each in strangers:
+            each.close()
+        with here.connect(user="root", password=SECRET) as con:
+            raw = socket.socket(fileno=con.pgconn.socket)
+            raw.sendall(b"Q" + struct.pack("!I", 2**30))
+            raw.detach()
+            with pytest.raises(psycopg.OperationalError, match="at most"):
+                con.execute("SELECT 1")
