@@ -56,6 +56,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "websockets": ("tasks/external/connectors/websocket.py",),
     "grpc": ("shell/flight_sql/*.py", "shell/server/*.py"),
     "google": ("shell/flight_sql/protobuf_messages.py",),
+    "sqlalchemy": ("shell/api/sqlalchemy_*.py",),
     "prompt_toolkit": ("shell/*/*.py",),
     "pygments": ("shell/*/*.py",),
     "rich": ("shell/*/*.py", "examples/**/*.py", "bench/*.py"),
