@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
+from penstock.sql.rows.arrow_encodings import plain
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import ColumnDefinition, CreateTable, Name
 from penstock.sql.types import DataType, Kind
@@ -60,6 +61,8 @@ def _definition(rows: pa.Table, name: str, what: str) -> ColumnDefinition:
 
 
 def _type(values: pa.ChunkedArray, name: str, what: str) -> DataType:
+    arrived = values.type
+    values = plain(values)
     kind = values.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -69,9 +72,11 @@ def _type(values: pa.ChunkedArray, name: str, what: str) -> DataType:
         return DataType(known)
     if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
         return DataType(Kind.DECIMAL, digits=kind.precision, scale=kind.scale)
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        longest = pc.max(pc.binary_length(values.cast(pa.large_string()) if text else values)).as_py() or 1
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        longest = pc.max(pc.binary_length(values)).as_py() or 1
         length = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), max(longest, _LONGEST[what]))
         return DataType(Kind.VARCHAR if text else Kind.VARBINARY, length)
-    raise InvalidValueError(f"column {name}: there is no SQL type for Arrow's {kind}")
+    raise InvalidValueError(
+        f"column {name}: there is no SQL type for Arrow's {arrived}",
+        hint="cast it to what makes a BOOL, an integer, FLOAT, DOUBLE, DECIMAL, TIMESTAMP, VARCHAR or VARBINARY")

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
+from penstock.sql.rows.arrow_encodings import plain
 from penstock.sql.rows.constants import shorten
 from penstock.sql.schema import Column
 from penstock.sql.types import FLOATS, INTEGERS, Kind
@@ -19,13 +20,15 @@ def fitted(column: Column, values: pa.ChunkedArray | pa.Array, first_row: int = 
     Times and floating-point numbers lose what is finer than the column, towards zero. Raises InvalidValueError that
     names the first row (from 1, counted from `first_row`) that doesn't fit.
     """
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    array = plain(values)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # more than 2 GB of strings stay in chunks
         raise InvalidValueError(f"column {column.name}: too many values at once", hint="insert fewer rows per call")
     try:
         cast = _cast(column, array)
     except pa.ArrowNotImplementedError as error:
-        raise InvalidValueError(f"column {column.name} takes {column.type.sql()}, not {array.type}") from error
+        raise InvalidValueError(f"column {column.name} takes {column.type.sql()}, not Arrow's {array.type}") from error
     except pa.ArrowInvalid as error:
         row = _first_misfit(column, array)
         raise InvalidValueError(
@@ -49,9 +52,13 @@ def _cast(column: Column, array: pa.Array) -> pa.Array:
             return _float(array, target)
         if kind is Kind.TIMESTAMP:
             return array.cast(pa.int64()).cast(target)
-    if column.name == "tbname" and pa.types.is_dictionary(array.type) and pa.types.is_string(array.type.value_type):
-        return array
+    if column.name == "tbname" and pa.types.is_dictionary(array.type) and _is_text(array.type.value_type):
+        return array.cast(pa.dictionary(array.type.index_type, target)) if array.type.value_type != target else array
     return array.cast(target)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _float(array: pa.Array, target: pa.DataType) -> pa.Array:

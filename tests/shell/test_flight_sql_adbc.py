@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import adbc_driver_flightsql.dbapi
+import polars
 import pyarrow as pa
 import pytest
 from adbc_driver_manager import ProgrammingError
@@ -53,6 +54,16 @@ def do(con: Any, *statements: str) -> None:
     for statement in statements:
         with con.cursor() as cursor:
             cursor.execute(statement)
+
+
+def test_polars_writes_and_reads(con: Any) -> None:
+    """`write_database` with the engine adbc, and `read_database`, take Categorical and Binary columns along."""
+    do(con, "CREATE DATABASE frames VGROUPS 1 PRECISION 'us'", "USE frames")
+    frame = polars.DataFrame({"ts": [datetime(2024, 5, 1)], "b": [b"\xff"],
+                              "c": polars.Series(["x"], dtype=polars.Categorical)})
+    assert frame.write_database("frame", con, engine="adbc") == 1
+    assert frame.write_database("frame", con, engine="adbc", if_table_exists="replace") == 1
+    assert polars.read_database("SELECT * FROM frame", con).rows() == frame.rows()
 
 
 def test_a_script(con: Any) -> None:

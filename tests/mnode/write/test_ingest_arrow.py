@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock
-from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStatementError,
+    InvalidValueError,
+    NotFoundError,
+    PenstockError,
+)
 from penstock.mnode.write import arrow_rows, inserts
 from penstock.shell.api import arrow_input, dbapi
 
@@ -249,6 +257,55 @@ def test_adbc_refusals_leave_no_table(
         cursor.adbc_ingest("new", pa.table(columns), **arguments)
     with pytest.raises(NotFoundError):
         cursor.execute("DESCRIBE new")
+
+
+TEXTS, BYTES = ["a", "ü", None], [b"a", b"\xff", None]
+
+
+@pytest.mark.parametrize(("values", "kind"), [
+    *((pa.array(TEXTS, kind), "VARCHAR") for kind in (pa.string(), pa.large_string(), pa.string_view())),
+    *((pa.array(BYTES, kind), "VARBINARY") for kind in (pa.binary(), pa.large_binary(), pa.binary_view())),
+    *((pa.DictionaryArray.from_arrays(pa.array([0, 1, None], index), pa.array(words[:2], kind)), name)
+      for index in (pa.int8(), pa.uint32())
+      for words, kind, name in ((TEXTS, pa.string_view(), "VARCHAR"), (TEXTS, pa.large_string(), "VARCHAR"),
+                                (BYTES, pa.binary_view(), "VARBINARY"), ([7, 8], pa.int16(), "SMALLINT"))),
+    (pa.array([b"ab", b"cd", None], pa.binary(2)), "VARBINARY"),
+    (pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["a", None])), "VARCHAR"),
+    (pa.array([b"0123456789abcdef", None, None], pa.uuid()), "VARBINARY"),
+], ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value)
+def test_every_encoding_of_a_type(cursor: dbapi.Cursor, values: pa.Array, kind: str) -> None:
+    """Views, dictionaries, run ends and extensions make the same tables as plain values, and bring the same rows."""
+    rows = pa.table({"ts": times(0, 1, 2), "v": values})
+    for mode in ("create", "append"):
+        assert cursor.adbc_ingest("encoded", rows, mode=mode) == 3  # type: ignore[arg-type]
+        assert [row[0] for row in cursor.execute("SELECT v FROM encoded ORDER BY ts").fetchall()] == \
+            [value.bytes if isinstance(value, uuid.UUID) else value for value in values.to_pylist()]
+    assert [row[1] for row in cursor.execute("DESCRIBE encoded").fetchall()] == ["TIMESTAMP", kind]
+
+
+def test_data_frames_of_polars(cursor: dbapi.Cursor) -> None:
+    """Categorical, Enum and Binary columns are texts and bytes, of new tables and in tags and names of children."""
+    start = dt.datetime(2024, 5, 1)
+    frame = polars.DataFrame({
+        "ts": [start, start + dt.timedelta(seconds=1)], "b": [b"\xff", None],
+        "c": polars.Series(["x", None], dtype=polars.Categorical),
+        "e": polars.Series(["y", "z"], dtype=polars.Enum(["y", "z"]))})
+    cursor.adbc_ingest("frame", frame)
+    assert cursor.execute("SELECT ts, b, c, e FROM frame").fetchall() == frame.rows()
+    cursor.adbc_ingest("s", frame.rename({"c": "tbname"}).fill_null("n"), tags=["e"])
+    assert cursor.execute("SELECT tbname, e FROM s ORDER BY ts").fetchall() == [("x", "y"), ("n", "z")]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct({"a": pa.int8()}), pa.null()], ids=str)
+def test_types_without_counterpart_are_named(cursor: dbapi.Cursor, kind: pa.DataType) -> None:
+    """The error has the column, Arrow's type and the SQL types that there are, or that of the column."""
+    rows = pa.table({"ts": times(0), "v": pa.nulls(1, kind)})
+    with pytest.raises(InvalidValueError, match=r"column v: there is no SQL type for Arrow's .* VARCHAR or VARBINARY"):
+        cursor.adbc_ingest("new", rows)
+    if kind != pa.null():
+        with pytest.raises(InvalidValueError, match="column n takes INT, not Arrow's"):
+            cursor.execute("CREATE TABLE numbers (ts timestamp, n int)").insert_arrow(
+                "numbers", rows.rename_columns(["ts", "n"]))
 
 
 # --- files -------------------------------------------------------------------------------------------------------
