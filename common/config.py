@@ -109,6 +109,8 @@ class Config:
     query_timeout: float = field(metadata=_key("queries", "duration", 0.001, 365 * DAY, or_zero=True))
     query_memory: str = field(metadata=_key("queries", "memory"))
     query_threads: int = field(metadata=_key("queries", "integer", 1, 1024, or_zero=True))
+    query_process: bool = field(metadata=_key("queries", "flag"))
+    query_nice: int = field(metadata=_key("queries", "integer", 0, 19))
     spill_max: int = field(metadata=_key("queries", "size", MIB, PIB))
     queries_max: int = field(metadata=_key("queries", "integer", 1, 10_000))
     queries_per_user_max: int = field(metadata=_key("queries", "integer", 1, 10_000))

@@ -258,7 +258,8 @@ class Engine:
         self, state: SessionState, text: str, on_cancel: OnCancel | None = None
     ) -> AbstractContextManager[Running]:
         """Lists what a session executes while it runs."""
-        return self.activity.statement(state.connection_id, text, state.identity.name, on_cancel)
+        return self.activity.statement(state.connection_id, text, state.identity.name, on_cancel,
+                                       served=state.origin.interface != "embedded")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,6 +11,7 @@ from penstock.common.memory import limit_bytes
 from penstock.common.paths import DataPaths
 from penstock.mnode.query.query_runner import ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds
+from penstock.mnode.query.query_statements import QueryBounds
 from penstock.planner.streams.stream_planner import StreamDefaults
 from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.planner.task_plans.stream_plan import OnError, TimeClock
@@ -45,10 +46,11 @@ def task_settings(config: Config) -> TaskSettings:
     )
 
 
-def query_bounds(config: Config, paths: DataPaths, available: int) -> DuckdbBounds:
+def query_bounds(config: Config, paths: DataPaths, available: int) -> QueryBounds:
     """Returns what queries may take of a machine with so many bytes of memory `available`."""
-    return DuckdbBounds(limit_bytes(config.query_memory, available), config.query_threads, paths.spill,
-                        config.spill_max)
+    duckdb = DuckdbBounds(limit_bytes(config.query_memory, available), config.query_threads, paths.spill,
+                          config.spill_max)
+    return QueryBounds(duckdb, config.query_nice if config.query_process else None)
 
 
 def place_bounds(config: Config) -> PlaceBounds:

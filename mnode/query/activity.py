@@ -45,7 +45,8 @@ class ClientInfo:
 class Running:
     """One statement under way. Safe for many threads.
 
-    `started_at` is monotonic seconds. `progress`: how far it is, where it says so. `user`: who sent it.
+    `started_at` is monotonic seconds. `progress`: how far it is, where it says so. `user`: who sent it. `served`:
+    whether that was by one of the engine's doors, not in its own process.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Running:
         self.started_at = started_at
         self.text = text
         self.progress = ""
+        self.served = False
         # Whether it only reads system tables: that takes little, and must work when memory is short.
         self.looks_inside = False
         self._on_change = on_change
@@ -179,8 +181,8 @@ class Activity:
             self._accessed_ms[connection_id] = now_ms
 
     @contextmanager
-    def statement(self, connection_id: int, text: str, user: str = "", on_cancel: OnCancel | None = None
-                  ) -> Iterator[Running]:
+    def statement(self, connection_id: int, text: str, user: str = "", on_cancel: OnCancel | None = None, *,
+                  served: bool = False) -> Iterator[Running]:
         """Lists a statement while it runs. `on_cancel` is told how to end it."""
         now = self._clock.now_ms()
         with self._lock:
@@ -188,6 +190,7 @@ class Activity:
             running = self._running[number] = Running(
                 number, connection_id, user, now, self._clock.monotonic(), text, self._changed)
             self._note_access(connection_id, now)
+        running.served = served
         outer = getattr(self._of_thread, "statement", None)
         self._of_thread.statement = running
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from penstock.mnode.access.roles import looks_inside
 from penstock.mnode.access.session import Result, text_result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.query.activity import Activity, Running
-from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
+from penstock.mnode.query.process_backend import ProcessBackend
+from penstock.mnode.query.query_process import ProcessSettings
+from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
 from penstock.mnode.query.table_scans import Scans
 from penstock.planner.query.batch_plan import BatchPlan
@@ -29,27 +32,39 @@ from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Query
 
 
+@dataclass(frozen=True, slots=True)
+class QueryBounds:
+    """What DuckDB may take, here and in the process for clients, whose nice value it is; None: there is none."""
+
+    duckdb: DuckdbBounds
+    process_nice: int | None = None
+
+
 class Queries:
     """Executes queries; safe for many threads."""
 
     def __init__(
         self, catalog: Catalog, scans: Scans, activity: Activity, functions_directory: Path, paths: DataPaths,
-        bounds: DuckdbBounds, places: PlaceBounds,
+        bounds: QueryBounds, places: PlaceBounds,
     ) -> None:
         """`functions_directory` is where users' functions are, `paths` the data directory."""
         self._catalog = catalog
-        self._functions_directory = functions_directory
         self._scans = scans
         self._activity = activity
         self._places = QueryPlaces(places)
         # So that what goes on can be looked at while all places are taken.
         self._system_places = QueryPlaces(places)
-        self._open_duckdb = partial(closed_duckdb, bounds, (paths.vnodes,))
-        self._connection = self._open_duckdb()
+        open_duckdb = partial(closed_duckdb, bounds.duckdb, (paths.vnodes,))
+        self._engine = EngineBackend(open_duckdb(), functions_directory, open_duckdb)
+        self._process: ProcessBackend | None = None
+        if bounds.process_nice is not None:
+            self._process = ProcessBackend(ProcessSettings(bounds.duckdb, (paths.vnodes,), bounds.process_nice))
 
     def close(self) -> None:
         """Gives DuckDB's memory back."""
-        self._connection.close()
+        if self._process is not None:
+            self._process.close()
+        self._engine.connection.close()
 
     def plan(self, query: Query, session: Session) -> BatchPlan:
         """Returns the plan of a query. Raises what `plan_query` raises."""
@@ -82,10 +97,17 @@ class Queries:
         running.check()
         running.looks_inside = looks_inside(query, session.database, self._catalog)
         # Before it is planned, which holds the interpreter: at most as many do so as may run.
-        with (self._place(running, session) if waits else nullcontext(),
-              OpenQuery(self.plan(query, session), self._scans.seen_by(session), self._connection,
-                        self._functions_directory, self._open_duckdb, running, limits) as opened):
-            yield opened
+        with self._place(running, session) if waits else nullcontext():
+            plan = self.plan(query, session)
+            with OpenQuery(plan, self._scans.seen_by(session), self._backend(plan, running), running,
+                           limits) as opened:
+                yield opened
+
+    def _backend(self, plan: BatchPlan, running: Running) -> QueryBackend:
+        """Returns where a query runs. Code of users is found and kept up to date here only."""
+        if self._process is None or not running.served or plan.functions:
+            return self._engine
+        return self._process
 
     def _place(self, running: Running, session: Session) -> AbstractContextManager[None]:
         places = self._system_places if running.looks_inside else self._places

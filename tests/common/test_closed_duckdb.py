@@ -32,7 +32,7 @@ def test_no_way_leads_out(tmp_path: Path) -> None:
     file.write_text("password\n")
     a_variable = pa.table({"x": [1]})
     with closing(Embedded(tmp_path / "data")) as db:
-        for connection in (db.engine.parts.queries._connection, folding._connection(), Computer()._connection):
+        for connection in (db.engine.parts.queries._engine.connection, folding._connection(), Computer()._connection):
             for escape in ESCAPES:
                 with pytest.raises(duckdb.Error):
                     connection.cursor().execute(escape.format(file=file))
@@ -79,4 +79,5 @@ def test_what_a_killed_engine_has_spilled_is_gone_when_the_next_one_starts(tmp_p
     left.write_bytes(bytes(100))
     with closing(Embedded(tmp_path)) as db:
         assert not left.exists()
-        assert db.engine.parts.queries._connection.execute("SELECT current_setting('threads')").fetchone() is not None
+        connection = db.engine.parts.queries._engine.connection
+        assert connection.execute("SELECT current_setting('threads')").fetchone() is not None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError
-from penstock.mnode.query.query_runner import OpenQuery
+from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
 from penstock.planner.logical.operators import Scan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
@@ -106,7 +105,7 @@ class Harness:
         return plan_query(statement, self, Session(self.database_name, self.time_zone, self.now_ms))
 
     def arrow(self, text: str) -> pa.Table:
-        with OpenQuery(self.plan(text), self, self.connection, Path("udf")) as query:
+        with OpenQuery(self.plan(text), self, EngineBackend(self.connection)) as query:
             return query.table()
 
     def query(self, text: str) -> list[tuple[object, ...]]:

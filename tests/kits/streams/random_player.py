@@ -15,7 +15,7 @@ from kits.streams.random_streams import Answer, History, Key, Row, Step, Stream
 from kits.streams.shared_computers import SharedComputer
 from kits.streams.stream_kit import Store, StreamKit
 
-from penstock.mnode.query.query_runner import OpenQuery
+from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
 from penstock.planner.logical.operators import Scan
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.parser import parse_one
@@ -175,7 +175,7 @@ class Player:
             statement = parse_one(stream.query)
             assert isinstance(statement, Select)
             plan = plan_query(statement, self.store.catalog, Session("p", self.schema.zone, 0))
-            with OpenQuery(plan, self, SharedComputer.database, Path("udf")) as query:
+            with OpenQuery(plan, self, EngineBackend(SharedComputer.database)) as query:
                 table = query.table()
             answer: Answer = {}
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 import pyarrow as pa
 import pytest
 from kits.basics.query_harness import Harness
 
 from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
-from penstock.mnode.query.query_runner import OpenQuery, typed
+from penstock.mnode.query.query_execution import typed
+from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
 from penstock.planner.logical.operators import OneRow
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.task_plans.plan_tree import ResultColumn
-from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
+from penstock.sql.types import INT, DataType, Kind
 
 
 @pytest.mark.parametrize("precision", ["ms", "us", "ns"])
@@ -46,11 +45,11 @@ def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
 def test_errors_of_duckdb_are_translated(sql: str) -> None:
     """No DuckDB error gets out."""
     with pytest.raises(PenstockError):
-        OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), duckdb.connect(), Path("udf")).table()
+        OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), EngineBackend(duckdb.connect())).table()
 
 
 def opened(sql: str, *columns: ResultColumn) -> OpenQuery:
-    return OpenQuery(plan(sql, *columns), Harness(), duckdb.connect(), Path("udf"))
+    return OpenQuery(plan(sql, *columns), Harness(), EngineBackend(duckdb.connect()))
 
 
 def test_rows_come_batch_by_batch() -> None:
@@ -76,7 +75,7 @@ def test_a_query_can_be_left_half_read() -> None:
     harness = Harness()
     harness.create("n", {"v": INT})
     harness.insert("n", [(second * 1000, second) for second in range(10_000)])
-    with OpenQuery(harness.plan("select v from n"), harness, harness.connection, Path("udf")) as query:
+    with OpenQuery(harness.plan("select v from n"), harness, EngineBackend(harness.connection)) as query:
         batches = query.batches(100)
         assert next(batches).num_rows == 100
     assert harness.query("select count(*) from n") == [(10_000,)]
@@ -108,9 +107,9 @@ def test_wide_integers_are_narrowed() -> None:
     """DuckDB's wide sums become the type that the plan says; NULL columns have Arrow's null type."""
     table = pa.table({"a": pa.array([1], pa.decimal128(38, 0)), "b": pa.array([None], pa.int32()),
                       "c": pa.array([3], pa.int64())})
-    columns = (ResultColumn("a", BIGINT), ResultColumn("a", NULL), ResultColumn("c", timestamp("us")))
-    result = typed(table, columns)
+    schema = pa.schema([("a", pa.int64()), ("a", pa.null()), ("c", pa.timestamp("us"))])
+    result = typed(table, schema)
     assert result.column_names == ["a", "a", "c"]
     assert [str(field.type) for field in result.schema] == ["int64", "null", "timestamp[us]"]
     with pytest.raises(InternalError):
-        typed(table, columns[:2])
+        typed(table, pa.schema([schema.field(0), schema.field(1)]))

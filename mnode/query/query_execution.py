@@ -1,0 +1,171 @@
+"""Runs the SQL of a planned query on a DuckDB of this process; results become Arrow with the dialect's types, or JSON.
+
+The engine does so, and the process that computes for clients. What a query is to run and what a run gives is the same
+in both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import (
+    InternalError,
+    InvalidStatementError,
+    InvalidValueError,
+    LimitExceededError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
+from penstock.mnode.query.json_rows import JsonRows, json_rows
+from penstock.planner.duckdb_sql.quoting import LIMIT
+
+if TYPE_CHECKING:  # the process of the queries has no use for the planner
+    from penstock.planner.task_plans.user_calls import UserCall
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableQuery:
+    """SQL for DuckDB over `tables`, which it finds by these names, and over files; results have the `schema`.
+
+    `functions`: those of users that the SQL calls.
+    """
+
+    sql: str
+    tables: Mapping[str, pa.Table]
+    schema: pa.Schema
+    functions: tuple[UserCall, ...] = ()
+
+
+class QueryRun(Protocol):
+    """One query that runs where its rows are taken, once, by one of these. Raises PenstockErrors only."""
+
+    def table(self) -> pa.Table:
+        """Runs the query and returns all rows."""
+        ...
+
+    def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
+        """Runs the query and yields its rows, `rows_max` at a time, as fast as they are taken."""
+        ...
+
+    def json(self, rows_max: int) -> Iterator[JsonRows]:
+        """Does what `batches` does, with the rows as JSON."""
+        ...
+
+    def interrupt(self) -> None:
+        """Has the query end soon with some error; any thread may call it, at any time."""
+        ...
+
+    def close(self) -> None:
+        """Ends the query, if it runs, and lets go of its tables."""
+        ...
+
+
+class LocalRun:
+    """A run on a DuckDB of this process."""
+
+    def __init__(
+        self, cursor: duckdb.DuckDBPyConnection, query: RunnableQuery,
+        failure: Callable[[], Exception | None] = lambda: None,
+    ) -> None:
+        """`cursor` is closed with the run. `failure`: what went wrong in a function of the user's, if anything did."""
+        self._cursor = cursor
+        self._query = query
+        self._failure = failure
+        self._lock = threading.Lock()
+        self._closed = False
+        self._registered: list[str] = []
+        self._reader: pa.RecordBatchReader | None = None
+        try:
+            with self._translated():
+                for name, table in query.tables.items():
+                    cursor.register(name, table)
+                    self._registered.append(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def table(self) -> pa.Table:
+        with self._translated():
+            return typed(self._relation().to_arrow_table(), self._query.schema)
+
+    def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
+        with self._translated():
+            self._reader = self._relation().to_arrow_reader(rows_max)
+            for batch in self._reader:
+                yield from typed(pa.Table.from_batches([batch]), self._query.schema).to_batches()
+
+    def json(self, rows_max: int) -> Iterator[JsonRows]:
+        return json_rows(self.batches(rows_max))
+
+    def _relation(self) -> duckdb.DuckDBPyRelation:
+        with one_at_a_time(unless=len(self._query.sql) < LONG_TEXT):  # DuckDB reads it in Python first
+            return self._cursor.sql(self._query.sql)
+
+    def interrupt(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._cursor.interrupt()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.close()
+            for name in self._registered:
+                self._cursor.unregister(name)
+            self._cursor.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            # What DuckDB says of an exception in a function is less than is known of it.
+            raise self._failure() or _translated(error) from error
+
+
+def typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns the table with the schema's names and types; BIGINT turns into timestamps."""
+    if table.num_columns != len(schema):
+        raise InternalError(f"the query gave {table.num_columns} columns instead of {len(schema)}")
+    arrays = [_converted(table.column(place), field.type) for place, field in enumerate(schema)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _converted(array: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    if array.type == target:
+        return array
+    if pa.types.is_timestamp(target):
+        return pc.cast(pc.cast(array, pa.int64()), target)
+    if pa.types.is_null(target):
+        return pa.chunked_array([pa.nulls(len(array))])
+    return pc.cast(array, target, safe=False)
+
+
+def _translated(error: Exception) -> PenstockError:
+    """Returns the PenstockError that tells what an error of DuckDB means to the user.
+
+    Errors that come while rows are taken are Arrow's, with DuckDB's text.
+    """
+    kind, _, text = str(error).splitlines()[0].partition("Error: ")
+    kind = kind.strip()
+    if text.startswith(LIMIT):
+        return LimitExceededError(text.removeprefix(LIMIT), hint="shorten the time range or take longer windows")
+    if kind.endswith(("Conversion", "Out of Range", "Invalid Input")):
+        return InvalidValueError(f"a value in the query is not possible: {text}")
+    if kind.endswith("Out of Memory"):
+        return UnavailableError(f"the query needs more memory than there is: {text}",
+                                hint="narrow the time range, or raise queryMemory or spillMax")
+    if "expression depth limit" in text:
+        return InvalidStatementError("the query nests more than DuckDB computes",
+                                     hint="compute a part in a sub-query, or split the query")
+    return InternalError(f"the planned query failed: {text or kind}")
