@@ -15,6 +15,8 @@ _SWITCH_S = 0.0005
 LONG_TEXT = 16_384
 """Characters from which on a statement takes long enough to read to wait for its turn."""
 _turn = threading.RLock()
+_collecting = threading.Lock()
+_uncollected_in, _collects = 0, True
 
 
 def leave_out_what_stays() -> None:
@@ -45,10 +47,34 @@ def one_at_a_time(*, unless: bool = False) -> Iterator[None]:
     A thread that does little, and often gives the interpreter away for it, waits for each of those that compute every
     time that it wants it back. It must wait for one of them, not for as many as there are clients. Whoever has waited
     long goes on all the same, so that nobody waits for somebody who waits for him.
+
+    Garbage isn't collected meanwhile: a long computation makes so many objects that last as long as it does that the
+    collector would come again and again, and stop every thread while it looks at them in vain.
     """
-    taken = not unless and _turn.acquire(timeout=_TURN_S)
-    try:
+    if unless:
         yield
+        return
+    taken = _turn.acquire(timeout=_TURN_S)
+    try:
+        with _uncollected():
+            yield
     finally:
         if taken:
             _turn.release()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    global _uncollected_in, _collects
+    with _collecting:
+        if not _uncollected_in:
+            _collects = gc.isenabled()
+        _uncollected_in += 1
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _collecting:
+            _uncollected_in -= 1
+            if not _uncollected_in and _collects:
+                gc.enable()

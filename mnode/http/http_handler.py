@@ -10,6 +10,7 @@ import io
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -128,6 +129,8 @@ class Handler(StreamRequestHandler):
             _log.exception("%s could not be answered", place)
             response = Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n")
         _log.debug("%s %s: %s", head.method, place, response.status.value)
+        if response.delay_s:
+            _pause(response.delay_s)  # the connection counts as a stranger's meanwhile, of which there may be few
         try:
             # Where a body wasn't read to its end, the next request can't be found.
             stays_open = self._send(response, head, stays_open=head.keeps_open and not body.is_unread)
@@ -232,6 +235,10 @@ class _Body:
             raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
         self.is_unread = False
         return body
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
 
 
 def _refusal(error: RequestError) -> Response:

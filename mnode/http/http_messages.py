@@ -35,13 +35,15 @@ class HttpRequest:
 class Response:
     """What is said to it. Content that isn't bytes is sent piece by piece, as it is made.
 
-    If it has `close`, that is called afterwards. What raises CutShort ends the answer where it is.
+    If it has `close`, that is called afterwards. What raises CutShort ends the answer where it is. `delay_s`: how long
+    who asks waits for it, for those who come too often.
     """
 
     status: HTTPStatus
     content: bytes | Iterable[bytes] = b""
     content_type: str = "text/plain"
     headers: Mapping[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
 
 
 class CutShort(Exception):

@@ -84,18 +84,18 @@ def send_frame(
 
 
 def receive_frame(connection: socket.socket, length_max: int = FRAME_MAX) -> Frame | None:
-    """Returns the next frame, None if the other side has hung up. Raises OSError, InternalError for what is none."""
+    """Returns the next frame, None if the other side has hung up. Raises OSError, InternalError for what isn't one."""
     header = _receive(connection, _HEADER.size)
     if not header:
         return None
     if len(header) < _HEADER.size:
-        raise InternalError("a frame of a query breaks off")
+        raise ConnectionError("a frame breaks off")
     kind, rows, nbytes, length = _HEADER.unpack(header)
     if not REQUEST <= kind <= ERROR or length > length_max:
         raise InternalError(f"a frame of kind {kind} with {length} bytes isn't one of a query")
     data = _receive(connection, length)
     if len(data) < length:
-        raise InternalError("a frame of a query breaks off")
+        raise ConnectionError("a frame breaks off")
     return Frame(kind, rows, nbytes, data)
 
 

@@ -97,11 +97,13 @@ class Queries:
         running.check()
         running.looks_inside = looks_inside(query, session.database, self._catalog)
         # Before it is planned, which holds the interpreter: at most as many do so as may run.
-        with self._place(running, session) if waits else nullcontext():
-            plan = self.plan(query, session)
-            with OpenQuery(plan, self._scans.seen_by(session), self._backend(plan, running), running,
-                           limits) as opened:
-                yield opened
+        with (self._place(running, session) if waits else nullcontext(),
+              self._opened(self.plan(query, session), session, running, limits) as opened):
+            yield opened
+
+    def _opened(self, plan: BatchPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:
+        """Returns a query that is about to run; nobody has its plan any more, which may be large."""
+        return OpenQuery(plan, self._scans.seen_by(session), self._backend(plan, running), running, limits)
 
     def _backend(self, plan: BatchPlan, running: Running) -> QueryBackend:
         """Returns where a query runs. Code of users is found and kept up to date here only."""

@@ -16,6 +16,7 @@ from kits.engines.embedded import Embedded
 
 from penstock.common.config import keys
 from penstock.common.errors import PenstockError
+from penstock.mnode.access.audit_log import Interface, Origin
 from penstock.mnode.access.session import Result
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.shell.terminal.result_format import Style, text_columns
@@ -69,10 +70,12 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n") or "''"
 
 
+@pytest.mark.parametrize("interface", ["embedded", "http"])
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_engine_scripts(path: Path, tmp_path: Path) -> None:
-    """A new engine answers each statement of a script as the script says."""
+def test_engine_scripts(path: Path, interface: Interface, tmp_path: Path) -> None:
+    """A new engine answers each statement of a script as the script says, and so does its process for clients."""
     db = Embedded(tmp_path / "data")
+    db.session.origin = Origin(interface)
 
     def evaluate(text: str) -> str:
         try:

@@ -31,6 +31,7 @@ from sqlglot import exp
 
 from penstock.common.admission import ConnectionBounds
 from penstock.common.errors import ConfigError
+from penstock.mnode.http import http_handler
 from penstock.mnode.http.http_messages import HttpBounds
 from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.rest import Rest
@@ -451,8 +452,12 @@ def test_without_users_only_pages_of_others_are_refused(client: Client) -> None:
     assert client.ask("POST", "/elsewhere", b"SELECT 1").status == 404
 
 
-def test_with_users_a_password_or_a_token_is_needed(db: Embedded, client: Client) -> None:
-    """For SQL and for lines; what the role doesn't allow is another refusal."""
+def test_with_users_a_password_or_a_token_is_needed(
+    db: Embedded, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For SQL and for lines; what the role doesn't allow is another refusal. Who comes too early waits for it."""
+    pauses: list[float] = []
+    monkeypatch.setattr(http_handler, "_pause", pauses.append)
     db.all("CREATE USER ada PASS 'correct horse' ROLE admin", "CREATE USER bob PASS 'battery staple'",
            "CREATE USER eve PASS 'to whom it may' ROLE write")
     for authorization in (None, basic("ada", "wrong horse"), basic("nobody", "correct horse"), "Bearer x", "Basic x"):
@@ -463,6 +468,7 @@ def test_with_users_a_password_or_a_token_is_needed(db: Embedded, client: Client
             assert said.body["code"] == 0x0357
     often = Client(client.port, basic("ada", "wrong horse")).write(LINE)
     assert (often.status, often.headers["Retry-After"]) == (429, "1")
+    assert pauses == [1.0]
     assert Client(client.port).ask("GET", "/ping").status == 204
     reader, writer, admin = (Client(client.port, basic(*pair)) for pair in (
         ("bob", "battery staple"), ("eve", "to whom it may"), ("ada", "correct horse")))

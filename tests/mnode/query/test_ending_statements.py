@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from penstock.common.errors import (
     PermissionDeniedError,
     SqlSyntaxError,
 )
+from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
@@ -36,7 +38,14 @@ from penstock.sql.dialect.parser import parse_one
 #: 25 million pairs of rows, each with a text that takes a while.
 ENDLESS = ("SELECT sum(length(replace(repeat('a', b.v), 'a', 'b'))) FROM d.m a LEFT WINDOW JOIN d.m b "
            "WINDOW_OFFSET(-10s, 10s)")
+ORIGIN = Origin()
 READER, OTHER = Identity("ann", "read"), Identity("bob", "read")
+
+
+@pytest.fixture(autouse=True, params=["embedded", "http"])
+def origin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements come from this process, and are computed here, or from clients, and are computed by another one."""
+    monkeypatch.setattr(sys.modules[__name__], "ORIGIN", Origin(request.param))
 
 
 @pytest.fixture
@@ -59,7 +68,8 @@ def fill(engine: Engine) -> None:
 
 
 def run(engine: Engine, text: str, identity: Identity | None = None) -> Any:
-    state = SessionState("UTC") if identity is None else SessionState("UTC", identity=identity)
+    state = SessionState("UTC", origin=ORIGIN) if identity is None else SessionState(
+        "UTC", identity=identity, origin=ORIGIN)
     return engine.execute(text, state)
 
 
