@@ -6,20 +6,18 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import chain
 from typing import Protocol
-
-import pyarrow as pa
 
 from penstock.common import errors
 from penstock.common.errors import PenstockError
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.http.http_body import RequestError
 from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response
-from penstock.mnode.http.json_rows import UTC_ROWS, RowStyle, column_meta, json_rows
 from penstock.mnode.query.activity import OnCancel
+from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle, json_rows
 from penstock.mnode.query.query_runner import OpenQuery
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.tree.node import dissolve
@@ -28,6 +26,8 @@ from penstock.sql.types import INT, DataType
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 JSON = "application/json"
+_REFUSAL_S = 1.0
+"""How long the answer to a login that comes too early takes: who tries again and again does so no more often."""
 NO_CODE = 0xFFFF
 _BATCH_ROWS = 2048
 _STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
@@ -96,9 +96,11 @@ class Call:
         except PenstockError as error:
             status = status_of(error)
             headers = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
+            answer = document_answer(status, self.tell(status, error), headers)
             if isinstance(error, errors.LoginDelayedError):
                 headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
-            return document_answer(status, self.tell(status, error), headers)
+                return replace(answer, headers=headers, delay_s=min(error.retry_after_s, _REFUSAL_S))
+            return answer
         except RequestError as error:
             return document_answer(error.status, self.tell(error.status, error))
 
@@ -138,13 +140,13 @@ class Answers:
             return self._affected(written.affected)
         statement = engine.read(text, state)
         if isinstance(statement, Select | SetOperation) and statement.into_file is None:
-            rows = _Streamed(engine.open_query(statement, text, state, on_cancel), self)
-            dissolve(statement)
-            return Response(HTTPStatus.OK, rows, JSON)
+            query = engine.open_query(statement, text, state, on_cancel)
+            return Response(HTTPStatus.OK, _Streamed(query, statement, self), JSON)
         result = engine.execute_parsed(statement, text, state, on_cancel)
         if result.table is None:
             return self._affected(result.affected)
-        return Response(HTTPStatus.OK, self.document(result.columns, result.table.to_batches()), JSON)
+        pieces = json_rows(result.table.to_batches(), self.style)
+        return Response(HTTPStatus.OK, self.document(result.columns, pieces), JSON)
 
     def _affected(self, rows: int) -> Response:
         """Returns the answer to a statement that has no rows but changes some."""
@@ -152,19 +154,17 @@ class Answers:
         return Response(HTTPStatus.OK, (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],'
                                         f'"data":[{row}],"rows":1}}\n').encode(), JSON)
 
-    def document(self, columns: Sequence[ResultColumn], batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    def document(self, columns: Sequence[ResultColumn], pieces: Iterable[JsonRows]) -> Iterator[bytes]:
         """Yields the JSON document of a result."""
-        rows = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal rows
-            for batch in batches:
-                rows += batch.num_rows
-                yield batch
-
-        meta = json.dumps(column_meta(columns, self.width), ensure_ascii=False)
+        meta = json.dumps([[column.name, str(column.type.kind), self.width(column.type)] for column in columns],
+                          ensure_ascii=False)
         yield f'{{"code":0,"column_meta":{meta},"data":['.encode()
-        yield from json_rows(columns, counted(), self.style)
+        rows = 0
+        for piece in pieces:
+            if rows:
+                yield b",\n"
+            rows += piece.rows
+            yield piece.text
         yield f'],"rows":{rows}}}\n'.encode()
 
 
@@ -179,17 +179,19 @@ class _Streamed:
     line with the error follows: it is no JSON then, and the answer isn't complete in the sense of HTTP either.
     """
 
-    def __init__(self, query: AbstractContextManager[OpenQuery], answers: Answers) -> None:
+    def __init__(self, query: AbstractContextManager[OpenQuery], statement: Query, answers: Answers) -> None:
+        """`statement` is of no use any more once the query is open."""
         self._answers = answers
         self._stack = ExitStack()
         try:
             opened = self._stack.enter_context(query)
-            batches = opened.batches(_BATCH_ROWS)
-            first = next(batches, None)
+            dissolve(statement)
+            pieces = opened.json(_BATCH_ROWS, answers.style)
+            first = next(pieces, None)
         except BaseException:
             self.close()
             raise
-        self._pieces = answers.document(opened.columns, () if first is None else chain([first], batches))
+        self._pieces = answers.document(opened.columns, () if first is None else chain([first], pieces))
 
     def __iter__(self) -> Iterator[bytes]:
         try:

@@ -13,9 +13,9 @@ from penstock.mnode.http.http_messages import HttpRequest, Response, Route
 from penstock.mnode.http.http_sessions import HttpSessions, by_token, of_schemes
 from penstock.mnode.http.influx import Influx
 from penstock.mnode.http.json_answers import Answers, Call, Failure, Statements, document_answer, text_of
-from penstock.mnode.http.json_rows import UTC_ROWS, RowStyle
 from penstock.mnode.http.opentsdb import OpenTsdb
 from penstock.mnode.http.taos_codes import code_of
+from penstock.mnode.query.json_rows import UTC_ROWS, RowStyle
 from penstock.sql.types import DataType, Kind
 
 _SQL, _SQL_NUMBERS, _SQL_UTC = "/rest/sql", "/rest/sqlt", "/rest/sqlutc"

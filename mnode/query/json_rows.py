@@ -1,4 +1,4 @@
-"""Rows of a result as JSON arrays, piece by piece, so that a large result isn't there twice."""
+"""Rows of a result as JSON, piece by piece, so that a large result isn't there twice."""
 
 from __future__ import annotations
 
@@ -16,27 +16,40 @@ from penstock.common.responsiveness import one_at_a_time
 _ROWS = 4096
 _FEW_ROWS = 100
 _BYTES = 16 * MIB
-_INSTANT = "%Y-%m-%dT%H:%M:%SZ"
+_INSTANT, _LOCAL_INSTANT = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%Ez"
+
+
+@dataclass(frozen=True, slots=True)
+class RowStyle:
+    """How rows are written. `time_zone`: that of instants, an IANA name, None for numbers since the epoch in the unit
+    of the column. `as_objects`: rows are objects, not arrays.
+    """
+
+    time_zone: str | None = "UTC"
+    as_objects: bool = False
+
+
+UTC_ROWS = RowStyle()
 
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """Some rows: `text` is an array for each, with commas between them; `nbytes` is what they take as Arrow."""
+    """Some rows: `text` has them with commas between them; `nbytes` is what they take as Arrow."""
 
     rows: int
     nbytes: int
     text: bytes
 
 
-def json_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[JsonRows]:
+def json_rows(batches: Iterable[pa.RecordBatch], style: RowStyle = UTC_ROWS) -> Iterator[JsonRows]:
     """Yields the rows as JSON, some thousand at a time, and no more than some megabytes if that is more than one.
 
-    Instants are text in UTC, as RFC 3339 has it; binaries are hexadecimal, decimals text, NaN and infinity null.
+    Instants are text, as RFC 3339 has it; binaries are hexadecimal, decimals text, NaN and infinity null.
     """
     for batch in batches:
         for start in range(0, batch.num_rows, _ROWS):
             for part in small_parts(batch.slice(start, _ROWS)):
-                yield JsonRows(part.num_rows, part.nbytes, _text(part))
+                yield JsonRows(part.num_rows, part.nbytes, _text(part, style))
 
 
 def small_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -49,16 +62,18 @@ def small_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from small_parts(batch.slice(half))
 
 
-def _text(part: pa.RecordBatch) -> bytes:
+def _text(part: pa.RecordBatch, style: RowStyle) -> bytes:
     with one_at_a_time(unless=part.num_rows < _FEW_ROWS):
-        text = json.dumps(list(zip(*map(_values, part.columns), strict=True)), ensure_ascii=False,
-                          separators=(",", ":"), allow_nan=False, check_circular=False)
+        rows: list[Any] = list(zip(*(_values(column, style) for column in part.columns), strict=True))
+        if style.as_objects:
+            rows = [dict(zip(part.schema.names, row, strict=True)) for row in rows]
+        text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
     return text[1:-1].encode()
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array, style: RowStyle) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        return pc.strftime(column, _INSTANT).to_pylist()  # type: ignore[no-any-return]
+        return _instants(column, style.time_zone)
     if pa.types.is_floating(column.type):
         finite = pc.if_else(pc.is_finite(column), column, None)
         if pa.types.is_float32(column.type):  # 0.1, not 0.10000000149011612
@@ -68,3 +83,12 @@ def _values(column: pa.Array) -> list[Any]:
         return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
     values: list[Any] = column.to_pylist()
     return [None if value is None else value.hex() for value in values] if pa.types.is_binary(column.type) else values
+
+
+def _instants(column: pa.Array, time_zone: str | None) -> list[Any]:
+    if time_zone is None:
+        return column.view(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+    if time_zone == "UTC":
+        return pc.strftime(column, _INSTANT).to_pylist()  # type: ignore[no-any-return]
+    local = pc.assume_timezone(column, "UTC").cast(pa.timestamp(column.type.unit, time_zone))
+    return pc.strftime(local, _LOCAL_INSTANT).to_pylist()  # type: ignore[no-any-return]

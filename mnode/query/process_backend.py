@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
-from penstock.mnode.query.json_rows import JsonRows
+from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle
 from penstock.mnode.query.query_execution import QueryRun, RunnableQuery
 from penstock.mnode.query.query_frames import (
     ARROW,
@@ -27,8 +27,7 @@ from penstock.mnode.query.query_frames import (
     ERROR,
     JSON,
     REQUEST,
-    Form,
-    Frame,
+    QueryFrame,
     QueryRequest,
     decode_error,
     receive_frame,
@@ -163,7 +162,7 @@ class ProcessRun:
         return pa.Table.from_batches(list(self.batches(_ROWS)), self._query.schema)
 
     def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
-        for frame in self._frames("arrow", rows_max, ARROW):
+        for frame in self._frames(ARROW, rows_max):
             try:
                 batch = pa.ipc.read_record_batch(pa.py_buffer(frame.data), self._query.schema)
                 batch.validate()
@@ -171,8 +170,8 @@ class ProcessRun:
                 raise InternalError(f"rows of a query can't be read: {error}") from error
             yield batch
 
-    def json(self, rows_max: int) -> Iterator[JsonRows]:
-        for frame in self._frames("json", rows_max, JSON):
+    def json(self, rows_max: int, style: RowStyle = UTC_ROWS) -> Iterator[JsonRows]:
+        for frame in self._frames(JSON, rows_max, style):
             yield JsonRows(frame.rows, frame.nbytes, frame.data)
 
     def interrupt(self) -> None:
@@ -191,11 +190,11 @@ class ProcessRun:
                 if not self._ended:
                     _wait_for_end(connection)
 
-    def _frames(self, form: Form, rows_max: int, kind: int) -> Iterator[Frame]:
+    def _frames(self, kind: int, rows_max: int, style: RowStyle | None = None) -> Iterator[QueryFrame]:
         connection = self._backend.connect(self._memory)
         with self._lock:
             self._connection = connection
-        request = QueryRequest(self._query.sql, self._places, self._query.schema, form, rows_max)
+        request = QueryRequest(self._query.sql, self._places, self._query.schema, style, rows_max)
         try:
             send_frame(connection, REQUEST, request.encode())
             while (frame := receive_frame(connection)) is not None:

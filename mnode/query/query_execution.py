@@ -25,7 +25,7 @@ from penstock.common.errors import (
     UnavailableError,
 )
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
-from penstock.mnode.query.json_rows import JsonRows, json_rows
+from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle, json_rows
 from penstock.planner.duckdb_sql.quoting import LIMIT
 
 if TYPE_CHECKING:  # the process of the queries has no use for the planner
@@ -56,7 +56,7 @@ class QueryRun(Protocol):
         """Runs the query and yields its rows, `rows_max` at a time, as fast as they are taken."""
         ...
 
-    def json(self, rows_max: int) -> Iterator[JsonRows]:
+    def json(self, rows_max: int, style: RowStyle = UTC_ROWS) -> Iterator[JsonRows]:
         """Does what `batches` does, with the rows as JSON."""
         ...
 
@@ -103,8 +103,8 @@ class LocalRun:
             for batch in self._reader:
                 yield from typed(pa.Table.from_batches([batch]), self._query.schema).to_batches()
 
-    def json(self, rows_max: int) -> Iterator[JsonRows]:
-        return json_rows(self.batches(rows_max))
+    def json(self, rows_max: int, style: RowStyle = UTC_ROWS) -> Iterator[JsonRows]:
+        return json_rows(self.batches(rows_max), style)
 
     def _relation(self) -> duckdb.DuckDBPyRelation:
         with one_at_a_time(unless=len(self._query.sql) < LONG_TEXT):  # DuckDB reads it in Python first

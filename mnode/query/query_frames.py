@@ -11,24 +11,22 @@ import json
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import pyarrow as pa
 
 from penstock.common import errors
 from penstock.common.errors import InternalError, PenstockError
 from penstock.common.quantities import GIB, MIB
+from penstock.mnode.query.json_rows import RowStyle
 
 REQUEST, ARROW, JSON, END, ERROR = range(1, 6)
 FRAME_MAX = GIB
 REQUEST_MAX = 256 * MIB
 _HEADER = struct.Struct("<BIQI")
 
-Form = Literal["arrow", "json"]
-
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class QueryFrame:
     """One message. `rows` and `nbytes`: how many rows are in it, and how many bytes they take as Arrow."""
 
     kind: int
@@ -41,19 +39,20 @@ class Frame:
 class QueryRequest:
     """A query: its SQL, where each of its tables is in the shared memory (first byte, length), the result's schema.
 
-    `form` says what the frames of rows hold, `rows_max` how many rows each of them may have.
+    `style` says how the frames of rows have them as JSON, None is as Arrow; `rows_max` how many rows each may have.
     """
 
     sql: str
     tables: dict[str, tuple[int, int]]
     schema: pa.Schema
-    form: Form
+    style: RowStyle | None
     rows_max: int
 
     def encode(self) -> bytes:
         """Returns the bytes that `decode` takes."""
         return json.dumps({
-            "sql": self.sql, "tables": self.tables, "form": self.form, "rows_max": self.rows_max,
+            "sql": self.sql, "tables": self.tables, "rows_max": self.rows_max,
+            "style": self.style and [self.style.time_zone, self.style.as_objects],
             "schema": base64.b64encode(self.schema.serialize()).decode()}).encode()
 
     @classmethod
@@ -63,12 +62,17 @@ class QueryRequest:
             told = json.loads(data)
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["schema"], validate=True)))
             tables = {str(name): (int(first), int(length)) for name, (first, length) in told["tables"].items()}
-            request = cls(str(told["sql"]), tables, schema, told["form"], int(told["rows_max"]))
+            style = None if told["style"] is None else _style(*told["style"])
+            request = cls(str(told["sql"]), tables, schema, style, int(told["rows_max"]))
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
             raise InternalError(f"the request of a query can't be read: {type(error).__name__}") from error
-        if request.form not in get_args(Form) or request.rows_max < 1:
-            raise InternalError("the request of a query asks for what there isn't")
+        if request.rows_max < 1:
+            raise InternalError("the request of a query asks for no rows")
         return request
+
+
+def _style(time_zone: str | None, as_objects: bool) -> RowStyle:
+    return RowStyle(None if time_zone is None else str(time_zone), bool(as_objects))
 
 
 def send_frame(
@@ -83,7 +87,7 @@ def send_frame(
         connection.sendall(view)
 
 
-def receive_frame(connection: socket.socket, length_max: int = FRAME_MAX) -> Frame | None:
+def receive_frame(connection: socket.socket, length_max: int = FRAME_MAX) -> QueryFrame | None:
     """Returns the next frame, None if the other side has hung up. Raises OSError, InternalError for what isn't one."""
     header = _receive(connection, _HEADER.size)
     if not header:
@@ -96,7 +100,7 @@ def receive_frame(connection: socket.socket, length_max: int = FRAME_MAX) -> Fra
     data = _receive(connection, length)
     if len(data) < length:
         raise ConnectionError("a frame breaks off")
-    return Frame(kind, rows, nbytes, data)
+    return QueryFrame(kind, rows, nbytes, data)
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:

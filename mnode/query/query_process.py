@@ -145,8 +145,8 @@ class QueryServer:
             request.sql, dict(_tables(request.tables, memory)), request.schema))
         try:
             with self._watch.over(connection, run.interrupt):
-                if request.form == "json":
-                    for piece in run.json(request.rows_max):
+                if request.style is not None:
+                    for piece in run.json(request.rows_max, request.style):
                         _send_rows(connection, JSON, piece.text, piece.rows, piece.nbytes)
                 else:
                     for batch in run.batches(request.rows_max):

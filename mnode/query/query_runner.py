@@ -16,7 +16,7 @@ from penstock.common.clock import SystemClock
 from penstock.common.errors import LimitExceededError, PenstockError
 from penstock.common.quantities import size_text
 from penstock.mnode.query.activity import Running
-from penstock.mnode.query.json_rows import JsonRows
+from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle
 from penstock.mnode.query.query_execution import LocalRun, QueryRun, RunnableQuery
 from penstock.planner.logical.operators import Scan
 from penstock.planner.query.batch_plan import BatchPlan
@@ -143,11 +143,11 @@ class OpenQuery:
                 self._check_limits(rows, nbytes)
                 yield batch
 
-    def json(self, rows_max: int) -> Iterator[JsonRows]:
+    def json(self, rows_max: int, style: RowStyle = UTC_ROWS) -> Iterator[JsonRows]:
         """Runs the query and yields its rows as JSON, at most `rows_max` at a time, as fast as they are taken."""
         rows, nbytes = 0, 0
         with self._ended():
-            for piece in self._opened().json(rows_max):
+            for piece in self._opened().json(rows_max, style):
                 self._running.check()
                 rows, nbytes = rows + piece.rows, nbytes + piece.nbytes
                 self._check_limits(rows, nbytes)

@@ -297,7 +297,7 @@ def framed(kind: int, data: bytes) -> bytes:
 
 
 def request(**tables: tuple[int, int]) -> bytes:
-    return framed(REQUEST, QueryRequest("SELECT 1", tables, NUMBER, "arrow", 10).encode())
+    return framed(REQUEST, QueryRequest("SELECT 1", tables, NUMBER, None, 10).encode())
 
 
 @pytest.mark.parametrize(("data", "memory"), [

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from penstock.common import errors
 from penstock.common.errors import InternalError, LimitExceededError, PenstockError
+from penstock.mnode.query.json_rows import UTC_ROWS, RowStyle
 from penstock.mnode.query.query_frames import (
     ARROW,
     END,
     REQUEST,
-    Frame,
+    QueryFrame,
     QueryRequest,
     decode_error,
     encode_error,
@@ -41,7 +42,7 @@ def test_frames_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.socke
     send_frame(pair[0], ARROW, b"rows", 7, 99)
     send_frame(pair[0], END)
     pair[0].close()
-    assert [receive_frame(pair[1]) for _ in range(3)] == [Frame(ARROW, 7, 99, b"rows"), Frame(END, 0, 0, b""), None]
+    assert [receive_frame(pair[1]) for _ in range(3)] == [QueryFrame(ARROW, 7, 99, b"rows"), QueryFrame(END, 0, 0, b""), None]
 
 
 @pytest.mark.parametrize("data", [
@@ -65,18 +66,18 @@ def test_what_breaks_off_is_a_broken_connection(pair: tuple[socket.socket, socke
 
 
 @given(st.text(), st.dictionaries(st.text(), st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)), max_size=3),
-       st.sampled_from(["arrow", "json"]), st.integers(1, 10**6))
-def test_requests_survive(sql: str, tables: dict[str, tuple[int, int]], form: str, rows_max: int) -> None:
+       st.none() | st.builds(RowStyle, st.none() | st.text(), st.booleans()), st.integers(1, 10**6))
+def test_requests_survive(sql: str, tables: dict[str, tuple[int, int]], style: RowStyle | None, rows_max: int) -> None:
     """Whatever a query is called, and whatever is in it."""
     schema = pa.schema([("a", pa.int64()), ("a", pa.null()), ("t", pa.timestamp("us")), ("d", pa.decimal128(38, 2))])
-    request = QueryRequest(sql, tables, schema, form, rows_max)  # type: ignore[arg-type]
+    request = QueryRequest(sql, tables, schema, style, rows_max)
     assert QueryRequest.decode(request.encode()) == request
 
 
 @given(st.binary() | st.sampled_from([
-    b"{}", b"[]", b"null", b'{"sql": 1, "tables": [], "form": "arrow", "rows_max": 1, "schema": ""}',
-    QueryRequest("x", {}, pa.schema([]), "arrow", 1).encode().replace(b"arrow", b"pickle"),
-    QueryRequest("x", {}, pa.schema([]), "arrow", 1).encode().replace(b'"rows_max": 1', b'"rows_max": 0')]))
+    b"{}", b"[]", b"null", b'{"sql": 1, "tables": [], "style": null, "rows_max": 1, "schema": ""}',
+    QueryRequest("x", {}, pa.schema([]), UTC_ROWS, 1).encode().replace(b"[", b"[1, "),
+    QueryRequest("x", {}, pa.schema([]), None, 1).encode().replace(b'"rows_max": 1', b'"rows_max": 0')]))
 def test_requests_that_are_none_are_refused(data: bytes) -> None:
     """With an error of ours."""
     with pytest.raises(InternalError):
