@@ -42,7 +42,8 @@ def test_frames_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.socke
     send_frame(pair[0], ARROW, b"rows", 7, 99)
     send_frame(pair[0], END)
     pair[0].close()
-    assert [receive_frame(pair[1]) for _ in range(3)] == [QueryFrame(ARROW, 7, 99, b"rows"), QueryFrame(END, 0, 0, b""), None]
+    assert [receive_frame(pair[1]) for _ in range(3)] == [
+        QueryFrame(ARROW, 7, 99, b"rows"), QueryFrame(END, 0, 0, b""), None]
 
 
 @pytest.mark.parametrize("data", [
