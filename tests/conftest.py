@@ -14,6 +14,9 @@ from kits.basics.external_servers import kafka, mosquitto, postgres  # noqa: F40
 
 import penstock
 
+# A test runs it in a process of its own: what it loads changes pytest itself.
+collect_ignore = ["programs/sqlalchemy_suite"]
+
 if TYPE_CHECKING:
     from kits.engines.killed_engine import KilledEngine
     from kits.streams.stream_kit import StreamKit
