@@ -9,7 +9,7 @@ from collections.abc import Callable
 from socketserver import ThreadingTCPServer
 from typing import Any
 
-from penstock.common.admission import Admission, ConnectionBounds
+from penstock.common.admission import Admission, ConnectionBounds, PortCounts
 from penstock.common.clock import SystemClock
 from penstock.common.logging import logger
 
@@ -33,6 +33,28 @@ class BoundedServer(ThreadingTCPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def counts(self) -> PortCounts:
+        """Returns how many are connected, and how many were sent away."""
+        return self.admission.counts()
+
+    def start(self, name: str) -> None:
+        """Serves in a thread of this name until `stop`."""
+        self._thread = threading.Thread(
+            target=self.serve_forever, name=name, daemon=True, kwargs={"poll_interval": 0.1})
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes no more connections."""
+        self.shutdown()
+        self.server_close()
+        if self._thread is not None:
+            self._thread.join()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         key = id(request)

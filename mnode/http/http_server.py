@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,25 +42,21 @@ class HttpListener:
         except OSError as error:
             raise UnavailableError(f"port {port} of {host} can't be opened: {error.strerror}",
                                    hint="another engine or program has it; choose another one") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http listener", daemon=True,
-                                        kwargs={"poll_interval": 0.1})
-        self._thread.start()
+        self._server.start("http listener")
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return self._server.port
 
     def counts(self) -> PortCounts:
         """Returns how many are connected, and how many were sent away."""
-        return self._server.admission.counts()
+        return self._server.counts()
 
     def close(self) -> None:
         """Takes no more requests; who is being answered is cut off when the process ends."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
         self._server.hang_ups.close()
         self._server.hang_up()
-        self._thread.join()
 
 
 class _Server(BoundedServer):

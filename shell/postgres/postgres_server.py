@@ -41,25 +41,21 @@ class PostgresServer:
             engine, engine.logins, None if tls is None else tls.context(), self._hang_ups,
             lambda request: self._server.admission.logged_in(id(request)), self._server.replace, self._register,
             self._unregister, self._cancel)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="postgres listener", daemon=True,
-                                        kwargs={"poll_interval": 0.1})
-        self._thread.start()
+        self._server.start("postgres listener")
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return self._server.port
 
     def counts(self) -> PortCounts:
         """Returns how many are connected, and how many were sent away."""
-        return self._server.admission.counts()
+        return self._server.counts()
 
     def close(self) -> None:
         """Takes no more connections; those that are open end with what they answer."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
         self._hang_ups.close()
         self._server.hang_up(socket.SHUT_RD)
-        self._thread.join()
 
     def _handle(self, *arguments: Any) -> PostgresConnection:
         return PostgresConnection(self._site, *arguments)

@@ -14,9 +14,7 @@ import pytest
 from kits.basics.external_servers import free_port
 from kits.engines.embedded import Embedded
 from kits.engines.serve_kit import served
-
-from penstock.mnode.http.http_server import HttpListener
-from penstock.mnode.http.taos_rest import TaosRest
+from kits.engines.taos_port import taos_port
 
 PASSWORD = "correct:horse/staple 4711"
 BASIC = {"Authorization": "Basic " + base64.b64encode(f"ada:{PASSWORD}".encode()).decode()}
@@ -36,9 +34,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="module")
 def port(db: Embedded) -> Iterator[int]:
-    listener = HttpListener("127.0.0.1", 0, TaosRest(db.engine, db.engine.logins, "UTC", 1 << 20).routes())
-    yield listener.port
-    listener.close()
+    with taos_port(db) as port:
+        yield port
 
 
 def ask(port: int, path: str, body: str | bytes = "", method: str = "POST", **headers: str) -> tuple[int, Any]:
@@ -173,18 +170,17 @@ def test_an_error_between_rows_ends_the_answer(tmp_path: Path) -> None:
     embedded = Embedded(tmp_path / "data", {"queryTimeout": "1s"})
     embedded.all("CREATE DATABASE d KEEP 36500", "CREATE TABLE d.m (ts TIMESTAMP, v INT)",
                  "INSERT INTO d.m VALUES " + " ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(5000)))
-    listener = HttpListener("127.0.0.1", 0, TaosRest(embedded.engine, embedded.engine.logins, "UTC", 1 << 20).routes())
-    connection = http.client.HTTPConnection("127.0.0.1", listener.port, timeout=60)
-    connection.request("POST", "/rest/sql", b"SELECT repeat('a', 60000) FROM d.m")
-    answer = connection.getresponse()
-    running = embedded.engine.activity.running()[0][0]
-    assert answer.read(1000).startswith(b'{"code":0,"column_meta"')
-    embedded.execute(f"KILL QUERY '{running.id:x}'")
-    with pytest.raises(http.client.IncompleteRead) as short:
-        answer.read()
-    assert json.loads(short.value.partial.splitlines()[-1])["desc"]
-    connection.close()
-    listener.close()
+    with taos_port(embedded) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("POST", "/rest/sql", b"SELECT repeat('a', 60000) FROM d.m")
+        answer = connection.getresponse()
+        running = embedded.engine.activity.running()[0][0]
+        assert answer.read(1000).startswith(b'{"code":0,"column_meta"')
+        embedded.execute(f"KILL QUERY '{running.id:x}'")
+        with pytest.raises(http.client.IncompleteRead) as short:
+            answer.read()
+        assert json.loads(short.value.partial.splitlines()[-1])["desc"]
+        connection.close()
     embedded.close()
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from kits.basics.client_packages import ClientProcess, client_process, needs_clients
 from kits.engines.embedded import Embedded
-
-from penstock.mnode.http.http_server import HttpListener
-from penstock.mnode.http.taos_rest import TaosRest
+from kits.engines.taos_port import taos_port
 
 PASSWORD = "correct horse"
 LINES = ["cpu,host=a usage=0.5,cores=4i 1714557600", "cpu,host=b usage=0.75,cores=8i 1714557601"]
@@ -30,9 +28,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="module")
 def port(db: Embedded) -> Iterator[int]:
-    listener = HttpListener("127.0.0.1", 0, TaosRest(db.engine, db.engine.logins, "UTC", 1 << 20).routes())
-    yield listener.port
-    listener.close()
+    with taos_port(db) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
