@@ -381,10 +381,10 @@ class Web:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 web.failures -= 1
+                if web.failures < 0:  # before the answer: the next message may come, by another thread, right behind it
+                    web.posts.append((self.path, body))
                 self.send_response(503 if web.failures >= 0 else 204)
                 self.end_headers()
-                if web.failures < 0:
-                    web.posts.append((self.path, body))
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
