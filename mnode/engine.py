@@ -15,7 +15,16 @@ from penstock.common.config import Config
 from penstock.common.errors import PermissionDeniedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.mnode.access.audit_log import object_of, words_of
-from penstock.mnode.access.roles import OWNER, Identity, Need, insert_needs, lines_needs, require, require_needs
+from penstock.mnode.access.roles import (
+    OWNER,
+    Identity,
+    Need,
+    insert_needs,
+    lines_needs,
+    require,
+    require_needs,
+    table_needs,
+)
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.controller.engine_hooks import EngineHooks
@@ -29,6 +38,7 @@ from penstock.mnode.http.http_ports import open_listeners
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.query.activity import OnCancel, Running
 from penstock.mnode.query.query_runner import UNLIMITED, OpenQuery, ResultLimits
+from penstock.mnode.query.unread_queries import QueryPermission, UnreadQuery, is_long_query
 from penstock.mnode.show.overview import Overview, overview
 from penstock.mnode.statement_dispatch import Dispatch, StatementCall
 from penstock.mnode.worker_side import RuntimeFactory, WorkerSide, spark_runtime
@@ -36,6 +46,7 @@ from penstock.mnode.write.csv_rows import CsvBlock
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.dialect.parser import parse_one, parse_table_name
 from penstock.sql.schema import Session
+from penstock.sql.tree.node import dissolve
 from penstock.sql.tree.statements import DryRunStream, Query, Statement
 
 ControllerFactory = Callable[["Engine", EngineHooks], StreamController]
@@ -131,7 +142,16 @@ class Engine:
         """Returns the statement that a text is. Raises SqlSyntaxError, NotSupportedError, and LimitExceededError for
         queries that are longer than those of the session's user may be.
         """
-        return parse_one(text, None if state.identity.role == "admin" else self.config.query_words_max or None)
+        return parse_one(text, self._words_max(state))
+
+    def read_or_query(self, text: str, state: SessionState) -> Statement:
+        """Does what `read` does, but for queries of clients with long texts, which are only for `open_query`."""
+        if state.origin.interface != "embedded" and is_long_query(text):
+            return UnreadQuery(text, self._words_max(state))
+        return self.read(text, state)
+
+    def _words_max(self, state: SessionState) -> int | None:
+        return None if state.identity.role == "admin" else self.config.query_words_max or None
 
     def execute_parsed(
         self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None = None
@@ -146,24 +166,34 @@ class Engine:
             call = StatementCall(text, state, state.freeze(self.clock.now_ms()), self._limits(state))
             return self._dispatch.execute(statement, call, self._check_open)
 
-    def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
+    def query_columns(self, query: Query | UnreadQuery, state: SessionState) -> tuple[ResultColumn, ...]:
         """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
         self._check_open()
+        if isinstance(query, UnreadQuery):
+            return self.parts.queries.columns_of_unread(
+                query, state.freeze(self.clock.now_ms()), self._permission(state, runs=False))
         self._admit(query, state, runs=False)
         return self.parts.queries.plan(query, state.freeze(self.clock.now_ms())).columns
 
     @contextmanager
     def open_query(
-        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None = None
+        self, query: Query | UnreadQuery, text: str, state: SessionState, on_cancel: OnCancel | None = None
     ) -> Iterator[OpenQuery]:
         """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block.
 
-        `on_cancel`: as in `execute_parsed`.
+        The query is of no use any more then. `on_cancel`: as in `execute_parsed`.
         """
         self._check_open()
+        session, limits = state.freeze(self.clock.now_ms()), self._limits(state)
+        if isinstance(query, UnreadQuery):
+            with (self._listed(state, text, on_cancel),
+                  self.parts.queries.open_unread(query, session, limits, self._permission(state)) as opened):
+                yield opened
+            return
         self._admit(query, state)
         with (self._listed(state, text, on_cancel),
-              self.parts.queries.open(query, state.freeze(self.clock.now_ms()), self._limits(state)) as opened):
+              self.parts.queries.open(query, session, limits) as opened):
+            dissolve(query)
             yield opened
 
     def _limits(self, state: SessionState) -> ResultLimits:
@@ -243,7 +273,17 @@ class Engine:
         if runs:
             self.audit.statement(name, origin, statement)
 
-    def _admit_rows(self, state: SessionState, wanted: Iterator[Need], what: str, on: str) -> None:
+    def _permission(self, state: SessionState, *, runs: bool = True) -> QueryPermission:
+        """Does for a query that nobody has read yet what `_admit` does, as soon as its tables are known."""
+        def read_table(database: str, table: str | None) -> None:
+            self._admit_rows(state, table_needs(database, table, self.catalog), "SELECT",
+                             database if table is None else f"{database}.{table}", noted=runs and table is not None)
+
+        return QueryPermission(read_table, lambda query: self._admit(query, state, runs=runs))
+
+    def _admit_rows(
+        self, state: SessionState, wanted: Iterator[Need], what: str, on: str, *, noted: bool = True
+    ) -> None:
         """Does for rows without a statement what `_admit` does."""
         name, origin = state.identity.name, state.origin
         try:
@@ -252,7 +292,8 @@ class Engine:
         except PermissionDeniedError:
             self.audit.refused(name, origin, what, on)
             raise
-        self.audit.rows(name, origin, what, on)
+        if noted:
+            self.audit.rows(name, origin, what, on)
 
     def _listed(
         self, state: SessionState, text: str, on_cancel: OnCancel | None = None

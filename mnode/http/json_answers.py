@@ -19,9 +19,9 @@ from penstock.mnode.http.http_messages import CutShort, HttpRequest, Response
 from penstock.mnode.query.activity import OnCancel
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle, json_rows
 from penstock.mnode.query.query_runner import OpenQuery
+from penstock.mnode.query.unread_queries import UnreadQuery, gives_rows
 from penstock.planner.task_plans.plan_tree import ResultColumn
-from penstock.sql.tree.node import dissolve
-from penstock.sql.tree.statements import Query, Select, SetOperation, Statement
+from penstock.sql.tree.statements import Query, Statement
 from penstock.sql.types import INT, DataType
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
@@ -54,14 +54,14 @@ class Statements(Protocol):
 
     def insert_rows(self, text: str, state: SessionState, /) -> Result | None: ...
 
-    def read(self, text: str, state: SessionState, /) -> Statement: ...
+    def read_or_query(self, text: str, state: SessionState, /) -> Statement: ...
 
     def execute_parsed(
         self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None, /
     ) -> Result: ...
 
     def open_query(
-        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None, /
+        self, query: Query | UnreadQuery, text: str, state: SessionState, on_cancel: OnCancel | None, /
     ) -> AbstractContextManager[OpenQuery]: ...
 
     def ingest_lines(
@@ -138,10 +138,9 @@ class Answers:
         written = engine.insert_rows(text, state)
         if written is not None:
             return self._affected(written.affected)
-        statement = engine.read(text, state)
-        if isinstance(statement, Select | SetOperation) and statement.into_file is None:
-            query = engine.open_query(statement, text, state, on_cancel)
-            return Response(HTTPStatus.OK, _Streamed(query, statement, self), JSON)
+        statement = engine.read_or_query(text, state)
+        if gives_rows(statement):
+            return Response(HTTPStatus.OK, _Streamed(engine.open_query(statement, text, state, on_cancel), self), JSON)
         result = engine.execute_parsed(statement, text, state, on_cancel)
         if result.table is None:
             return self._affected(result.affected)
@@ -179,13 +178,11 @@ class _Streamed:
     line with the error follows: it is no JSON then, and the answer isn't complete in the sense of HTTP either.
     """
 
-    def __init__(self, query: AbstractContextManager[OpenQuery], statement: Query, answers: Answers) -> None:
-        """`statement` is of no use any more once the query is open."""
+    def __init__(self, query: AbstractContextManager[OpenQuery], answers: Answers) -> None:
         self._answers = answers
         self._stack = ExitStack()
         try:
             opened = self._stack.enter_context(query)
-            dissolve(statement)
             pieces = opened.json(_BATCH_ROWS, answers.style)
             first = next(pieces, None)
         except BaseException:

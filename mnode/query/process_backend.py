@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -63,7 +63,7 @@ class ProcessBackend:
         return None if process is None else process.pid
 
     def open(self, query: RunnableQuery) -> QueryRun:
-        return ProcessRun(self, query)
+        return ProcessRun(self.connect, query)
 
     def connect(self, memory: int | None) -> socket.socket:
         """Returns a connection to the process, which has got this shared memory with it. Raises UnavailableError."""
@@ -147,8 +147,9 @@ class ProcessBackend:
 class ProcessRun:
     """A query in the process: a connection to it, which is made when rows are asked for."""
 
-    def __init__(self, backend: ProcessBackend, query: RunnableQuery) -> None:
-        self._backend = backend
+    def __init__(self, connect: Callable[[int | None], socket.socket], query: RunnableQuery) -> None:
+        """`connect` returns the connection, after it has given the process shared memory, if there is any."""
+        self._connect = connect
         self._query = query
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
@@ -177,7 +178,7 @@ class ProcessRun:
     def interrupt(self) -> None:
         with self._lock:
             if self._connection is not None:
-                _hang_up(self._connection)
+                hang_up(self._connection)
 
     def close(self) -> None:
         with self._lock:
@@ -191,7 +192,7 @@ class ProcessRun:
                     _wait_for_end(connection)
 
     def _frames(self, kind: int, rows_max: int, style: RowStyle | None = None) -> Iterator[QueryFrame]:
-        connection = self._backend.connect(self._memory)
+        connection = self._connect(self._memory)
         with self._lock:
             self._connection = connection
         request = QueryRequest(self._query.sql, self._places, self._query.schema, style, rows_max)
@@ -209,16 +210,17 @@ class ProcessRun:
                 else:
                     raise InternalError(f"a frame of kind {frame.kind} where rows belong")
         except OSError as error:
-            raise _gone() from error
-        raise _gone()
+            raise gone() from error
+        raise gone()
 
 
-def _gone() -> PenstockError:
+def gone() -> PenstockError:
+    """Returns the error that tells of the end of the process."""
     return UnavailableError("the process that computes queries has ended",
                             hint="try again: the next query starts another one")
 
 
-def _hang_up(connection: socket.socket) -> None:
+def hang_up(connection: socket.socket) -> None:
     """Says that nobody waits for rows any more."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
@@ -226,7 +228,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 def _wait_for_end(connection: socket.socket) -> None:
     """Ends what runs, and waits until it has ended, so that no more run than may; not for long if it is stuck."""
-    _hang_up(connection)
+    hang_up(connection)
     with suppress(OSError):
         connection.settimeout(_END_S)
         while connection.recv(1 << 20):

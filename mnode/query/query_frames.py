@@ -1,7 +1,8 @@
 """What goes to the process of the queries and comes back from it, in frames of bounded length: never pickles.
 
 For each query the engine sends a request over a connection of its own; answers are frames of rows, then the end or an
-error. Whoever has no use for the rest hangs up. The tables of a request are in shared memory, which goes with it.
+error. Whoever has no use for the rest hangs up. The tables of a request are in shared memory, which goes with it. In
+front of the request for a query that the process itself plans are the messages of `plan_messages`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.common import errors
-from penstock.common.errors import InternalError, PenstockError
+from penstock.common.errors import InternalError, PenstockError, Position
 from penstock.common.quantities import GIB, MIB
 from penstock.mnode.query.json_rows import RowStyle
 
-REQUEST, ARROW, JSON, END, ERROR = range(1, 6)
+REQUEST, ARROW, JSON, END, PLAN, QUESTION, ANSWER, PLANNED, ERROR = range(1, 10)
 FRAME_MAX = GIB
 REQUEST_MAX = 256 * MIB
 _HEADER = struct.Struct("<BIQI")
@@ -118,8 +119,9 @@ def _receive(connection: socket.socket, length: int) -> bytes:
 
 def encode_error(error: PenstockError) -> bytes:
     """Returns the bytes that `decode_error` takes."""
-    return json.dumps({"class": type(error).__name__, "message": error.message, "code": error.code,
-                       "hint": error.hint}).encode()
+    at = error.position
+    return json.dumps({"class": type(error).__name__, "message": error.message, "code": error.code, "hint": error.hint,
+                       "position": at and [at.line, at.column, at.text]}).encode()
 
 
 def decode_error(data: bytes) -> PenstockError:
@@ -128,7 +130,8 @@ def decode_error(data: bytes) -> PenstockError:
         told = json.loads(data)
         kind = getattr(errors, str(told["class"]), None)
         if isinstance(kind, type) and issubclass(kind, PenstockError):
-            return kind(str(told["message"]), code=told["code"], hint=told["hint"])
+            position = None if told["position"] is None else Position(*told["position"])
+            return kind(str(told["message"]), code=told["code"], hint=told["hint"], position=position)
     except (ValueError, KeyError, TypeError) as error:
         return InternalError(f"the error of a query can't be read: {type(error).__name__}")
     return InternalError("the error of a query is of no kind that there is")

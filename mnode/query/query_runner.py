@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,8 @@ from penstock.mnode.query.activity import Running
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle
 from penstock.mnode.query.query_execution import LocalRun, QueryRun, RunnableQuery
 from penstock.planner.logical.operators import Scan
-from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.types import Kind
 from penstock.tasks.compute.function_runtime import UserFunctions
 
@@ -47,6 +48,26 @@ class ScanProvider(Protocol):
 
     def relation(self, scan: Scan, /) -> ScannedRows:
         """Returns the rows of a scan, with the columns that `Scan` describes."""
+        ...
+
+
+class QueryPlan(Protocol):
+    """What is run: a `BatchPlan`, or what is known of one that another process keeps."""
+
+    @property
+    def scans(self) -> Sequence[Scan]: ...
+
+    @property
+    def columns(self) -> tuple[ResultColumn, ...]: ...
+
+    @property
+    def tables(self) -> tuple[tuple[str, pa.Table], ...]: ...
+
+    @property
+    def functions(self) -> tuple[UserCall, ...]: ...
+
+    def sql_over(self, relations: Sequence[tuple[str, str]], /) -> str:
+        """Returns the SQL for the backend, over the relations of the scans: (name, SQL)."""
         ...
 
 
@@ -95,7 +116,7 @@ class OpenQuery:
     """
 
     def __init__(
-        self, plan: BatchPlan, provider: ScanProvider, backend: QueryBackend, running: Running | None = None,
+        self, plan: QueryPlan, provider: ScanProvider, backend: QueryBackend, running: Running | None = None,
         limits: ResultLimits = UNLIMITED,
     ) -> None:
         """`running` is the statement that it is part of: what ends that ends it."""
@@ -115,7 +136,7 @@ class OpenQuery:
             self.close()
             raise
 
-    def _prepare(self, plan: BatchPlan, provider: ScanProvider, backend: QueryBackend) -> QueryRun:
+    def _prepare(self, plan: QueryPlan, provider: ScanProvider, backend: QueryBackend) -> QueryRun:
         for scan in plan.scans:
             self._scanned.append((scan.name, provider.relation(scan)))
             self._running.check()

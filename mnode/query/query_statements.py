@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import pyarrow.csv as csv
 
 from penstock.common.clock import Clock
 from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
-from penstock.common.errors import AlreadyExistsError, StorageError
+from penstock.common.errors import AlreadyExistsError, InvalidStatementError, StorageError
 from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.access.roles import looks_inside
@@ -25,11 +25,13 @@ from penstock.mnode.query.query_process import ProcessSettings
 from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
 from penstock.mnode.query.table_scans import Scans
+from penstock.mnode.query.unread_queries import PlannedHere, ProcessPlan, QueryPermission, UnreadQuery
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
-from penstock.planner.task_plans.plan_tree import render_tree
+from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import Query
+from penstock.sql.tree.statements import Query, Select, SetOperation
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,53 @@ class Queries:
         return Result(opened.columns, table, table.num_rows)
 
     @contextmanager
+    def open_unread(
+        self, query: UnreadQuery, session: Session, limits: ResultLimits, permission: QueryPermission
+    ) -> Iterator[OpenQuery]:
+        """Does what `open` does with a query that the process for clients reads and plans, or the engine if need be."""
+        running = self._activity.current()
+        running.check()
+        with self._place(running, session), ExitStack() as stack:
+            planned = self._planned(query, session, permission, running)
+            if planned is not None:
+                stack.enter_context(planned)
+                yield stack.enter_context(
+                    OpenQuery(planned, self._scans.seen_by(session), planned, running, limits))
+                return
+            read = _read(query)
+            permission.execute(read)
+            yield stack.enter_context(self._opened(self.plan(read, session), session, running, limits))
+
+    def columns_of_unread(
+        self, query: UnreadQuery, session: Session, permission: QueryPermission
+    ) -> tuple[ResultColumn, ...]:
+        """Returns what columns the rows of a query would have; see `open_unread`."""
+        planned = self._planned(query, session, permission, self._activity.current())
+        if planned is not None:
+            with planned:
+                return planned.columns
+        read = _read(query)
+        permission.execute(read)
+        return self.plan(read, session).columns
+
+    def _planned(
+        self, query: UnreadQuery, session: Session, permission: QueryPermission, running: Running
+    ) -> ProcessPlan | None:
+        """Returns the query, planned in the process; None: the engine is to plan it."""
+        if self._process is None:
+            return None
+        plan = ProcessPlan(self._process, self._catalog, permission, running)
+        try:
+            plan.plan(query, session)
+        except PlannedHere:
+            plan.close()
+            return None
+        except BaseException:
+            plan.close()
+            raise
+        return plan
+
+    @contextmanager
     def open(
         self, query: Query, session: Session, limits: ResultLimits = UNLIMITED, *, waits: bool = True
     ) -> Iterator[OpenQuery]:
@@ -132,6 +181,13 @@ class Queries:
         with self._place(self._activity.current(), session):
             plan = self.plan(query, session)
         return text_result("SQL", [*(f"{name}: {sql}" for name, sql in plan.steps), plan.body])
+
+
+def _read(query: UnreadQuery) -> Query:
+    statement = parse_one(query.source_text, query.words_max)
+    if not isinstance(statement, Select | SetOperation):
+        raise InvalidStatementError("a query is expected")
+    return statement
 
 
 def _write_csv(table: pa.Table, path: Path) -> None:

@@ -39,10 +39,19 @@ class BatchPlan:
 
     def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
         """Returns the whole query with more steps before its own: (name, SQL)."""
-        steps = ", ".join(f"{quote_name(name)} AS ({sql})" for name, sql in (*relations, *self.steps))
+        return self.sql_behind(relations_sql(relations))
+
+    def sql_behind(self, relations: str) -> str:
+        """Returns the whole query behind what `relations_sql` gave of the steps before its own."""
+        steps = ", ".join(filter(None, (relations, relations_sql(self.steps))))
         return f"WITH {steps} {self.body}" if steps else self.body
 
     @property
     def tree(self) -> PlanNode:
         """The tree that EXPLAIN prints."""
         return explained(self.plan)
+
+
+def relations_sql(relations: Sequence[tuple[str, str]]) -> str:
+    """Returns relations, (name, SQL), as they stand behind WITH."""
+    return ", ".join(f"{quote_name(name)} AS ({sql})" for name, sql in relations)

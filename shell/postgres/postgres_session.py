@@ -20,6 +20,7 @@ from penstock.common.errors import (
 from penstock.mnode.access.session import Result, SessionState, text_result
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
+from penstock.mnode.query.unread_queries import gives_rows
 from penstock.mnode.write.csv_rows import CsvBlock
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres import backend
@@ -31,7 +32,6 @@ from penstock.shell.postgres.parameter_values import count_parameters, filled, r
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
 from penstock.shell.postgres.statement_text import StatementText, split_statements
 from penstock.sql.tree.expression_nodes import quote_identifier
-from penstock.sql.tree.node import dissolve
 from penstock.sql.tree.statements import Describe, Explain, Select, SetOperation, Show, Statement
 
 _BATCH_ROWS = 4096
@@ -258,8 +258,8 @@ class PostgresSession:
         held = self._housekeeping(statement, look_only=True)
         if held is not None:
             return held.columns
-        parsed = self._engine.read(statement.text, self.state)
-        if isinstance(parsed, Select | SetOperation) and parsed.into_file is None:
+        parsed = self._engine.read_or_query(statement.text, self.state)
+        if gives_rows(parsed):
             return self._engine.query_columns(parsed, self.state)
         if isinstance(parsed, Show | Describe | Explain):  # what columns they have, their rows tell
             portal.held = StatementAnswer.of(self._execute_parsed(parsed, statement.text), _tag(statement, parsed, 0))
@@ -290,10 +290,9 @@ class PostgresSession:
             self._has_written = True
             yield StatementAnswer(f"INSERT 0 {written.affected}")
             return
-        parsed = self._engine.read(statement.text, self.state)
-        if isinstance(parsed, Select | SetOperation) and parsed.into_file is None:
+        parsed = self._engine.read_or_query(statement.text, self.state)
+        if gives_rows(parsed):
             with self._engine.open_query(parsed, statement.text, self.state, self._on_cancel) as opened:
-                dissolve(parsed)
                 yield StatementAnswer("SELECT {}", opened.columns, opened.batches(_BATCH_ROWS))
             return
         result = self._execute_parsed(parsed, statement.text)

@@ -22,6 +22,7 @@ from penstock.common.errors import (
 from penstock.mnode.access.session import Result
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
+from penstock.mnode.query.unread_queries import UnreadQuery, gives_rows
 from penstock.shell.api.arrow_input import quoted_table
 from penstock.shell.api.dbapi import IngestMode
 from penstock.shell.api.parameter_binding import Row, bind, bind_rows, count_marks, parameter_rows
@@ -32,8 +33,7 @@ from penstock.shell.flight_sql.result_fields import arrow_schema
 from penstock.shell.server.client_sessions import ClientSession, new_handle
 from penstock.shell.server.metadata import answer
 from penstock.sql.tree.expression_nodes import quote_identifier
-from penstock.sql.tree.node import dissolve
-from penstock.sql.tree.statements import Describe, Explain, Query, Select, SetOperation, Show, Statement
+from penstock.sql.tree.statements import Describe, Explain, Query, Show, Statement
 
 #: What the actions are called, and what they do.
 ACTIONS: dict[str, str] = {
@@ -64,10 +64,9 @@ class _Statement:
     parsed: Statement
 
     @property
-    def query(self) -> Query | None:
+    def query(self) -> Query | UnreadQuery | None:
         """The statement, if its rows are streamed."""
-        parsed = self.parsed
-        return parsed if isinstance(parsed, Select | SetOperation) and parsed.into_file is None else None
+        return self.parsed if gives_rows(self.parsed) else None
 
 
 class FlightSql:
@@ -134,7 +133,6 @@ class FlightSql:
             raise InvalidStatementError("this ticket was not given by this server")
         with (self._engine.open_query(query, text, session.connection.session, on_cancel) as opened,
               session.running(handle, opened)):
-            dissolve(query)
             yield from frames(arrow_schema(opened.columns), opened.batches(self._rows_max), self._bytes_max)
 
     # --- changes -----------------------------------------------------------------------------------------------
@@ -249,7 +247,7 @@ class FlightSql:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _read(self, session: ClientSession, text: str) -> _Statement:
-        return _Statement(text, self._engine.read(text, session.connection.session))
+        return _Statement(text, self._engine.read_or_query(text, session.connection.session))
 
     def _text_of(self, session: ClientSession, command: Any) -> str:
         """Returns the statement that a command is, with its parameters in it."""
