@@ -58,14 +58,14 @@ class Queries:
         self._system_places = QueryPlaces(places)
         open_duckdb = partial(closed_duckdb, bounds.duckdb, (paths.vnodes,))
         self._engine = EngineBackend(open_duckdb(), functions_directory, open_duckdb)
-        self._process: ProcessBackend | None = None
+        self.process: ProcessBackend | None = None
         if bounds.process_nice is not None:
-            self._process = ProcessBackend(ProcessSettings(bounds.duckdb, (paths.vnodes,), bounds.process_nice))
+            self.process = ProcessBackend(ProcessSettings(bounds.duckdb, (paths.vnodes,), bounds.process_nice))
 
     def close(self) -> None:
         """Gives DuckDB's memory back."""
-        if self._process is not None:
-            self._process.close()
+        if self.process is not None:
+            self.process.close()
         self._engine.connection.close()
 
     def plan(self, query: Query, session: Session) -> BatchPlan:
@@ -120,9 +120,9 @@ class Queries:
         self, query: UnreadQuery, session: Session, permission: QueryPermission, running: Running
     ) -> ProcessPlan | None:
         """Returns the query, planned in the process; None: the engine is to plan it."""
-        if self._process is None:
+        if self.process is None:
             return None
-        plan = ProcessPlan(self._process, self._catalog, permission, running)
+        plan = ProcessPlan(self.process, self._catalog, permission, running)
         try:
             plan.plan(query, session)
         except PlannedHere:
@@ -156,9 +156,9 @@ class Queries:
 
     def _backend(self, plan: BatchPlan, running: Running) -> QueryBackend:
         """Returns where a query runs. Code of users is found and kept up to date here only."""
-        if self._process is None or not running.served or plan.functions:
+        if self.process is None or not running.served or plan.functions:
             return self._engine
-        return self._process
+        return self.process
 
     def _place(self, running: Running, session: Session) -> AbstractContextManager[None]:
         places = self._system_places if running.looks_inside else self._places

@@ -246,17 +246,15 @@ def test_one_that_cannot_be_started_is_told(folder: Path, monkeypatch: pytest.Mo
 # --- hostile frames --------------------------------------------------------------------------------------------------
 
 
-class Scripted(ProcessBackend):
-    """A process that says what a test has it say."""
-
-    def __init__(self, says: Callable[[socket.socket], None]) -> None:
-        self._says = says
-
-    def connect(self, memory: int | None) -> socket.socket:
+def scripted(says: Callable[[socket.socket], None]) -> Callable[[int | None], socket.socket]:
+    """Returns what connects to a process that says what a test has it say."""
+    def connect(memory: int | None) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            self._says(theirs)
+            says(theirs)
         return ours
+
+    return connect
 
 
 @pytest.mark.parametrize("says", [
@@ -266,7 +264,7 @@ class Scripted(ProcessBackend):
     lambda process: send_frame(process, ERROR, b"no error")])
 def test_what_is_no_answer_is_an_error(says: Callable[[socket.socket], None]) -> None:
     """The engine takes nothing for granted that the process says."""
-    with closing(ProcessRun(Scripted(says), ONE)) as run, pytest.raises((InternalError, UnavailableError)):
+    with closing(ProcessRun(scripted(says), ONE)) as run, pytest.raises((InternalError, UnavailableError)):
         run.table()
 
 

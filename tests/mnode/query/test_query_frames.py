@@ -17,6 +17,7 @@ from penstock.mnode.query.json_rows import UTC_ROWS, RowStyle
 from penstock.mnode.query.query_frames import (
     ARROW,
     END,
+    ERROR,
     REQUEST,
     QueryFrame,
     QueryRequest,
@@ -47,7 +48,7 @@ def test_frames_arrive_as_they_were_sent(pair: tuple[socket.socket, socket.socke
 
 
 @pytest.mark.parametrize("data", [
-    struct.pack("<BIQI", 0, 0, 0, 0), struct.pack("<BIQI", 6, 0, 0, 0), struct.pack("<BIQI", ARROW, 0, 0, 11),
+    struct.pack("<BIQI", 0, 0, 0, 0), struct.pack("<BIQI", ERROR + 1, 0, 0, 0), struct.pack("<BIQI", ARROW, 0, 0, 11),
     b"GET / HTTP/1.1\r\n\r\n"])
 def test_what_is_no_frame_is_refused(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     """Of an unknown kind, or too long."""
