@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,9 +104,12 @@ def test_wrong_calls(tmp_path: Path, arguments: list[str], complaint: str) -> No
 
 
 def test_views_command(filled: Path, tmp_path: Path) -> None:
-    """`penstock views` writes the views and says how to use them; a plain DuckDB then reads the rows."""
+    """`penstock views` writes the views and says how to use them; a plain DuckDB then reads the rows, a copy too."""
     import duckdb
 
+    copied = shutil.copytree(filled, tmp_path / "copy")
+    assert run_shell(copied, "views").returncode == 0
+    assert str(filled) not in (copied / "views.sql").read_text()
     answer = run_shell(filled, "views")
     assert answer.returncode == 0, answer.stderr
     assert "ATTACH" in answer.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+from kits.basics.client_packages import client_process, needs_clients
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import StorageError
@@ -71,6 +72,22 @@ def test_views_of_empty_tables_are_empty(engine: Engine) -> None:
     assert engine.query(READ) == []
     assert engine.query("SELECT * FROM power.log") == []
     assert [row[0] for row in engine.query("DESCRIBE power.meters")] == ["ts", "current", "tbname", "group id"]
+    engine.dnode.close()
+
+
+@needs_clients
+def test_an_older_duckdb_reads_the_views(engine: Engine) -> None:
+    """DuckDB 1 attaches the file, and sees the newest versions of rows, with their tags, and a composite key."""
+    engine.vnodes[0].write(METERS, meters(1, (1, 1.0), (2, 2.0)))
+    engine.vnodes[0].write(METERS, meters(1, (2, 22.0)))
+    engine.vnodes[1].write(METERS, meters(2, (1, 5.0)))
+    for vnode in engine.vnodes:
+        vnode.flush()
+    with client_process("duckdb_client", str(engine.paths.views_duckdb)) as client:
+        assert client.ask("version")[0].startswith("1.")
+        assert client.ask(READ.replace("power.", "penstock.power.")) == [
+            ["d1", 10, 1, 1.0], ["d1", 10, 2, 22.0], ["d2", 20, 1, 5.0]]
+        assert client.ask("SELECT * FROM penstock.power.log") == []
     engine.dnode.close()
 
 

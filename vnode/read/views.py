@@ -25,6 +25,9 @@ from penstock.vnode.store.parts import parquet_bytes
 #: in views.sql, before the directory whose files the views read, as JSON
 _OF = "-- Data directory: "
 
+#: DuckDB's oldest file format, which every version from 1.0 on reads, and every tool that has one inside
+STORAGE_VERSION = "v1.0.0"
+
 # How DuckDB knows the file that it writes, and what it has open besides: schemas, which may have any name that a
 # database may have, must not be called like them.
 _FILE, _NOTHING = '"the file of the views"', '"no file of views"'
@@ -117,7 +120,8 @@ def write_sql(paths: DataPaths, text: str, files: Fs) -> None:
 @contextmanager
 def _attached(connection: duckdb.DuckDBPyConnection, file: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """Has unqualified names mean those in a new database file; after that it is written and closed."""
-    connection.execute(f"ATTACH {text_literal(str(file))} AS {_FILE}; USE {_FILE}")
+    connection.execute(
+        f"ATTACH {text_literal(str(file))} AS {_FILE} (STORAGE_VERSION '{STORAGE_VERSION}'); USE {_FILE}")
     try:
         yield connection
     finally:

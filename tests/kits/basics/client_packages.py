@@ -16,7 +16,7 @@ from kits.basics.places import ROOT, TESTS
 
 _PACKAGES = ROOT / ".venv" / "clients"
 
-needs_clients = pytest.mark.skipif(not (_PACKAGES / "taosrest").exists() and not IN_CI,
+needs_clients = pytest.mark.skipif(not (_PACKAGES / "duckdb").exists() and not IN_CI,
                                    reason="the clients aren't installed; `make` does that")
 
 
