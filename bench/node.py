@@ -1,6 +1,6 @@
 """An engine that is measured: the real one with Spark, with a note of when each result became visible.
 
-A result is visible once `ResultStore.write_results` has returned in the engine: the vnode has acknowledged the rows,
+A result is visible once what `ResultStore.begin_write` has returned is through: the vnode has acknowledged the rows,
 and every query that starts from then on finds them (`Snapshot`s are taken under the same lock). So the time is taken
 right there, by a callback around that call; nothing polls, and the measurement costs the engine one clock reading per
 write call of a sink. The callback is put around the class's method, for good: a `Node` belongs into a process of its
@@ -86,13 +86,18 @@ class ResultLog:
 
 def _note_results(note: Callable[[ResultWrite], None]) -> None:
     """Has every result write of this process noted once it is done."""
-    write_results = ResultStore.write_results
+    begin_write = ResultStore.begin_write
 
-    def noting(store: ResultStore, write: ResultWrite) -> None:
-        write_results(store, write)
-        note(write)
+    def noting(store: ResultStore, write: ResultWrite) -> Callable[[], None]:
+        wait = begin_write(store, write)
 
-    ResultStore.write_results = noting  # type: ignore[method-assign]
+        def wait_and_note() -> None:
+            wait()
+            note(write)
+
+        return wait_and_note
+
+    ResultStore.begin_write = noting  # type: ignore[method-assign]
 
 
 class Node:

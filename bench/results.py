@@ -153,7 +153,7 @@ def open_way(setup: Setup, way: str, woken: Callable[[], None]) -> Iterator[Resu
     if way == "store":
         yield LocalWriter(setup.engine.results.write_results)
         return
-    service = DnodeService(SECRET, setup.engine.results.write_results, setup.engine.results.read,
+    service = DnodeService(SECRET, setup.engine.results.begin_write, setup.engine.results.read,
                            lambda checkpoint, changes: None)
     client = DnodeClient(service.address, SECRET)
     writer = FlightResultWriter(client, "bench", woken)

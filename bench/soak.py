@@ -91,15 +91,15 @@ class RefusingStore:
     def __init__(self) -> None:
         self.refusing = False
         self.refused = 0
-        write_results = ResultStore.write_results
+        begin_write = ResultStore.begin_write
 
-        def write(store: ResultStore, write: ResultWrite) -> None:
+        def begin(store: ResultStore, write: ResultWrite) -> Callable[[], None]:
             if self.refusing:
                 self.refused += 1
                 raise StorageError("the result's vnode can't write: no space left on device")
-            write_results(store, write)
+            return begin_write(store, write)
 
-        ResultStore.write_results = write  # type: ignore[method-assign]
+        ResultStore.begin_write = begin  # type: ignore[method-assign]
 
 
 class Producer(Background):

@@ -49,7 +49,7 @@ class WorkerSide:
         parts, of = self._parts, self._parts.directory
         mark_place(of.paths, of.fs, self._secret)
         service = DnodeService(
-            self._secret, parts.results.write_results, self._answer, parts.states.keep, of.config.worker_host)
+            self._secret, parts.results.begin_write, self._answer, parts.states.keep, of.config.worker_host)
         self._service = service
         of.activity.port_opened(service.port, "dnode service", service.guard.admission.counts)
         measure = partial(measure_tree, os.getpid()) if of.environment.threaded else None

@@ -26,7 +26,7 @@ from penstock.vnode.write.compaction import Compactor
 from penstock.vnode.write.flushing import Flusher
 from penstock.vnode.write.log_retention import LogRetention
 from penstock.vnode.write.table_definitions import TableDefinitions
-from penstock.vnode.write.vnode_writer import VnodeWriter
+from penstock.vnode.write.vnode_writer import BegunWrite, VnodeWriter
 from penstock.wal.writer import Recovery, WalOptions, WalWriter
 
 
@@ -186,7 +186,17 @@ class Vnode:
         that the table doesn't have in this vnode: what is delivered again leaves no trace.
         Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
         """
-        return self._writer.write(table_uid, batch, ingest_time_ms, delivery)
+        if batch.num_rows == 0:
+            self._store.table(table_uid)
+            return self._wal.acknowledged_version
+        return self._writer.begin_write(table_uid, batch, ingest_time_ms, delivery).wait()
+
+    def begin_write(self, table_uid: int, batch: pa.RecordBatch, delivery: IngestDelivery | None = None) -> BegunWrite:
+        """Begins what `write` does with some rows: who waits for the last of several writes waits for the log once.
+
+        Raises as `write` does.
+        """
+        return self._writer.begin_write(table_uid, batch, None, delivery)
 
     def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
         """Appends a few rows at a fraction of what `write` costs; returns the version once it is acknowledged.

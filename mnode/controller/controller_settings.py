@@ -30,7 +30,7 @@ class ControllerSettings:
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
     apart_nice: int = 0
-    gather_share: float = 0.1
+    gather_share: float = 0.2
     gather_time_s: float = 0.02
     executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0

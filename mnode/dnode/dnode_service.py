@@ -6,6 +6,7 @@ It carries calls and errors; what a write or a read means is the callbacks' busi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,21 +27,22 @@ _log = logger(__name__)
 class DnodeService(BoundedFlightServer):
     """Serves until `shutdown`. The callbacks are called by many threads at once.
 
-    `write_results` returns once the write is acknowledged by the vnodes; `answer` returns what is asked for;
-    `keep_state` takes the changes of a task's state, and returns once the checkpoint is durable.
+    `begin_write` begins a write; what it returns is to be called then, and returns once the vnodes have acknowledged
+    the write. Between the two, the same thread may begin writes of other sink tasks. `answer` returns what is asked
+    for; `keep_state` takes the changes of a task's state, and returns once the checkpoint is durable.
     What they raise is raised in the caller's process, PenstockErrors in their own class.
     """
 
     def __init__(
         self,
         secret: bytes,
-        write_results: Callable[[ResultWrite], None],
+        begin_write: Callable[[ResultWrite], Callable[[], None]],
         answer: Callable[[Request], pa.Table],
         keep_state: Callable[[CheckpointOf, Iterable[pa.RecordBatch]], None],
         host: str = "127.0.0.1",
     ) -> None:
         super().__init__(secret, host)
-        self._write_results = write_results
+        self._begin_write = begin_write
         self._answer = answer
         self._keep_state = keep_state
 
@@ -61,8 +63,8 @@ class DnodeService(BoundedFlightServer):
             raise flight_error(error) from error
 
     def _perform_small(self, reader: Any, writer: Any) -> None:
-        """Performs small writes one after the other, and answers each message; ends with one that isn't one."""
-        performer = SmallWritePerformer(self._perform)
+        """Performs small writes one message after the other, and answers each; ends with one that isn't one."""
+        performer = SmallWritePerformer(self._begin)
         for chunk in _chunks(reader):
             if chunk.data is not None or chunk.app_metadata is None:
                 raise InternalError("rows where messages with small writes belong")
@@ -77,7 +79,7 @@ class DnodeService(BoundedFlightServer):
                 metadata = chunk.app_metadata
                 fresh = fresh_of(metadata.to_pybytes()) if metadata is not None and metadata.size else ()
                 delivered = add_fresh(children, fresh)
-                failure = self._perform(writes_of.write(children, chunk.data, delivered))
+                failure = self._begin(writes_of.write(children, chunk.data, delivered))()
             writer.write(ACKNOWLEDGED if failure is None else failure)
 
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
@@ -92,16 +94,29 @@ class DnodeService(BoundedFlightServer):
             _log.exception("a request of a worker failed")
             raise flight_error(error) from error
 
-    def _perform(self, write: ResultWrite) -> bytes | None:
-        """Performs one write; returns what it failed with."""
+    def _begin(self, write: ResultWrite) -> Callable[[], bytes | None]:
+        """Begins one write; what it returns waits for the end, and returns what the write failed with."""
         try:
-            self._write_results(write)
-        except PenstockError as error:
-            return encode_error(error)
+            wait = self._begin_write(write)
         except Exception as error:  # noqa: BLE001
-            _log.exception("a write of results failed")
-            return encode_error(error)
-        return None
+            failure = _failure(error)
+            return lambda: failure
+        return partial(_ended, wait)
+
+
+def _ended(wait: Callable[[], None]) -> bytes | None:
+    """Returns what a write failed with, once it has ended."""
+    try:
+        wait()
+    except Exception as error:  # noqa: BLE001
+        return _failure(error)
+    return None
+
+
+def _failure(error: Exception) -> bytes:
+    if not isinstance(error, PenstockError):
+        _log.error("a write of results failed", exc_info=error)
+    return encode_error(error)
 
 
 def _chunks(reader: Any) -> Iterator[Any]:

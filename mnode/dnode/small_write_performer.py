@@ -31,30 +31,42 @@ class _Sink:
     schema: pa.Schema
     children: list[ResultChild] = field(default_factory=list)
     failure: bytes | None = None
+    #: of the write that is begun: where its answer stands, and what waits for it and returns what it failed with
+    under_way: tuple[int, Callable[[], bytes | None]] | None = None
+
+    def settle(self, answers: list[tuple[int, bytes | None]]) -> None:
+        """Waits for the write that is begun, and puts what it failed with into its answer."""
+        if self.under_way is not None:
+            (place, wait), self.under_way = self.under_way, None
+            self.failure = wait()
+            answers[place] = answers[place][0], self.failure
 
 
 class SmallWritePerformer:
     """Serves one connection; for one thread.
 
-    Behind a write that failed none of the same sink task is performed: those get the same answer. Others go on.
+    Behind a write that failed none of the same sink task is performed: those get the same answer. Others go on. The
+    writes of a message are begun one after the other and waited for at its end, so that a vnode puts them into its log
+    together; a second one of a sink task begins when its first is done.
     """
 
-    def __init__(self, write: Callable[[ResultWrite], bytes | None]) -> None:
-        """`write` performs a write, and returns the encoded error if it fails."""
-        self._write = write
+    def __init__(self, begin: Callable[[ResultWrite], Callable[[], bytes | None]]) -> None:
+        """`begin` begins a write; what it returns waits for its end, and returns the encoded error if it failed."""
+        self._begin = begin
         self._sinks: dict[int, _Sink] = {}
 
     def perform(self, message: bytes) -> bytes:
         """Performs the writes of a message; returns the answer. InternalError if not all of it makes sense: nothing of
         it is performed then."""
-        understood = [self._understand(part) for part in parts(message)]
+        understood = [one for part in parts(message) if (one := self._understand(part)) is not None]
         answers: list[tuple[int, bytes | None]] = []
-        for one in understood:
-            if one is not None:
-                number, sink, write = one
-                if sink.failure is None:
-                    sink.failure = self._write(write)
-                answers.append((number, sink.failure))
+        for number, sink, write in understood:
+            sink.settle(answers)
+            if sink.failure is None:
+                sink.under_way = len(answers), self._begin(write)
+            answers.append((number, sink.failure))
+        for _, sink, _ in understood:
+            sink.settle(answers)
         return pack_outcomes(answers)
 
     def _understand(self, part: SmallWrite | SinkEnd) -> tuple[int, _Sink, ResultWrite] | None:

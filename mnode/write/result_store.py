@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from penstock.sql.schema import Table
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.write.vnode_writer import BegunWrite
 from penstock.wal.record import TUID_COLUMN
 
 UPSERT, DELETE, REPLACE = 0, 1, 2
@@ -62,8 +64,14 @@ class ResultStore:
                 del self._known[known]
 
     def write_results(self, write: ResultWrite) -> None:
-        """Performs one write call; returns when all of it is acknowledged by the vnodes.
+        """Performs one write call; returns when all of it is acknowledged by the vnodes. Raises as `begin_write`."""
+        self.begin_write(write)()
 
+    def begin_write(self, write: ResultWrite) -> Callable[[], None]:
+        """Begins one write call; what it returns is to be called, and returns when all is acknowledged by the vnodes.
+
+        Between writes of several sink tasks nobody need wait: the vnode that they go to puts them into its log
+        together. A sink task's next write must not begin before its last one is acknowledged. Both calls may raise
         `StaleAttemptError` if the stream is gone or a later attempt is known, `NotFoundError` if the result table
         is gone, `AlreadyExistsError` if a child's name belongs to another table, `StorageError`.
         """
@@ -76,8 +84,7 @@ class ResultStore:
         children.learn(target, index)
         operations = np.asarray(write.rows.column(OPERATION).to_numpy(), np.uint8)
         if not operations.any():
-            self._upsert(target, children, write, write.rows, index)
-            return
+            return self._upsert(target, children, write, write.rows, index)
         deleted = np.flatnonzero(operations == DELETE)
         upserted = np.flatnonzero(operations != DELETE)
         replacing = np.flatnonzero(operations == REPLACE)
@@ -85,8 +92,9 @@ class ResultStore:
             self._delete_others(target, children, write.rows, index, replacing)
         if len(deleted):
             upserted = self._delete(target, children, write.rows, index, deleted, upserted)
-        if len(upserted):
-            self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted])
+        if not len(upserted):
+            return _nothing
+        return self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted])
 
     def read(self, request: StoreRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
@@ -186,8 +194,8 @@ class ResultStore:
 
     def _upsert(
         self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index
-    ) -> None:
-        """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
+    ) -> Callable[[], None]:
+        """Begins to write rows to their vnodes, sorted by vnode and child table; vnodes would sort them otherwise."""
         known = {column.name: column for column in target.columns}
         names = [name for name in rows.schema.names if name in known]
         origin = () if write.delivered is None else (rows.column(OFFSET),)
@@ -203,24 +211,34 @@ class ResultStore:
         parts = by_vgroup(batch, children.vgroups[index])
         database = self._catalog.database(target.database)
         if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
-            for vgroup_id, part in parts:
-                self._write(vgroup_id, target, write, part)
-            return
+            begun = [self._begin(vgroup_id, target, write, part) for vgroup_id, part in parts]
+            return partial(_wait_for, begun)
         running = [self._pool.submit(self._write, vgroup_id, target, write, part) for vgroup_id, part in parts]
         errors = [error for future in running if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
-
+        return _nothing
 
     def _write(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> None:
-        """Writes what goes to one vnode; what it has of a delivery, it leaves out."""
+        self._begin(vgroup_id, target, write, part).wait()
+
+    def _begin(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> BegunWrite:
+        """Begins to write what goes to one vnode; what it has of a delivery, it leaves out."""
         if write.delivered is None:
-            self._storage.write(vgroup_id, target.uid, part)
-            return
+            return self._storage.begin_write(vgroup_id, target.uid, part)
         offsets = part.column(OFFSET).to_numpy()
-        self._storage.write(
+        return self._storage.begin_write(
             vgroup_id, target.uid, part.drop_columns([OFFSET]),
             IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets))
+
+
+def _wait_for(begun: Iterable[BegunWrite]) -> None:
+    for write in begun:
+        write.wait()
+
+
+def _nothing() -> None:
+    """Stands for what is to be waited for, where nothing is."""
 
 
 def _nothing_of(table: Table, request: RowsRequest | SpanRequest) -> pa.Table:

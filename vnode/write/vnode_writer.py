@@ -12,9 +12,36 @@ from penstock.vnode.store.row_preparation import PreparedRows, prepare
 from penstock.vnode.store.table_state import Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
-from penstock.wal.writer import Ticket
+from penstock.wal.writer import Ticket, WalWriter
 
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
+
+
+class BegunWrite:
+    """A write that has its place in log and memtable. Nobody sees it before it is acknowledged."""
+
+    __slots__ = ("_flush", "_ticket", "_wal")
+
+    def __init__(self, wal: WalWriter, ticket: Ticket | None, flush: Callable[[], None] | None) -> None:
+        """`ticket` None: nothing of it is new, but whoever has written it may still wait for the log. `flush`: what the
+        writer does behind it."""
+        self._wal = wal
+        self._ticket = ticket
+        self._flush = flush
+
+    def wait(self) -> int:
+        """Returns its version, or the last one, once it is acknowledged, with all that were begun before.
+
+        Raises StorageError.
+        """
+        if self._ticket is None:
+            self._wal.commit_all()
+            return self._wal.acknowledged_version
+        self._wal.commit(self._ticket)
+        if self._flush is not None:
+            flush, self._flush = self._flush, None
+            flush()
+        return self._ticket.version
 
 
 class VnodeWriter:
@@ -30,13 +57,11 @@ class VnodeWriter:
         self._wal = store.wal
         self._flush = flush
 
-    def write(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None,
-              delivery: IngestDelivery | None) -> int:
-        """Upserts rows; see `Vnode.write`."""
+    def begin_write(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None,
+                    delivery: IngestDelivery | None) -> BegunWrite:
+        """Begins to upsert rows, of which there are some; see `Vnode.begin_write`."""
         store = self._store
         table = store.table(table_uid)
-        if batch.num_rows == 0:
-            return self._wal.acknowledged_version
         schema = table.schema
         rows = prepare(batch, schema, table.key_columns)
         with store.lock:
@@ -48,15 +73,7 @@ class VnodeWriter:
             if again or table.schema is not schema:
                 rows = prepare(batch, table.schema, table.key_columns)
             ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
-            stalled = table.memtable.num_bytes > _STALL_FACTOR * store.options.memtable_bytes
-        if ticket is None:
-            # Whoever has written these rows may still wait for the log.
-            self._wal.commit_all()
-            return self._wal.acknowledged_version
-        self._wal.commit(ticket)
-        if stalled:
-            self._flush()
-        return ticket.version
+            return self._begun(table, ticket)
 
     def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
         """Appends a few rows; see `Vnode.append`."""
@@ -70,11 +87,12 @@ class VnodeWriter:
             ticket = self._wal.enqueue_packed(
                 table_uid, table.wal_schema, _by_key(rows, packed), table.row_format, store.clock.now_ms())
             table.append_packed(rows, packed, ticket.version)
-            stalled = table.memtable.num_bytes > _STALL_FACTOR * store.options.memtable_bytes
-        self._wal.commit(ticket)
-        if stalled:
-            self._flush()
-        return ticket.version
+            begun = self._begun(table, ticket)
+        return begun.wait()
+
+    def _begun(self, table: TableState, ticket: Ticket | None) -> BegunWrite:
+        stalled = table.memtable.num_bytes > _STALL_FACTOR * self._store.options.memtable_bytes
+        return BegunWrite(self._wal, ticket, self._flush if stalled else None)
 
     def _enqueue(self, table: TableState, rows: PreparedRows, ingest_time_ms: int | None,
                  delivery: IngestDelivery | None) -> Ticket:

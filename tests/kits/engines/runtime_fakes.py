@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -289,7 +290,7 @@ def serve(root: Path, secret: bytes, results: Results) -> DnodeService:
     def refuse(*message: object) -> pa.Table:
         raise AssertionError(f"a worker asked for {message}")
 
-    return DnodeService(secret, results.write, refuse, refuse)
+    return DnodeService(secret, results.begin_write, refuse, refuse)
 
 
 class ThreadGroup:
@@ -375,6 +376,9 @@ class Results:
         self._changed = threading.Condition()
         self.gate = threading.Event()
         self.gate.set()
+
+    def begin_write(self, write: ResultWrite) -> Callable[[], None]:
+        return partial(self.write, write)
 
     def write(self, write: ResultWrite) -> None:
         self.gate.wait()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pyarrow as pa
 import pytest
 
@@ -26,14 +29,20 @@ def part(number: int, start: int, of: WritesOf | None = None, *fresh: ResultChil
 
 
 class Engine:
-    """Remembers writes, and refuses those of some streams."""
+    """Remembers writes, and refuses those of some streams: in the end, since all may begin."""
 
     def __init__(self) -> None:
+        self.steps: list[tuple[str, int]] = []
         self.writes: list[ResultWrite] = []
         self.refused: set[int] = set()
-        self.performer = SmallWritePerformer(self.write)
+        self.performer = SmallWritePerformer(self.begin)
 
-    def write(self, write: ResultWrite) -> bytes | None:
+    def begin(self, write: ResultWrite) -> Callable[[], bytes | None]:
+        self.steps.append(("begin", write.stream_id))
+        return partial(self.end, write)
+
+    def end(self, write: ResultWrite) -> bytes | None:
+        self.steps.append(("end", write.stream_id))
         if write.stream_id in self.refused:
             return encode_error(StaleAttemptError("old"))
         self.writes.append(write)
@@ -66,6 +75,17 @@ def test_a_failure_is_that_of_one_task() -> None:
     engine.refused.clear()
     assert engine.perform(part(0, 3), part(1, 3)) == [(0, StaleAttemptError), (1, None)]
     assert [write.stream_id for write in engine.writes] == [6, 6, 6]
+
+
+def test_writes_of_a_message_are_waited_for_together() -> None:
+    """All are begun before one is waited for, but a task's second one begins when its first is done."""
+    engine = Engine()
+    engine.perform(part(0, 1, OF), part(1, 1, OTHER))
+    assert engine.steps == [("begin", 5), ("begin", 6), ("end", 5), ("end", 6)]
+    engine.steps.clear()
+    engine.perform(part(0, 2), part(0, 3), part(1, 2))
+    assert engine.steps == [("begin", 5), ("end", 5), ("begin", 5), ("begin", 6), ("end", 5), ("end", 6)]
+    assert [write.rows.column("ts")[0].as_py() for write in engine.writes if write.stream_id == 5] == [1, 2, 3]
 
 
 def test_the_end_of_a_task_frees_what_is_kept_of_it() -> None:

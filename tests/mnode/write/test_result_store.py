@@ -35,17 +35,26 @@ def write(
     attempt: int = 1,
 ) -> None:
     """Writes rows of (child, operation, ts, value) as sink task 0 would."""
+    db.engine.results.write_results(write_of(db, rows, children, attempt))
+
+
+def write_of(
+    db: Embedded,
+    rows: Sequence[tuple[int, int, int, float | None]],
+    children: Sequence[str | ResultChild] = ("g0", "g1", "g2"),
+    attempt: int = 1,
+    sink: int = 0,
+) -> ResultWrite:
     target = db.engine.catalog.table("d", "out")
     assert target is not None
     child, operation, ts, value = (list(column) for column in zip(*rows, strict=True))
     batch = pa.RecordBatch.from_arrays(
         [pa.array(child, pa.int32()), pa.array(operation, pa.uint8()), pa.array(ts, pa.int64()),
          pa.array(value, pa.float64())], names=["_child", "_op", "_wstart", "sum(v)"])
-    results: ResultStore = db.engine.results
-    results.write_results(ResultWrite(
-        STREAM, attempt, TaskId(STREAM, "sink", 0), target.uid,
+    return ResultWrite(
+        STREAM, attempt, TaskId(STREAM, "sink", sink), target.uid,
         children if isinstance(children, list) else  # as a sink's, which grows from write to write
-        tuple(ResultChild(name, (number,)) for number, name in enumerate(children)), batch))
+        tuple(ResultChild(name, (number,)) for number, name in enumerate(children)), batch)
 
 
 def rows(db: Embedded) -> list[tuple[object, ...]]:
@@ -139,6 +148,19 @@ def test_names_of_other_tables_are_not_taken_over(db: Embedded) -> None:
     with pytest.raises(AlreadyExistsError, match="other"):
         write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 1.0)])
     assert rows(db) == []
+
+
+def test_writes_that_are_begun_are_acknowledged_together(db: Embedded) -> None:
+    """Nobody sees one before it is waited for, and who waits for the last one has waited for all in its vnode."""
+    write(db, [(0, UPSERT, T0, 1.0)], children=("g0",))
+    results: ResultStore = db.engine.results
+    waits = [results.begin_write(write_of(db, [(0, UPSERT, T0 + sink, 2.0)], children=("g0",), sink=sink))
+             for sink in range(3)]
+    assert rows(db) == [("g0", 0, 1.0)]
+    waits[-1]()
+    assert rows(db) == [("g0", 0, 2.0), ("g0", 1, 2.0), ("g0", 2, 2.0)]
+    for wait in waits:
+        wait()
 
 
 def test_a_dropped_result_table_is_told(db: Embedded) -> None:

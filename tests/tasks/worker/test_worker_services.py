@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -182,7 +183,7 @@ class Dnode:
         self.reads: list[RowsRequest] = []
         self.error: Exception | None = None
         self.on_write: Callable[[ResultWrite], None] | None = None
-        self.service = DnodeService(SECRET, self.write, self.read, self.keep)
+        self.service = DnodeService(SECRET, lambda write: partial(self.write, write), self.read, self.keep)
 
     def write(self, write: ResultWrite) -> None:
         if self.on_write is not None:
