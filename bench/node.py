@@ -48,6 +48,8 @@ class ResultLog:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self._news = threading.Event()
+        #: is told of each write and its time (ns)
+        self.hear: Callable[[int, ResultWrite], None] | None = None
 
     def note(self, write: ResultWrite) -> None:
         """Notes a write that has just been acknowledged."""
@@ -59,6 +61,8 @@ class ResultLog:
             self.last_ns = now
             if self._keep:
                 self._writes.append((now, write))
+            if self.hear is not None:
+                self.hear(now, write)
         self._news.set()
 
     def wait_for_news(self, timeout_s: float) -> bool:

@@ -5,7 +5,8 @@ between machines. Then INSERT statements of one row: one connection, some thread
 the like; requests of one row by REST, line protocol and prepared statements of Flight SQL; INSERTs that wait for the
 disk, beside what the disk does by itself. Then how soon the first streams of an engine run. Then rows in ticks, beside
 no, one and more streams: seconds of processors of all processes, waited of threads per INSERT, and how long a row takes
-to its results. Last, what streams cost that have nothing to do.
+to its results, and what streams cost that have nothing to do. `--measures hundred --seconds 600` has a hundred streams
+beside 1,000 INSERTs of one row per second for ten minutes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import penstock
 from bench.durable import measure_durable
 from bench.figures import percentiles
 from bench.first_streams import measure_starts
+from bench.hundred_streams import measure_hundred
 from bench.insert_peers import measure_peers
 from bench.node import Node
 from bench.processes import cpu_seconds, tree
@@ -42,7 +44,7 @@ _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
 _ROUND_TRIPS = 5000
 _WAYS_TIMES = 2000
-_MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle")
+_MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle", "hundred")
 _DURABLE_CLIENTS = 64
 
 
@@ -233,15 +235,15 @@ def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: 
             **_latency(node, seen, sent)}
 
 
-def create_streams(execute: Callable[[str], object], streams: int) -> None:
+def create_streams(execute: Callable[[str], object], streams: int, database: str = DATABASE) -> None:
     """Creates the table and the streams that ticks are measured with."""
-    for text in (f"CREATE DATABASE {DATABASE} VGROUPS 1 KEEP 36500d", f"USE {DATABASE}",
+    for text in (f"CREATE DATABASE {database} VGROUPS 1 KEEP 36500d", f"USE {database}",
                  "CREATE TABLE m (ts TIMESTAMP, v DOUBLE, k INT) TAGS (g INT)",
                  "CREATE TABLE " + " ".join(f"d{n} USING m TAGS ({n % 10})" for n in range(_CHILDREN))):
         execute(text)
     for number in range(streams):
-        execute(f"CREATE STREAM s{number} TRIGGER AT_ONCE INTO o{number} AS SELECT _wstart, count(*) c, avg(v) a, "
-                f"max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
+        execute(f"CREATE STREAM {database}_s{number} TRIGGER AT_ONCE INTO o{number} AS SELECT _wstart, count(*) c, "
+                f"avg(v) a, max(ts) latest FROM m PARTITION BY g INTERVAL({1 + number % 10}s)")
 
 
 def _start(node: Node, streams: int) -> None:
@@ -304,19 +306,23 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
             yield measure_ticks(folder, streams, options.rows, options.tick_ms, options.seconds)
         if "idle" in options.measures and streams:
             yield measure_idle(folder, streams, options.seconds)
+    if "hundred" in options.measures:
+        yield measure_hundred(folder, create_streams, 100, 1000, options.seconds, options.streams_per_worker)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints one JSON line per measure."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.trickle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measures", nargs="+", choices=_MEASURES, default=list(_MEASURES))
+    parser.add_argument("--measures", nargs="+", choices=_MEASURES, default=list(_MEASURES[:-1]),
+                        help="all but hundred, for which --seconds 600 are meant")
     parser.add_argument("--statements", type=int, default=20_000, help="INSERTs of one row (default 20,000)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 1, 10], help="how many (default 0, 1 and 10)")
     parser.add_argument("--rows", type=int, default=20, help="rows per tick (default 20)")
     parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long rows come, or nothing (default 10)")
+    parser.add_argument("--streams-per-worker", type=int, default=4, help="of hundred (default 4, as configured)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=Path.cwd()) as folder:
         for found in measure(options, Path(folder)):

@@ -206,7 +206,17 @@ class Vnode:
         table has other columns by now, or a composite key. Raises struct.error for a value that doesn't fit its column,
         UnicodeEncodeError for text that is none, NotFoundError, StorageError.
         """
-        return self._writer.append(table_uid, columns, rows)
+        begun = self._writer.begin_append(table_uid, columns, rows)
+        return None if begun is None else begun.wait()
+
+    def begin_append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row],
+                     delivery: IngestDelivery | None = None) -> BegunWrite | None:
+        """Begins what `append` does; see `begin_write`. None also for a `delivery` of which some rows are here."""
+        return self._writer.begin_append(table_uid, columns, rows, delivery)
+
+    def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
+        """Tells, for who would have to make rows of columns first, whether `append` might take this one. Cheap."""
+        return self._writer.may_append(table_uid, tuid, ts)
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""

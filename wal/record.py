@@ -225,7 +225,11 @@ def encode_origin(origin: IngestOrigin) -> bytes:
     return data
 
 
-def _decode_origin(data: bytes) -> IngestOrigin:
+def _origin_behind(header: Header, payload: pa.Buffer) -> IngestOrigin | None:
+    """Returns the origin that stands behind rows. Raises struct.error, ValueError."""
+    if not header.origin_size:
+        return None
+    data = payload[-header.origin_size:].to_pybytes()
     ingest, offset, length = _ORIGIN.unpack_from(data)
     names = data[_ORIGIN.size:]
     return IngestOrigin(ingest, names[:length].decode(), names[length:].decode(), offset)
@@ -325,6 +329,7 @@ class PackedRun:
         self._null_maps = bool(shape & _NULL_MAPS)
         self._layout = _layout_of(shape & ~_NULL_MAPS, schemas)
         self._headers: list[tuple[Header, int]] = []
+        self._origins: list[IngestOrigin | None] = []
         self._rows: list[pa.Buffer] = []
         self._sizes: list[int] = []
         self._add(header, payload)
@@ -337,14 +342,16 @@ class PackedRun:
         return True
 
     def _add(self, header: Header, payload: pa.Buffer) -> None:
-        rows = payload.slice(_PACKED.size)
+        rows = payload.slice(_PACKED.size, max(0, len(payload) - _PACKED.size - header.origin_size))
         try:
             sizes = self._layout.sizes(rows, null_maps=self._null_maps)
-        except ValueError as error:
+            origin = _origin_behind(header, payload)
+        except (struct.error, ValueError) as error:
             raise DamagedRecordError(f"the PACKED_ROWS payload cannot be decoded: {error}") from error
         if not sizes:
             raise DamagedRecordError("the PACKED_ROWS payload has no rows")
         self._headers.append((header, len(sizes)))
+        self._origins.append(origin)
         self._rows.append(rows)
         self._sizes += sizes
 
@@ -356,10 +363,10 @@ class PackedRun:
         counts = np.array([count for _, count in self._headers])
         starts = np.cumsum(counts) - counts
         least, greatest = (reduce.reduceat(times, starts).tolist() for reduce in (np.minimum, np.maximum))
-        return [RowsRecord(header.version, header.ingest_time_ms, self._table_uid, batch.slice(start, count),
-                           time_range=(first, last))
-                for (header, count), start, first, last in zip(
-                    self._headers, starts.tolist(), least, greatest, strict=True)]
+        return [RowsRecord(header.version, header.ingest_time_ms, self._table_uid, batch.slice(start, count), origin,
+                           (first, last))
+                for (header, count), origin, start, first, last in zip(
+                    self._headers, self._origins, starts.tolist(), least, greatest, strict=True)]
 
 
 def _layout_of(shape: int, schemas: dict[int, pa.Schema]) -> RowFormat:
@@ -387,8 +394,7 @@ def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) ->
         if header.kind is RecordKind.ROWS:
             table_uid, shape, _ = _ROWS.unpack_from(payload)
             batch = pa.ipc.read_record_batch(payload.slice(_ROWS.size), _declared(shape, schemas))
-            origin = _decode_origin(payload[-header.origin_size:].to_pybytes()) if header.origin_size else None
-            return RowsRecord(version, ingest, table_uid, batch, origin)
+            return RowsRecord(version, ingest, table_uid, batch, _origin_behind(header, payload))
         data = payload.to_pybytes()
         if header.kind is RecordKind.DELETE:
             table_uid, first_ts, last_ts, count = _DELETE.unpack_from(data)

@@ -23,7 +23,7 @@ from penstock.wal.record import (
 )
 
 SEGMENT_MAGIC = b"PNSTWAL1"
-FORMAT = 2  # 1 has no packed rows
+FORMAT = 3  # 1 has no packed rows, 2 none of ingests
 _SEGMENT = struct.Struct("<8sIIQqQI16x")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size

@@ -177,14 +177,16 @@ class WalWriter:
                 lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind))
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
-                       ingest_time_ms: int) -> Ticket:
+                       ingest_time_ms: int, origin: IngestOrigin | None = None) -> Ticket:
         """Enqueues complete rows, new ones only, in the packed form of `layout`; see `RowFormat.pack`.
 
         They are sorted by key, without duplicates of a key; `schema` carries the key column count.
         """
+        behind = () if origin is None else (wire.encode_origin(origin),)
         with self._condition:
-            return self._enqueue_rows(RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
-                                      lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout))
+            return self._enqueue_rows(
+                RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
+                lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int) -> Ticket:

@@ -7,7 +7,7 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 
-FORMAT_VERSION = 2  # 1 has no packed rows in logs
+FORMAT_VERSION = 3  # 1 has no packed rows in logs, 2 none of ingests
 
 
 def ensure_format(fs: Fs, paths: DataPaths) -> None:

@@ -29,7 +29,6 @@ from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.write.vnode_writer import BegunWrite
 from penstock.wal.writer import Recovery
 
 _log = logger(__name__)
@@ -249,12 +248,6 @@ class Storage:
     ) -> int:
         """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
         return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)
-
-    def begin_write(
-        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: IngestDelivery | None = None
-    ) -> BegunWrite:
-        """Begins to upsert some rows; see `Vnode.begin_write`."""
-        return self.vnode(vgroup_id).begin_write(table_uid, batch, delivery)
 
     def append(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> bool:
         """Appends a few rows and returns whether that would do; see `Vnode.append`."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +26,12 @@ from penstock.sql.schema import Table
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite
 from penstock.wal.record import TUID_COLUMN
 
 UPSERT, DELETE, REPLACE = 0, 1, 2
+_APPENDED_MAX = 32  # rows of a write: of more, columns are cheaper
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = Places
@@ -224,12 +228,30 @@ class ResultStore:
 
     def _begin(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> BegunWrite:
         """Begins to write what goes to one vnode; what it has of a delivery, it leaves out."""
-        if write.delivered is None:
-            return self._storage.begin_write(vgroup_id, target.uid, part)
-        offsets = part.column(OFFSET).to_numpy()
-        return self._storage.begin_write(
-            vgroup_id, target.uid, part.drop_columns([OFFSET]),
-            IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets))
+        delivery = None
+        if write.delivered is not None:
+            offsets = part.column(OFFSET).to_numpy()
+            part = part.drop_columns([OFFSET])
+            delivery = IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets)
+        vnode = self._storage.vnode(vgroup_id)
+        return _begin_append(vnode, target, part, delivery) or vnode.begin_write(target.uid, part, delivery)
+
+
+def _begin_append(
+    vnode: Vnode, target: Table, part: pa.RecordBatch, delivery: IngestDelivery | None
+) -> BegunWrite | None:
+    """Begins to append a few rows, row by row, if they come in order; None, with nothing begun, where they don't."""
+    times = part.column(target.time_column.physical)
+    if part.num_rows > _APPENDED_MAX or times.null_count or not vnode.may_append(
+            target.uid, part.column(TUID_COLUMN)[0].as_py(), times[0].value):
+        return None
+    values: dict[str, Iterable[Any]] = {
+        name: (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for name, column in zip(part.schema.names, part.columns, strict=True)}
+    names = tuple(column.physical for column in target.columns)
+    rows = list(zip(values[TUID_COLUMN], *(values.get(name, repeat(None, part.num_rows)) for name in names),
+                    strict=True))
+    return vnode.begin_append(target.uid, names, rows, delivery)
 
 
 def _wait_for(begun: Iterable[BegunWrite]) -> None:

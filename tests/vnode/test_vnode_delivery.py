@@ -36,9 +36,14 @@ def open_vnode(directory: Path, fs: FaultyFs | None = None, **options: int) -> V
 def deliver(vnode: Vnode, partition: str, offsets: list[int], segment: str = "", *, number: int = 0) -> int:
     """Writes one row per offset, whose value says where it comes from; returns the vnode's version."""
     values = [int(partition) * 1_000_000 + number * 1_000 + offset for offset in offsets]
-    batch = pa.record_batch({"_tuid": pa.array([1] * len(offsets), pa.uint64()),
+    delivery = IngestDelivery(INGEST, partition, segment, np.array(offsets, np.int64))
+    # As the engine does: row by row where that will do.
+    begun = vnode.begin_append(TABLE, ("ts", "v"), [(1 + int(partition), value, value) for value in values], delivery)
+    if begun is not None:
+        return begun.wait()
+    batch = pa.record_batch({"_tuid": pa.array([1 + int(partition)] * len(offsets), pa.uint64()),
                              "ts": pa.array(values, pa.timestamp("ms")), "v": pa.array(values, pa.int64())})
-    return vnode.write(TABLE, batch, delivery=IngestDelivery(INGEST, partition, segment, np.array(offsets, np.int64)))
+    return vnode.write(TABLE, batch, delivery=delivery)
 
 
 def logged(directory: Path) -> list[RowsRecord]:
@@ -90,8 +95,21 @@ def test_records_say_where_their_rows_come_from(tmp_path: Path) -> None:
     vnode.write(TABLE, pa.record_batch({"_tuid": pa.array([1], pa.uint64()), "ts": pa.array([1], pa.timestamp("ms")),
                                         "v": pa.array([1], pa.int64())}))
     deliver(vnode, "1", [1, 2], "Größe.csv")
+    deliver(vnode, "1", [3, 4], "Größe.csv", number=1)
     assert [record.origin for record in logged(tmp_path)] == [
-        IngestOrigin(INGEST, "1", "", 7), None, IngestOrigin(INGEST, "1", "Größe.csv", 3)]
+        IngestOrigin(INGEST, "1", "", 7), None, IngestOrigin(INGEST, "1", "Größe.csv", 3),
+        IngestOrigin(INGEST, "1", "Größe.csv", 5)]
+
+
+def test_what_is_here_already_is_not_appended(tmp_path: Path) -> None:
+    """Row by row goes what is new as a whole; of the rest, `write` takes what isn't there yet."""
+    vnode = open_vnode(tmp_path)
+    rows = [(1, 5, 5), (1, 6, 6)]
+    first, again = (IngestDelivery(INGEST, "0", "", np.array(offsets, np.int64)) for offsets in ([0, 1], [1, 2]))
+    assert vnode.begin_append(TABLE, ("ts", "v"), rows, first) is not None
+    assert vnode.begin_append(TABLE, ("ts", "v"), [(1, 7, 7), (1, 8, 8)], again) is None
+    assert vnode.may_append(TABLE, 1, 7)
+    assert not vnode.may_append(TABLE, 1, 6)
 
 
 def test_a_later_segment_begins_anew_and_an_earlier_one_is_known(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from penstock.common.fs import OsFs
 from penstock.wal.log import LogFiles
 from penstock.wal.packed_rows import RowFormat, row_format
 from penstock.wal.reader import WalReader
-from penstock.wal.record import RowsRecord, crc32c, with_key_columns
-from penstock.wal.segment import SegmentHeader, list_segments, segment_name
+from penstock.wal.record import IngestOrigin, RowsRecord, crc32c, with_key_columns
+from penstock.wal.segment import FORMAT, SegmentHeader, list_segments, segment_name
 from penstock.wal.writer import WalOptions, WalWriter
 
 VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -34,6 +34,8 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 SHAPES = st.lists(st.sampled_from(list(VALUES)), max_size=20).map(lambda kinds: with_key_columns(pa.schema(
     [("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), *((f"c{place}", kind) for place, kind in enumerate(kinds))]),
     1))
+ORIGINS = st.none() | st.builds(IngestOrigin, st.integers(0, 2**64 - 1), st.text(max_size=5), st.text(max_size=5),
+                                st.integers(0, 2**63 - 1))
 NUMBERS = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("v", pa.float64()),
                                       ("k", pa.int32())]), 1)
 TEXTS = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("s", pa.string()),
@@ -60,10 +62,11 @@ def open_log(directory: Path, segment_bytes: int = 64 << 20) -> WalWriter:
     return WalWriter.open(directory, WalOptions(1, 1, segment_bytes), fs=FaultyFs(), clock=ManualClock())
 
 
-def append(log: WalWriter, schema: pa.Schema, rows: list[tuple[Any, ...]], table_uid: int = 7) -> int:
+def append(log: WalWriter, schema: pa.Schema, rows: list[tuple[Any, ...]], table_uid: int = 7,
+           origin: IngestOrigin | None = None) -> int:
     """Writes one record of packed rows."""
     layout = layout_of(schema)
-    ticket = log.enqueue_packed(table_uid, schema, list(map(layout.pack, rows)), layout, 5)
+    ticket = log.enqueue_packed(table_uid, schema, list(map(layout.pack, rows)), layout, 5, origin)
     log.commit(ticket)
     return ticket.version
 
@@ -82,7 +85,8 @@ def read_all(directory: Path, at_once: int = 1000) -> list[RowsRecord]:
        segment_bytes=st.sampled_from([1000, 1 << 20]))
 def test_rows_come_back_whatever_stands_beside_them(data: st.DataObject, schemas: list[pa.Schema], at_once: int,
                                                     segment_bytes: int) -> None:
-    """Packed or as Arrow, of several tables, across segments and reads: each record has its own rows, with NULLs."""
+    """Packed or as Arrow, of several tables, across segments and reads: each record has its own rows, with NULLs, and
+    tells where they come from."""
     written = []
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(Path(folder), segment_bytes)
@@ -92,15 +96,17 @@ def test_rows_come_back_whatever_stands_beside_them(data: st.DataObject, schemas
             row = st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**40),
                             *(st.none() | VALUES[field.type] for field in list(schema)[2:]))
             rows = data.draw(st.lists(row, min_size=1, max_size=3))
+            origin = data.draw(ORIGINS)
             if data.draw(st.booleans()):
-                append(log, schema, rows, place)
+                append(log, schema, rows, place, origin)
             else:
-                log.commit(log.enqueue_rows(place, batch_of(schema, rows), 5))
-            written.append((place, batch_of(schema, rows)))
+                log.commit(log.enqueue_rows(place, batch_of(schema, rows), 5, origin))
+            written.append((place, batch_of(schema, rows), origin))
         log.close()
         found = read_all(Path(folder), at_once)
     assert [record.version for record in found] == list(range(1, len(written) + 1))
-    for record, (table_uid, batch) in zip(found, written, strict=True):
+    for record, (table_uid, batch, origin) in zip(found, written, strict=True):
+        assert record.origin == origin
         record.batch.validate(full=True)
         assert record.table_uid == table_uid
         assert record.batch.equals(batch)
@@ -167,7 +173,8 @@ def test_bytes_that_are_no_rows_are_damage(tmp_path: Path, schema: pa.Schema, ro
     log.close()
 
 
-def test_what_an_older_version_has_begun_gets_no_packed_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", range(1, FORMAT))
+def test_what_an_older_version_has_begun_gets_no_records_that_it_does_not_know(tmp_path: Path, older: int) -> None:
     """Its segment stays as it is, so that it can be read by what wrote it; the next one is of the new format."""
     directory = tmp_path / "log"
     log = open_log(directory)
@@ -175,7 +182,7 @@ def test_what_an_older_version_has_begun_gets_no_packed_rows(tmp_path: Path) -> 
     log.close()
     path = directory / segment_name(1)
     data = path.read_bytes()
-    header, old_crc = SegmentHeader(1, 1, 0, 0, 0, 1).encode()
+    header, old_crc = SegmentHeader(1, 1, 0, 0, 0, older).encode()
     record = bytearray(data[len(header):])
     record[36 - 4:36] = struct.pack("<I", old_crc)
     record[36:40] = struct.pack("<I", crc32c(bytes(record[:36])))

@@ -75,20 +75,32 @@ class VnodeWriter:
             ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
             return self._begun(table, ticket)
 
-    def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
-        """Appends a few rows; see `Vnode.append`."""
+    def begin_append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row],
+                     delivery: IngestDelivery | None = None) -> BegunWrite | None:
+        """Begins to append a few rows; see `Vnode.begin_append`."""
         store = self._store
         with store.lock:
             store.require_writable()
             table = store.table(table_uid)
-            packed = table.packed(rows) if table.column_names == columns else None
+            if table.column_names != columns or (delivery is not None and not delivery.is_new_to(table.places)):
+                return None
+            packed = table.packed(rows)
             if packed is None or table.row_format is None:
                 return None
+            origin = None if delivery is None else delivery.origin
             ticket = self._wal.enqueue_packed(
-                table_uid, table.wal_schema, _by_key(rows, packed), table.row_format, store.clock.now_ms())
+                table_uid, table.wal_schema, _by_key(rows, packed), table.row_format, store.clock.now_ms(), origin)
             table.append_packed(rows, packed, ticket.version)
-            begun = self._begun(table, ticket)
-        return begun.wait()
+            if origin is not None:
+                table.note_place(origin)
+            return self._begun(table, ticket)
+
+    def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
+        """Tells whether a row might be appended now; see `Vnode.may_append`."""
+        with self._store.lock:
+            table = self._store.table(table_uid)
+            newest = table.newest.get(tuid)
+            return table.row_format is not None and (newest is None or ts > newest)
 
     def _begun(self, table: TableState, ticket: Ticket | None) -> BegunWrite:
         stalled = table.memtable.num_bytes > _STALL_FACTOR * self._store.options.memtable_bytes

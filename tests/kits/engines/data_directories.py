@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.common.config import load_config
 from penstock.mnode.admin.sandbox import Sandbox
+from penstock.vnode.store.delivery import IngestDelivery
 
 T0 = 1_700_000_000_000
 CONFIG = {"stateMapSize": "64MiB", "streamBufferSize": "1MiB", "walSegmentSize": "64KiB", "partGrace": "0s"}
@@ -55,8 +57,21 @@ def make_directory(directory: Path) -> Answers:
         sandbox.execute(f"INSERT INTO d.t0 VALUES ({T0}, 9, 'new') d.t1 VALUES ({T0 + 90_000}, 7, NULL)")
         sandbox.checkpoint()
         sandbox.execute("FLUSH DATABASE d")
-        sandbox.execute(f"INSERT INTO d.t0 VALUES ({T0 + 95_000}, 5, 'z')")
+        _deliver(sandbox, "t0", (T0 + 95_000, 5, "z"))
         return answers(sandbox)
+
+
+def _deliver(sandbox: Sandbox, child: str, row: tuple[Any, ...]) -> None:
+    """Appends a row to a child table of `m` as one that an ingest has read."""
+    stable = sandbox.engine.catalog.table("d", "m")
+    found = sandbox.engine.catalog.child("d", child)
+    assert stable is not None
+    assert found is not None
+    begun = sandbox.engine.storage.vnode(found[1].vgroup_id).begin_append(
+        stable.uid, tuple(column.physical for column in stable.columns), [(found[1].uid, *row)],
+        IngestDelivery(1, "partition", "", np.array([4])))
+    assert begun is not None
+    begun.wait()
 
 
 def answers(sandbox: Sandbox) -> Answers:
