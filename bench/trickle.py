@@ -5,8 +5,9 @@ between machines. Then INSERT statements of one row: one connection, some thread
 the like; requests of one row by REST, line protocol and prepared statements of Flight SQL; INSERTs that wait for the
 disk, beside what the disk does by itself. Then how soon the first streams of an engine run. Then rows in ticks, beside
 no, one and more streams: seconds of processors of all processes, waited of threads per INSERT, and how long a row takes
-to its results, and what streams cost that have nothing to do. `--measures hundred --seconds 600` has a hundred streams
-beside 1,000 INSERTs of one row per second for ten minutes.
+to its results, and what streams cost that have nothing to do. Then one stream beside the same job in Spark, and in
+Flink where `--flink-python` has apache-flink. `--measures hundred --seconds 600` has a hundred streams beside 1,000
+INSERTs of one row per second for ten minutes.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from bench.node import Node
 from bench.processes import cpu_seconds, tree
 from bench.requests import measure_requests
 from bench.setup import DATABASE
+from bench.stream_peers import measure_stream_peers
 
 _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
 _ROUND_TRIPS = 5000
 _WAYS_TIMES = 2000
-_MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle", "hundred")
+_MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle", "stream_peers", "hundred")
 _DURABLE_CLIENTS = 64
 
 
@@ -306,6 +308,8 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
             yield measure_ticks(folder, streams, options.rows, options.tick_ms, options.seconds)
         if "idle" in options.measures and streams:
             yield measure_idle(folder, streams, options.seconds)
+    if "stream_peers" in options.measures:
+        yield from measure_stream_peers(folder, options.rate, options.seconds, options.flink_python)
     if "hundred" in options.measures:
         yield measure_hundred(folder, create_streams, 100, 1000, options.seconds, options.streams_per_worker)
 
@@ -322,6 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=20, help="rows per tick (default 20)")
     parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long rows come, or nothing (default 10)")
+    parser.add_argument("--rate", type=int, default=2000, help="rows per second of stream_peers (default 2,000)")
+    parser.add_argument("--flink-python", type=Path, help="a Python that has apache-flink")
     parser.add_argument("--streams-per-worker", type=int, default=4, help="of hundred (default 4, as configured)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=Path.cwd()) as folder:
