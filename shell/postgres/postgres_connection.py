@@ -24,6 +24,7 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.http.hangups import HangUps
 from penstock.shell.postgres import backend
 from penstock.shell.postgres import frontend as messages
+from penstock.shell.postgres.catalog_queries import CatalogQueries
 from penstock.shell.postgres.conversation import Conversation, Phase
 from penstock.shell.postgres.error_reports import report
 from penstock.shell.postgres.frontend import ProtocolError
@@ -55,6 +56,7 @@ class PostgresSite:
     logins: Logins
     tls: ssl.SSLContext | None
     hang_ups: HangUps
+    catalog: CatalogQueries
     logged_in: Callable[[socket.socket], None]
     encrypted: Callable[[socket.socket, socket.socket], None]
     register: Callable[[int, bytes], None]
@@ -192,7 +194,7 @@ class PostgresConnection(BaseRequestHandler):
         self._site.register(number, secret)
         try:
             state = SessionState(engine.config.timezone, None, identity, number, origin=self._origin)
-            session = PostgresSession(engine, state, self._send, self._on_cancel)
+            session = PostgresSession(engine, state, self._site.catalog, self._send, self._on_cancel)
             self._greet(startup, session, number, secret)
             while True:
                 message = self._next()

@@ -15,6 +15,7 @@ from penstock.common.logging import logger
 from penstock.mnode.access.logins import tls_for_clients
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.hangups import HangUps
+from penstock.shell.postgres.catalog_queries import CatalogQueries
 from penstock.shell.postgres.postgres_connection import PostgresConnection, PostgresSite
 
 _log = logger(__name__)
@@ -30,6 +31,7 @@ class PostgresServer:
         self._lock = threading.Lock()
         self._secrets: dict[int, bytes] = {}
         self._hang_ups = HangUps()
+        self._catalog = CatalogQueries(config.query_wait)
         try:
             self._server = BoundedServer((config.host, port), self._handle, ConnectionBounds.of_clients(config))
         except OSError as error:
@@ -38,7 +40,7 @@ class PostgresServer:
                 f"port {port} of {config.host} can't be opened for PostgreSQL's clients: {error.strerror}",
                 hint="a PostgreSQL or another engine has it; choose another postgresPort, or 0 for none") from error
         self._site = PostgresSite(
-            engine, engine.logins, None if tls is None else tls.context(), self._hang_ups,
+            engine, engine.logins, None if tls is None else tls.context(), self._hang_ups, self._catalog,
             lambda request: self._server.admission.logged_in(id(request)), self._server.replace, self._register,
             self._unregister, self._cancel)
         self._server.start("postgres listener")
@@ -56,6 +58,7 @@ class PostgresServer:
         self._server.stop()
         self._hang_ups.close()
         self._server.hang_up(socket.SHUT_RD)
+        self._catalog.close()
 
     def _handle(self, *arguments: Any) -> PostgresConnection:
         return PostgresConnection(self._site, *arguments)

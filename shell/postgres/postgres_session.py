@@ -25,6 +25,8 @@ from penstock.mnode.write.csv_rows import CsvBlock
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres import backend
 from penstock.shell.postgres.backend import ClientReport, ResultField
+from penstock.shell.postgres.catalog_queries import CatalogQueries, CatalogQuery
+from penstock.shell.postgres.catalog_tables import CatalogView
 from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, as_csv, read_copy, written_row, written_rows
 from penstock.shell.postgres.frontend import Bind, Parse
@@ -82,13 +84,17 @@ class Portal:
 class PostgresSession:
     """One client. Everything but `state` is the calling thread's alone."""
 
-    def __init__(self, engine: Engine, state: SessionState, send: Send, on_cancel: OnCancel) -> None:
+    def __init__(
+        self, engine: Engine, state: SessionState, catalog: CatalogQueries, send: Send, on_cancel: OnCancel
+    ) -> None:
         """`send` takes messages to the client; `on_cancel`, as with `Engine.execute_parsed`."""
         self._engine = engine
         self.state = state
         self._send = send
         self._on_cancel = on_cancel
         self.settings = ClientSettings(state, self.use)
+        self._catalog = catalog
+        self._view = CatalogView(engine.catalog, state, self.settings)
         self._prepared: dict[str, PreparedText] = {}
         self._portals: dict[str, Portal] = {}
         self.in_transaction = False
@@ -258,6 +264,10 @@ class PostgresSession:
         held = self._housekeeping(statement, look_only=True)
         if held is not None:
             return held.columns
+        if (asked := self._catalog_query(statement)) is not None:  # what columns it has, its rows tell
+            with self._catalog_answer(asked, statement) as answer:
+                portal.held = StatementAnswer(answer.tag, answer.columns, list(answer.batches))
+            return portal.held.columns
         parsed = self._engine.read_or_query(statement.text, self.state)
         if gives_rows(parsed):
             return self._engine.query_columns(parsed, self.state)
@@ -285,6 +295,10 @@ class PostgresSession:
         if own is not None:
             yield own
             return
+        if (asked := self._catalog_query(statement)) is not None:
+            with self._catalog_answer(asked, statement) as answer:
+                yield answer
+            return
         written = self._engine.insert_rows(statement.text, self.state)
         if written is not None:
             self._has_written = True
@@ -298,6 +312,21 @@ class PostgresSession:
         result = self._execute_parsed(parsed, statement.text)
         self._has_written = True
         yield StatementAnswer.of(result, _tag(statement, parsed, result.affected))
+
+    def _catalog_query(self, statement: StatementText) -> CatalogQuery | None:
+        """Returns what a statement asks of PostgreSQL's catalog; None if it is no such query."""
+        if statement.words[:1] not in (("SELECT",), ("WITH",), ()):
+            return None
+        return self._catalog.read(statement.original, self._view, self.state.connection_id)
+
+    @contextmanager
+    def _catalog_answer(self, asked: CatalogQuery, statement: StatementText) -> Iterator[StatementAnswer]:
+        activity, state = self._engine.activity, self.state
+        with activity.statement(
+                state.connection_id, statement.original, state.identity.name, self._on_cancel) as running:
+            running.looks_inside = True
+            columns, table = self._catalog.run(asked, self._view, running)
+            yield StatementAnswer("SELECT {}", columns, table.to_batches(_BATCH_ROWS))
 
     def _execute(self, text: str) -> None:
         self._execute_parsed(self._engine.read(text, self.state), text)

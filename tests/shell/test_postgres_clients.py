@@ -12,8 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pandas as pd
 import psycopg
 import pytest
+import sqlalchemy
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
 from kits.engines.postgres_here import PostgresHere, postgres_here
 from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
@@ -116,6 +118,90 @@ def test_errors_have_sqlstates(server: PostgresHere, statement: str, state: str)
             con.execute(statement)
         assert caught.value.sqlstate == state
         assert con.execute("SELECT 1").fetchone() == (1,)
+
+
+@needs_psql
+def test_psql_describes(server: PostgresHere) -> None:
+    """What psql shows by its backslash commands comes from pg_catalog."""
+    tables = server.psql(r"\dt", "-d", "power", "-t").stdout.splitlines()
+    assert {"power|meters|table|root", "power|t|table|root"} <= set(tables)
+    assert not any("|a|" in line for line in tables)
+    assert server.psql(r"\d meters", "-d", "power", "-t").stdout.splitlines() == [
+        "ts|timestamp with time zone||not null|", "v|double precision|||", "n|integer|||",
+        "place|character varying(20)|||"]
+    assert "d|numeric(10,2)||||plain|||" in server.psql(r"\d+ power.t", "-t").stdout
+    assert "power|root" in server.psql(r"\dn", "-t").stdout
+    assert "power|root|UTF8|C|C||libc|" in server.psql(r"\l", "-t").stdout
+    assert server.psql(r"\d nope").stdout == ""
+
+
+def test_sqlalchemy_inspects_and_reads(server: PostgresHere) -> None:
+    """SQLAlchemy's dialect for PostgreSQL connects and reflects; pandas reads a table and a query through it."""
+    engine = sqlalchemy.create_engine(f"postgresql+psycopg://who@127.0.0.1:{server.server.port}/power")
+    try:
+        inspector = sqlalchemy.inspect(engine)
+        assert {"meters", "t"} <= set(inspector.get_table_names())
+        assert "power" in inspector.get_schema_names()
+        assert (inspector.has_table("t"), inspector.has_table("nope")) == (True, False)
+        for schema in (None, "power"):
+            found = {column["name"]: str(column["type"]) for column in inspector.get_columns("t", schema=schema)}
+            assert (found["v"], found["s"], found["d"]) == ("INTEGER", "VARCHAR(20)", "NUMERIC(10, 2)")
+        assert [inspector.get_indexes("t"), inspector.get_foreign_keys("t")] == [[], []]
+        for frame in (pd.read_sql("SELECT ts, v FROM meters ORDER BY v", engine),
+                      pd.read_sql_table("meters", engine).sort_values("v")):
+            assert frame["v"].to_list() == [1.5, 2.5]
+    finally:
+        engine.dispose()
+
+
+#: The schemas of the search path, as Grafana asks for them.
+_PATH = """(SELECT CASE WHEN trim(s[i]) = '"$user"' THEN user ELSE trim(s[i]) END
+    FROM generate_series(array_lower(string_to_array(current_setting('search_path'), ','), 1),
+                         array_upper(string_to_array(current_setting('search_path'), ','), 1)) AS i,
+         string_to_array(current_setting('search_path'), ',') s)"""
+
+
+@pytest.mark.parametrize(("query", "expected"), [
+    (f"""SELECT CASE WHEN quote_ident(table_schema) IN {_PATH} THEN quote_ident(table_name)
+         ELSE quote_ident(table_schema) || '.' || quote_ident(table_name) END AS "table"
+         FROM information_schema.tables WHERE quote_ident(table_schema) NOT IN ('information_schema', 'pg_catalog')
+         AND table_name = 'meters' ORDER BY 1""", [("meters",)]),
+    (f"""SELECT quote_ident(column_name) AS "column", data_type AS "type" FROM information_schema.columns
+         WHERE CASE WHEN array_length(parse_ident('power.meters'), 1) = 2
+         THEN quote_ident(table_schema) = (parse_ident('power.meters'))[1]
+              AND quote_ident(table_name) = (parse_ident('power.meters'))[2]
+         ELSE quote_ident(table_name) = 'power.meters' AND quote_ident(table_schema) IN {_PATH} END
+         AND data_type LIKE 'double%'""", [("v", "double precision")]),
+    ("SELECT current_setting('server_version_num')::int / 100 AS version", [(1600,)]),
+    ("SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'", []),
+    ("SELECT current_schema(), current_database()", [("power", "power")]),
+])
+def test_grafana_queries(server: PostgresHere, query: str, expected: list[tuple[object, ...]]) -> None:
+    """What Grafana's data source asks when it offers tables and columns."""
+    with server.connect(dbname="power") as con:
+        assert con.execute(query).fetchall() == expected
+
+
+def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
+    """Tables that a user has no right on are in no table of the catalog; none of its queries reaches a file."""
+    with postgres_here(tmp_path, {"trustLoopback": False}) as here:
+        here.execute(f"CREATE USER root PASS '{SECRET}' ROLE admin")
+        for name in ("d", "hidden"):
+            here.execute(f"CREATE DATABASE {name} VGROUPS 1")
+            here.execute(f"CREATE TABLE {name}.t_{name} (ts TIMESTAMP, v_{name} INT)")
+        here.execute(f"CREATE USER some PASS '{SECRET}' ROLE none")
+        here.execute("GRANT READ ON d.t_d TO some")
+        texts = ("SELECT relname FROM pg_class", "SELECT attname FROM pg_attribute", "SELECT nspname FROM pg_namespace",
+                 "SELECT datname FROM pg_database", "SELECT table_name FROM information_schema.tables",
+                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles")
+        with here.connect(user="some", password=SECRET) as con:
+            seen = {value for text in texts for (value,) in con.execute(text)}
+            assert {"d", "t_d", "v_d", "some"} <= seen
+            assert not {"hidden", "t_hidden", "v_hidden", "root"} & seen
+            for source in ("read_csv('/etc/passwd')", "'/etc/passwd'", "duckdb_settings()"):
+                with pytest.raises(psycopg.Error):
+                    con.execute(f"SELECT * FROM pg_class, {source} AS s")
+            assert con.execute("SELECT pg_catalog.version()").fetchone() is not None
 
 
 def test_cancel(server: PostgresHere, tmp_path: Path) -> None:

@@ -1,0 +1,215 @@
+"""The tables of PostgreSQL's catalog that have rows here: of databases, tables, columns, types, users and settings.
+
+A database is a schema, and a database too, whichever a client asks for. Child tables, of which there may be millions,
+aren't told.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.mnode.access.session import SessionState
+from penstock.mnode.catalog import system_schema
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.shell.postgres.client_settings import ClientSettings
+from penstock.shell.postgres.result_values import TYPES, modifier_of
+from penstock.sql.rights import GrantObject
+from penstock.sql.schema import Column, Table
+from penstock.sql.types import DataType, Kind
+
+_FIRST_OID, _DATABASES_FROM, _OWNER_OID = 16_384, 2_000_000_000, 10
+_SCHEMA_OIDS = {"pg_catalog": 11}
+_NO_DATABASE = "penstock"
+#: OID, name, name in SQL, bytes, category, OID of its arrays.
+_TYPES = (
+    (16, "bool", "boolean", 1, "B", 1000), (17, "bytea", "bytea", -1, "U", 1001), (18, "char", '"char"', 1, "Z", 1002),
+    (19, "name", "name", 64, "S", 1003), (20, "int8", "bigint", 8, "N", 1016), (21, "int2", "smallint", 2, "N", 1005),
+    (23, "int4", "integer", 4, "N", 1007), (25, "text", "text", -1, "S", 1009), (26, "oid", "oid", 4, "N", 1028),
+    (114, "json", "json", -1, "U", 199), (700, "float4", "real", 4, "N", 1021),
+    (701, "float8", "double precision", 8, "N", 1022), (1042, "bpchar", "character", -1, "S", 1014),
+    (1043, "varchar", "character varying", -1, "S", 1015), (1082, "date", "date", 4, "D", 1182),
+    (1114, "timestamp", "timestamp without time zone", 8, "D", 1115),
+    (1184, "timestamptz", "timestamp with time zone", 8, "D", 1185), (1700, "numeric", "numeric", -1, "N", 1231))
+_LONG_NAMES = {oid: long_name for oid, _, long_name, *_ in _TYPES}
+_NUMERIC_BITS = {21: 16, 23: 32, 20: 64, 700: 24, 701: 53}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogView:
+    """The catalog as one session sees it."""
+
+    catalog: Catalog
+    state: SessionState
+    settings: ClientSettings
+    #: a table that there isn't, and no other, to know what columns the tables of the catalog have
+    shows_any: bool = False
+
+    @property
+    def current(self) -> str:
+        """The database in use, by which name the session's own is told."""
+        return self.state.database or _NO_DATABASE
+
+    def databases(self) -> list[str]:
+        """Returns those that the session's user may look into."""
+        rights = self.state.identity.rights
+        return sorted(name for name in self.catalog.database_names()
+                      if name not in system_schema.DATABASES and rights.touch_database(name))
+
+    def tables(self) -> Iterator[Table]:
+        """Yields super tables and normal tables that the user may look into."""
+        rights = self.state.identity.rights
+        if self.shows_any:
+            yield _ANY_TABLE
+            return
+        for database in self.databases():
+            for table in (*self.catalog.tables(database, "super"), *self.catalog.tables(database, "normal")):
+                if rights.touch(GrantObject("table", table.name, database)):
+                    yield table
+
+    def columns(self) -> Iterator[tuple[Table, int, Column]]:
+        """Yields their columns and tags, with their places from 1."""
+        for table in self.tables():
+            for place, column in enumerate((*table.columns, *table.tags), 1):
+                yield table, place, column
+
+
+def oid_of(table: Table) -> int:
+    """Returns the OID of a table."""
+    return _FIRST_OID + table.uid
+
+
+def _schema_oid(name: str) -> int:
+    return _SCHEMA_OIDS.get(name, _DATABASES_FROM + zlib.crc32(name.encode()) % 2_000_000_000)
+
+
+def _namespaces(view: CatalogView) -> Iterator[dict[str, object]]:
+    for name in ("pg_catalog", *system_schema.DATABASES, *view.databases()):
+        yield {"oid": _schema_oid(name), "nspname": name, "nspowner": _OWNER_OID, "nspacl": None,
+               "is_current": name == view.state.database}
+
+
+def _database_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+    for name in sorted({*view.databases(), view.current}):
+        yield {"oid": _schema_oid(name), "datname": name, "datdba": _OWNER_OID, "encoding": 6, "datlocprovider": "c",
+               "datistemplate": False, "datallowconn": True, "datconnlimit": -1, "datfrozenxid": 0, "dattablespace": 0,
+               "datcollate": "C", "datctype": "C", "daticulocale": None, "daticurules": None, "datcollversion": None,
+               "datacl": None}
+
+
+def _classes(view: CatalogView) -> Iterator[dict[str, object]]:
+    for table in view.tables():
+        yield {"oid": oid_of(table), "relname": table.name, "relnamespace": _schema_oid(table.database), "reltype": 0,
+               "reloftype": 0, "relowner": _OWNER_OID, "relam": 0, "relfilenode": 0, "reltablespace": 0, "relpages": 0,
+               "reltuples": -1.0, "relallvisible": 0, "reltoastrelid": 0, "relhasindex": False, "relisshared": False,
+               "relpersistence": "p", "relkind": "r", "relnatts": len(table.columns) + len(table.tags),
+               "relchecks": 0, "relhasrules": False, "relhastriggers": False, "relhassubclass": False,
+               "relrowsecurity": False, "relforcerowsecurity": False, "relispopulated": True, "relreplident": "d",
+               "relispartition": False, "relrewrite": 0, "relfrozenxid": 0, "relminmxid": 0, "relacl": None,
+               "reloptions": None, "relpartbound": None, "relhasoids": False}
+
+
+def _attributes(view: CatalogView) -> Iterator[dict[str, object]]:
+    for table, place, column in view.columns():
+        kind = TYPES[column.type.kind]
+        yield {"attrelid": oid_of(table), "attname": column.name, "atttypid": kind.oid, "attstattarget": -1,
+               "attlen": kind.size, "attnum": place, "attndims": 0, "attcacheoff": -1,
+               "atttypmod": modifier_of(column.type), "attbyval": False, "attalign": "i", "attstorage": "p",
+               "attcompression": "", "attnotnull": place == 1, "atthasdef": False, "atthasmissing": False,
+               "attidentity": "", "attgenerated": "", "attisdropped": False, "attislocal": True, "attinhcount": 0,
+               "attcollation": 0, "attacl": None, "attoptions": None, "attfdwoptions": None}
+
+
+def _type_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+    for oid, name, long_name, size, category, arrays in _TYPES:
+        common = {"typnamespace": 11, "typowner": _OWNER_OID, "typbyval": False, "typtype": "b", "typisdefined": True,
+                  "typispreferred": False, "typdelim": ",", "typrelid": 0, "typbasetype": 0, "typtypmod": -1,
+                  "typnotnull": False, "typcollation": 0, "typndims": 0, "typdefault": None, "typacl": None,
+                  "typinput": "", "typoutput": "", "typreceive": "", "typsend": "", "typstorage": "p", "typalign": "i"}
+        yield {"oid": oid, "typname": name, "long_name": long_name, "typlen": size, "typcategory": category,
+               "typelem": 0, "typarray": arrays, **common}
+        yield {"oid": arrays, "typname": f"_{name}", "long_name": f"{long_name}[]", "typlen": -1, "typcategory": "A",
+               "typelem": oid, "typarray": 0, **common}
+
+
+def _roles(view: CatalogView) -> Iterator[dict[str, object]]:
+    identity = view.state.identity
+    is_admin = identity.role == "admin"
+    yield {"oid": _OWNER_OID, "rolname": identity.name, "rolsuper": is_admin, "rolinherit": True,
+           "rolcreaterole": is_admin, "rolcreatedb": is_admin, "rolcanlogin": True, "rolreplication": False,
+           "rolconnlimit": -1, "rolpassword": None, "rolvaliduntil": None, "rolbypassrls": False, "rolconfig": None,
+           "usename": identity.name, "usesysid": _OWNER_OID, "usesuper": is_admin, "usecreatedb": is_admin}
+
+
+def _settings(view: CatalogView) -> Iterator[dict[str, object]]:
+    for name, value in view.settings.all().items():
+        yield {"name": name, "setting": value, "unit": None, "category": "", "short_desc": "", "context": "user",
+               "vartype": "string", "source": "default", "boot_val": value, "reset_val": value}
+
+
+def _table_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+    for table in view.tables():
+        yield {"table_catalog": view.current, "table_schema": table.database, "table_name": table.name,
+               "table_type": "BASE TABLE", "self_referencing_column_name": None, "reference_generation": None,
+               "is_insertable_into": "YES", "is_typed": "NO", "commit_action": None}
+
+
+def _column_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+    for table, place, column in view.columns():
+        kind = TYPES[column.type.kind]
+        yield {"table_catalog": view.current, "table_schema": table.database, "table_name": table.name,
+               "column_name": column.name, "ordinal_position": place, "column_default": None,
+               "is_nullable": "NO" if place == 1 else "YES", "data_type": _LONG_NAMES[kind.oid],
+               "character_maximum_length": column.type.length if column.type.is_string else None,
+               "character_octet_length": None, "numeric_precision": column.type.digits or _NUMERIC_BITS.get(kind.oid),
+               "numeric_precision_radix": None, "numeric_scale": column.type.scale,
+               "datetime_precision": 6 if kind.name == "timestamptz" else None, "udt_catalog": view.current,
+               "udt_schema": "pg_catalog", "udt_name": kind.name, "is_identity": "NO", "is_generated": "NEVER",
+               "is_updatable": "YES", "collation_name": None, "domain_name": None, "identity_generation": None}
+
+
+def _schemata(view: CatalogView) -> Iterator[dict[str, object]]:
+    for name in ("pg_catalog", *system_schema.DATABASES, *view.databases()):
+        yield {"catalog_name": view.current, "schema_name": name, "schema_owner": view.state.identity.name,
+               "default_character_set_name": None, "sql_path": None}
+
+
+def _table_list(view: CatalogView) -> Iterator[dict[str, object]]:
+    for table in view.tables():
+        yield {"schemaname": table.database, "tablename": table.name, "tableowner": view.state.identity.name,
+               "tablespace": None, "hasindexes": False, "hasrules": False, "hastriggers": False, "rowsecurity": False}
+
+
+def _access_methods(view: CatalogView) -> Iterator[dict[str, object]]:
+    yield {"oid": 2, "amname": "heap", "amhandler": 3, "amtype": "t"}
+
+
+_ROWS: Mapping[str, Callable[[CatalogView], Iterator[dict[str, object]]]] = {
+    "pg_namespace": _namespaces, "pg_database": _database_rows, "pg_class": _classes, "pg_attribute": _attributes,
+    "pg_type": _type_rows, "pg_roles": _roles, "pg_authid": _roles, "pg_user": _roles, "pg_settings": _settings,
+    "pg_tables": _table_list, "pg_am": _access_methods, "info_tables": _table_rows, "info_columns": _column_rows,
+    "info_schemata": _schemata,
+}
+_NUMBERS = frozenset({"character_maximum_length", "numeric_precision", "numeric_scale", "datetime_precision"})
+_LISTS = ("acl", "options", "config")
+TABLE_NAMES = frozenset(_ROWS)
+_ANY_TABLE = Table(0, "", "", "normal", (Column("", DataType(Kind.BIGINT), ""),))
+
+
+def catalog_table(name: str, view: CatalogView) -> pa.Table:
+    """Returns a table of TABLE_NAMES; without rows it has its columns all the same."""
+    rows = list(_ROWS[name](view))
+    table = pa.Table.from_pylist(rows or list(_ROWS[name](replace(view, shows_any=True))))
+    fields = [pa.field(each.name, _arrow_type(each)) for each in table.schema]
+    return table.cast(pa.schema(fields)).slice(0, len(rows))
+
+
+def _arrow_type(field: pa.Field) -> pa.DataType:
+    if field.type != pa.null():
+        return field.type
+    if field.name.endswith(_LISTS):
+        return pa.list_(pa.string())
+    return pa.int64() if field.name in _NUMBERS else pa.string()
