@@ -81,8 +81,8 @@ FUNCTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pg_get_userbyid", ("(a) AS (SELECT own_name FROM own_roles WHERE own_oid = a)",)),
     ("format_type", (
         "(a, b) AS (SELECT CASE WHEN own_oid = 1043 AND b > 4 THEN 'character varying(' || (b - 4) || ')' "
-        "WHEN own_oid = 1700 AND b > 4 THEN 'numeric(' || ((b - 4) // 65536) || ',' || ((b - 4) % 65536) || ')' ELSE own_long "
-        "END FROM own_types WHERE own_oid = a)",)),
+        "WHEN own_oid = 1700 AND b > 4 THEN 'numeric(' || ((b - 4) // 65536) || ',' || ((b - 4) % 65536) || ')' "
+        "ELSE own_long END FROM own_types WHERE own_oid = a)",)),
     ("pg_table_is_visible", ("(a) AS (SELECT own_is_visible FROM own_classes WHERE own_oid = a)",)),
     ("to_regclass", ("(a) AS (SELECT min(own_oid) FROM own_classes WHERE replace(a, '\"', '') IN "
                      "(CASE WHEN own_is_visible THEN own_name END, own_schema || '.' || own_name))",)),

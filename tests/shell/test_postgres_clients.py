@@ -194,7 +194,7 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
         texts = ("SELECT relname FROM pg_class", "SELECT attname FROM pg_attribute", "SELECT nspname FROM pg_namespace",
                  "SELECT datname FROM pg_database", "SELECT table_name FROM information_schema.tables",
                  "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles")
-        with here.connect(user="some", password=SECRET) as con:
+        with here.connect(user="some", password=SECRET, dbname="d") as con:
             seen = {value for text in texts for (value,) in con.execute(text)}
             assert {"d", "t_d", "v_d", "some"} <= seen
             assert not {"hidden", "t_hidden", "v_hidden", "root"} & seen
