@@ -23,7 +23,7 @@ from penstock.common.errors import BusyError, InvalidStatementError, LimitExceed
 from penstock.mnode.query.activity import Running
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.catalog_schema import EMPTY_TABLES, FUNCTION_NAMES, statements
-from penstock.shell.postgres.catalog_tables import TABLE_NAMES, CatalogView, catalog_table
+from penstock.shell.postgres.catalog_tables import TABLE_NAMES, PostgresCatalog, catalog_table
 from penstock.shell.postgres.client_settings import VERSION_TEXT
 from penstock.sql.types import DataType, Kind
 
@@ -64,7 +64,7 @@ class CatalogQueries:
         self._lock = threading.Lock()
         self._duckdb: duckdb.DuckDBPyConnection | None = None
 
-    def read(self, text: str, view: CatalogView, process: int) -> CatalogQuery | None:
+    def read(self, text: str, view: PostgresCatalog, process: int) -> CatalogQuery | None:
         """Returns the query that a text is, as DuckDB is to run it; None if it isn't one over the catalog."""
         if len(text) > _TEXT_MAX or _MARKS.search(text) is None:
             return None
@@ -77,7 +77,7 @@ class CatalogQueries:
         return CatalogQuery(_Translation(view, process)(tree), _names(tree))
 
     def run(
-        self, query: CatalogQuery, view: CatalogView, running: Running
+        self, query: CatalogQuery, view: PostgresCatalog, running: Running
     ) -> tuple[tuple[ResultColumn, ...], pa.Table]:
         """Returns columns and rows of a query, which `running` ends. Raises PenstockErrors."""
         if not self._turns.acquire(timeout=self._wait_s):
@@ -97,7 +97,7 @@ class CatalogQueries:
             self._turns.release()
 
     def _run(
-        self, cursor: duckdb.DuckDBPyConnection, query: CatalogQuery, view: CatalogView
+        self, cursor: duckdb.DuckDBPyConnection, query: CatalogQuery, view: PostgresCatalog
     ) -> tuple[tuple[ResultColumn, ...], pa.Table]:
         for name in sorted(TABLE_NAMES):
             cursor.register(name, catalog_table(name, view))
@@ -110,10 +110,10 @@ class CatalogQueries:
         return columns, pa.Table.from_arrays(plain, names=[f"c{place}" for place in range(len(plain))])
 
     @contextmanager
-    def _cursor(self, view: CatalogView) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _cursor(self, view: PostgresCatalog) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._lock:
             if self._duckdb is None:
-                made = closed_duckdb(DuckdbBounds(SMALL_BYTES))
+                made = closed_duckdb(DuckdbBounds(SMALL_BYTES, threads=1))
                 # What functions read must be there when they are made; each query has its own rows instead.
                 for name in sorted(TABLE_NAMES):
                     made.register("rows", catalog_table(name, view))
@@ -222,7 +222,7 @@ def _function_name(node: exp.Expression) -> str:
 class _Translation:
     """To DuckDB's SQL, for one session: `process` is its number."""
 
-    view: CatalogView
+    view: PostgresCatalog
     process: int
 
     def __call__(self, tree: exp.Expression) -> exp.Expression:

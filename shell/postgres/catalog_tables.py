@@ -39,7 +39,7 @@ _NUMERIC_BITS = {21: 16, 23: 32, 20: 64, 700: 24, 701: 53}
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogView:
+class PostgresCatalog:
     """The catalog as one session sees it."""
 
     catalog: Catalog
@@ -86,13 +86,13 @@ def _schema_oid(name: str) -> int:
     return _SCHEMA_OIDS.get(name, _DATABASES_FROM + zlib.crc32(name.encode()) % 2_000_000_000)
 
 
-def _namespaces(view: CatalogView) -> Iterator[dict[str, object]]:
+def _namespaces(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for name in ("pg_catalog", *system_schema.DATABASES, *view.databases()):
         yield {"oid": _schema_oid(name), "nspname": name, "nspowner": _OWNER_OID, "nspacl": None,
                "is_current": name == view.state.database}
 
 
-def _database_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+def _database_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for name in sorted({*view.databases(), view.current}):
         yield {"oid": _schema_oid(name), "datname": name, "datdba": _OWNER_OID, "encoding": 6, "datlocprovider": "c",
                "datistemplate": False, "datallowconn": True, "datconnlimit": -1, "datfrozenxid": 0, "dattablespace": 0,
@@ -100,7 +100,7 @@ def _database_rows(view: CatalogView) -> Iterator[dict[str, object]]:
                "datacl": None}
 
 
-def _classes(view: CatalogView) -> Iterator[dict[str, object]]:
+def _classes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
         yield {"oid": oid_of(table), "relname": table.name, "relnamespace": _schema_oid(table.database), "reltype": 0,
                "reloftype": 0, "relowner": _OWNER_OID, "relam": 0, "relfilenode": 0, "reltablespace": 0, "relpages": 0,
@@ -112,7 +112,7 @@ def _classes(view: CatalogView) -> Iterator[dict[str, object]]:
                "reloptions": None, "relpartbound": None, "relhasoids": False}
 
 
-def _attributes(view: CatalogView) -> Iterator[dict[str, object]]:
+def _attributes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table, place, column in view.columns():
         kind = TYPES[column.type.kind]
         yield {"attrelid": oid_of(table), "attname": column.name, "atttypid": kind.oid, "attstattarget": -1,
@@ -123,7 +123,7 @@ def _attributes(view: CatalogView) -> Iterator[dict[str, object]]:
                "attcollation": 0, "attacl": None, "attoptions": None, "attfdwoptions": None}
 
 
-def _type_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+def _type_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for oid, name, long_name, size, category, arrays in _TYPES:
         common = {"typnamespace": 11, "typowner": _OWNER_OID, "typbyval": False, "typtype": "b", "typisdefined": True,
                   "typispreferred": False, "typdelim": ",", "typrelid": 0, "typbasetype": 0, "typtypmod": -1,
@@ -135,7 +135,7 @@ def _type_rows(view: CatalogView) -> Iterator[dict[str, object]]:
                "typelem": oid, "typarray": 0, **common}
 
 
-def _roles(view: CatalogView) -> Iterator[dict[str, object]]:
+def _roles(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     identity = view.state.identity
     is_admin = identity.role == "admin"
     yield {"oid": _OWNER_OID, "rolname": identity.name, "rolsuper": is_admin, "rolinherit": True,
@@ -144,20 +144,20 @@ def _roles(view: CatalogView) -> Iterator[dict[str, object]]:
            "usename": identity.name, "usesysid": _OWNER_OID, "usesuper": is_admin, "usecreatedb": is_admin}
 
 
-def _settings(view: CatalogView) -> Iterator[dict[str, object]]:
+def _settings(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for name, value in view.settings.all().items():
         yield {"name": name, "setting": value, "unit": None, "category": "", "short_desc": "", "context": "user",
                "vartype": "string", "source": "default", "boot_val": value, "reset_val": value}
 
 
-def _table_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+def _table_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
         yield {"table_catalog": view.current, "table_schema": table.database, "table_name": table.name,
                "table_type": "BASE TABLE", "self_referencing_column_name": None, "reference_generation": None,
                "is_insertable_into": "YES", "is_typed": "NO", "commit_action": None}
 
 
-def _column_rows(view: CatalogView) -> Iterator[dict[str, object]]:
+def _column_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table, place, column in view.columns():
         kind = TYPES[column.type.kind]
         yield {"table_catalog": view.current, "table_schema": table.database, "table_name": table.name,
@@ -171,23 +171,23 @@ def _column_rows(view: CatalogView) -> Iterator[dict[str, object]]:
                "is_updatable": "YES", "collation_name": None, "domain_name": None, "identity_generation": None}
 
 
-def _schemata(view: CatalogView) -> Iterator[dict[str, object]]:
+def _schemata(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for name in ("pg_catalog", *system_schema.DATABASES, *view.databases()):
         yield {"catalog_name": view.current, "schema_name": name, "schema_owner": view.state.identity.name,
                "default_character_set_name": None, "sql_path": None}
 
 
-def _table_list(view: CatalogView) -> Iterator[dict[str, object]]:
+def _table_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
         yield {"schemaname": table.database, "tablename": table.name, "tableowner": view.state.identity.name,
                "tablespace": None, "hasindexes": False, "hasrules": False, "hastriggers": False, "rowsecurity": False}
 
 
-def _access_methods(view: CatalogView) -> Iterator[dict[str, object]]:
+def _access_methods(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     yield {"oid": 2, "amname": "heap", "amhandler": 3, "amtype": "t"}
 
 
-_ROWS: Mapping[str, Callable[[CatalogView], Iterator[dict[str, object]]]] = {
+_ROWS: Mapping[str, Callable[[PostgresCatalog], Iterator[dict[str, object]]]] = {
     "pg_namespace": _namespaces, "pg_database": _database_rows, "pg_class": _classes, "pg_attribute": _attributes,
     "pg_type": _type_rows, "pg_roles": _roles, "pg_authid": _roles, "pg_user": _roles, "pg_settings": _settings,
     "pg_tables": _table_list, "pg_am": _access_methods, "info_tables": _table_rows, "info_columns": _column_rows,
@@ -199,7 +199,7 @@ TABLE_NAMES = frozenset(_ROWS)
 _ANY_TABLE = Table(0, "", "", "normal", (Column("", DataType(Kind.BIGINT), ""),))
 
 
-def catalog_table(name: str, view: CatalogView) -> pa.Table:
+def catalog_table(name: str, view: PostgresCatalog) -> pa.Table:
     """Returns a table of TABLE_NAMES; without rows it has its columns all the same."""
     rows = list(_ROWS[name](view))
     table = pa.Table.from_pylist(rows or list(_ROWS[name](replace(view, shows_any=True))))

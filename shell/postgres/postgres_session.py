@@ -26,7 +26,7 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres import backend
 from penstock.shell.postgres.backend import ClientReport, ResultField
 from penstock.shell.postgres.catalog_queries import CatalogQueries, CatalogQuery
-from penstock.shell.postgres.catalog_tables import CatalogView
+from penstock.shell.postgres.catalog_tables import PostgresCatalog
 from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, as_csv, read_copy, written_row, written_rows
 from penstock.shell.postgres.frontend import Bind, Parse
@@ -94,7 +94,7 @@ class PostgresSession:
         self._on_cancel = on_cancel
         self.settings = ClientSettings(state, self.use)
         self._catalog = catalog
-        self._view = CatalogView(engine.catalog, state, self.settings)
+        self._view = PostgresCatalog(engine.catalog, state, self.settings)
         self._prepared: dict[str, PreparedText] = {}
         self._portals: dict[str, Portal] = {}
         self.in_transaction = False
