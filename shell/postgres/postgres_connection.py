@@ -277,11 +277,11 @@ class PostgresConnection(BaseRequestHandler):
             case messages.Bind():
                 self._step(lambda: session.bind(message))
             case messages.DescribeRequest(is_portal=True):
-                self._step(lambda: session.describe_portal(message.name))
+                self._step(lambda: session.describe_portal(message.name), session.sent_text(message.name))
             case messages.DescribeRequest():
                 self._step(lambda: session.describe_statement(message.name))
             case messages.Execute():
-                self._step(lambda: session.execute(message.portal, message.rows_max))
+                self._step(lambda: session.execute(message.portal, message.rows_max), session.sent_text(message.portal))
                 if session.copies_in:
                     self._conversation.copy_begun(simple=False)
             case messages.Close():
@@ -292,8 +292,8 @@ class PostgresConnection(BaseRequestHandler):
             case messages.Flush():
                 self._flush()
 
-    def _step(self, step: Callable[[], None]) -> None:
-        if not self._tried(step):
+    def _step(self, step: Callable[[], None], statement: StatementText | None = None) -> None:
+        if not self._tried(step, statement):
             self._conversation.failed()
 
     def _tried(self, step: Callable[[], None], statement: StatementText | None = None) -> bool:

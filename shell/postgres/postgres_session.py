@@ -72,10 +72,14 @@ class PreparedText:
 
 @dataclass(slots=True)
 class Portal:
-    """A statement with its parameters; `remaining` are the rows that a client who takes some at a time hasn't taken."""
+    """A statement with its parameters; `remaining` are the rows that a client who takes some at a time hasn't taken.
+
+    `sent`: the statement if the client has sent it just like that, without parameters.
+    """
 
     text: StatementText | None
     formats: tuple[int, ...] = ()
+    sent: StatementText | None = None
     held: StatementAnswer | None = None
     remaining: Iterator[pa.RecordBatch] | None = None
     fields: list[ResultField] = field(default_factory=list)
@@ -172,7 +176,8 @@ class PostgresSession:
             raise InvalidValueError(
                 f"{len(message.parameters)} parameters were given, the statement has {len(prepared.types)}")
         values = read_parameters(message.parameters, message.parameter_formats, prepared.types)
-        self._portals[message.portal] = Portal(_with(prepared.text, values), message.result_formats)
+        self._portals[message.portal] = Portal(
+            _with(prepared.text, values), message.result_formats, None if values else prepared.text)
         self._send(backend.BIND_COMPLETE)
 
     def describe_statement(self, name: str) -> None:
@@ -247,6 +252,11 @@ class PostgresSession:
         if name not in self._prepared:
             raise NotFoundError(f"there is no prepared statement {name!r}")
         return self._prepared[name]
+
+    def sent_text(self, portal: str) -> StatementText | None:
+        """Returns the text that places of errors in a portal's statement are in, if the client has it."""
+        found = self._portals.get(portal)
+        return None if found is None else found.sent
 
     def _portal(self, name: str) -> Portal:
         if name not in self._portals:

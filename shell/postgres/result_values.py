@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -60,8 +61,7 @@ def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) 
 
 def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
     kind = TYPES[column.type.kind]
-    binary = format_at(formats, place) == 1 and kind.oid != NUMERIC
-    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), int(binary))
+    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), format_at(formats, place))
 
 
 def format_at(formats: Sequence[int], place: int) -> int:
@@ -125,8 +125,24 @@ def _text_bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
+def numeric_bytes(value: Decimal | int) -> bytes:
+    """Returns digits to the base of 10 000: their number, the power of the first, sign, scale, digits."""
+    sign, digits, exponent = Decimal(value).as_tuple()
+    assert isinstance(exponent, int), "columns have finite numbers"
+    scale = max(0, -exponent)
+    number = int("".join(map(str, digits))) * 10 ** (exponent + scale) * 10 ** (-scale % 4)  # whole groups of four
+    groups: list[int] = []
+    while number:
+        number, group = divmod(number, 10_000)
+        groups.insert(0, group)
+    weight = len(groups) - 1 - (scale + 3) // 4
+    return struct.pack(
+        f"!HhHH{len(groups)}H", len(groups), weight if groups else 0, 0x4000 if sign else 0, scale, *groups)
+
+
 _LONG: Callable[[int], bytes] = struct.Struct("!q").pack
 _PACKERS: dict[int, Callable[[Any], bytes]] = {
     BOOL: struct.Struct("!?").pack, INT2: struct.Struct("!h").pack, INT4: struct.Struct("!i").pack, INT8: _LONG,
     FLOAT4: struct.Struct("!f").pack, FLOAT8: struct.Struct("!d").pack,
+    NUMERIC: numeric_bytes,
 }

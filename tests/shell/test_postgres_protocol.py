@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import struct
 from contextlib import suppress
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from penstock.shell.postgres.conversation import Conversation, Phase
 from penstock.shell.postgres.copy_rows import CopyFormat, CopyReader, read_copy, written_row
 from penstock.shell.postgres.frontend import ProtocolError
 from penstock.shell.postgres.parameter_values import filled, read_parameters
-from penstock.shell.postgres.result_values import FLOAT8, INT4, NUMERIC, TIMESTAMPTZ
+from penstock.shell.postgres.result_values import FLOAT8, INT4, NUMERIC, TIMESTAMPTZ, numeric_bytes
 from penstock.shell.postgres.scram_exchange import ScramExchange
 from penstock.shell.postgres.statement_text import split_statements
 from penstock.sql.dialect.parser import parse_one
@@ -229,6 +230,15 @@ def test_copy_statements_that_are_refused(text: str) -> None:
     """Files of the server, and what isn't there."""
     with pytest.raises(PenstockError):
         read_copy(text)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=7) | st.integers(0, 2**64 - 1)
+       | st.decimals(allow_nan=False, allow_infinity=False, min_value=-10**9, max_value=10**9, places=2))
+def test_binary_numbers_are_read_as_they_were(number: Decimal | int) -> None:
+    """With their scale."""
+    [read] = read_parameters([numeric_bytes(number)], [1], [NUMERIC])
+    assert isinstance(read, Decimal)
+    assert (read, read.as_tuple().exponent) == (number, Decimal(number).as_tuple().exponent)
 
 
 def test_parameters() -> None:
