@@ -152,13 +152,13 @@ def test_what_only_the_engine_knows_it_plans_itself(db: Embedded, tmp_path: Path
 
 def test_planning_ends_when_asked(db: Embedded) -> None:
     """Who hangs up while the process reads doesn't wait for it; later queries are answered."""
-    text = f"SELECT {', '.join(f'v + {n}' for n in range(200_000))} FROM m"
+    text = f"SELECT {', '.join(f'v + {n}' for n in range(20_000))} FROM m"
     state = client(db)
     statement = db.engine.read_or_query(text, state)
     assert gives_rows(statement)
 
     def end_later(cancel: Callable[[], None]) -> None:
-        threading.Timer(0.2, cancel).start()
+        threading.Timer(0.05, cancel).start()
 
     with ExitStack() as stack, pytest.raises(CancelledError):
         stack.enter_context(db.engine.open_query(statement, text, state, end_later))
