@@ -300,7 +300,7 @@ class Engine:
     ) -> AbstractContextManager[Running]:
         """Lists what a session executes while it runs."""
         return self.activity.statement(state.connection_id, text, state.identity.name, on_cancel,
-                                       served=state.origin.interface != "embedded")
+                                       served=state.origin.interface != "embedded", timeout_s=state.query_timeout_s)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -20,7 +20,8 @@ class SessionState:
     """The state of one connection; USE changes it. Statements of one session may come from several threads.
 
     `identity`: who asks, and what that one may do. `connection_id` is what perf_connections lists it under.
-    `origin`: where that one is.
+    `origin`: where that one is. `query_timeout_s`: how long its statements may compute, if that is less than
+    queryTimeout; 0: as long as that says.
     """
 
     time_zone: str
@@ -29,6 +30,7 @@ class SessionState:
     connection_id: int = 0
     settings: dict[str, str] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
+    query_timeout_s: float = 0.0
 
     def freeze(self, now_ms: int) -> Session:
         """Returns the session as one statement sees it."""

@@ -46,7 +46,8 @@ class Running:
     """One statement under way. Safe for many threads.
 
     `started_at` is monotonic seconds. `progress`: how far it is, where it says so. `user`: who sent it. `served`:
-    whether that was by one of the engine's doors, not in its own process.
+    whether that was by one of the engine's doors, not in its own process. `timeout_s`: how long it may compute; 0 is
+    unlimited.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Running:
         self.text = text
         self.progress = ""
         self.served = False
+        self.timeout_s = 0.0
         # Whether it only reads system tables: that takes little, and must work when memory is short.
         self.looks_inside = False
         self._on_change = on_change
@@ -182,8 +184,10 @@ class Activity:
 
     @contextmanager
     def statement(self, connection_id: int, text: str, user: str = "", on_cancel: OnCancel | None = None, *,
-                  served: bool = False) -> Iterator[Running]:
-        """Lists a statement while it runs. `on_cancel` is told how to end it."""
+                  served: bool = False, timeout_s: float = 0.0) -> Iterator[Running]:
+        """Lists a statement while it runs. `on_cancel` is told how to end it. `timeout_s`: how long it may compute, if
+        that is less than others may; 0: as long as they.
+        """
         now = self._clock.now_ms()
         with self._lock:
             number = next(self._numbers)
@@ -191,6 +195,9 @@ class Activity:
                 number, connection_id, user, now, self._clock.monotonic(), text, self._changed)
             self._note_access(connection_id, now)
         running.served = served
+        running.timeout_s = min(filter(None, (timeout_s, self._timeout_s)), default=0.0)
+        if timeout_s and self._watching:
+            self._wake.set()  # who watches may wait for longer than that
         outer = getattr(self._of_thread, "statement", None)
         self._of_thread.statement = running
         try:
@@ -280,11 +287,11 @@ class Activity:
             wait_s = self._timeout_s or _IDLE_S
             now = self._clock.monotonic()
             for running in self._all():
-                left_s = running.started_at + self._timeout_s - now if self._timeout_s else _IDLE_S
+                left_s = running.started_at + running.timeout_s - now if running.timeout_s else _IDLE_S
                 if left_s <= 0 and running.computes:
                     running.end(LimitExceededError(
-                        f"the query took longer than {seconds_text(self._timeout_s)}",
-                        hint="queryTimeout says how long queries may take"))
+                        f"the query took longer than {seconds_text(running.timeout_s)}",
+                        hint="queryTimeout says how long queries may take, and a session may ask for less"))
                 wait_s = min(wait_s, max(left_s, _AGAIN_S))
             for running in self._ending():
                 running.interrupt()

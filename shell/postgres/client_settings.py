@@ -27,7 +27,7 @@ _FIXED = {
     "in_hot_standby": "off", "transaction_isolation": "read committed", "transaction_read_only": "off",
     "max_identifier_length": "63", "lc_collate": "C", "lc_ctype": "C", "bytea_output": "hex", "is_superuser": "off",
 }
-#: What is taken and changes nothing: there is nothing here that it would change.
+#: What is taken; but for statement_timeout it changes nothing: there is nothing here that it would change.
 _TAKEN = {
     "application_name": "", "extra_float_digits": "1", "statement_timeout": "0", "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0", "client_min_messages": "notice", "search_path": "",
@@ -44,6 +44,8 @@ _TRANSACTION = re.compile(
 _SHOW = re.compile(r"SHOW\s+(?P<name>\w+|TIME\s+ZONE|TRANSACTION\s+ISOLATION\s+LEVEL|SESSION\s+AUTHORIZATION)",
                    re.IGNORECASE)
 _RESET = re.compile(r"RESET\s+(?P<name>\w+|TIME\s+ZONE)", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(us|ms|s|min|h|d)?")
+_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _LONG_NAMES = {"time zone": "timezone", "transaction isolation level": "transaction_isolation",
                "session authorization": "session_authorization"}
 
@@ -126,6 +128,8 @@ class ClientSettings:
         elif name == "standard_conforming_strings" and value not in (None, "on", "true", "1"):
             raise InvalidValueError("standard_conforming_strings is on here, always")
         elif name in self._taken:
+            if name == "statement_timeout":
+                self._state.query_timeout_s = _seconds(value or "0")
             self._taken[name] = _TAKEN[name] if value is None else value
         return name if name in _REPORTED else None
 
@@ -137,6 +141,14 @@ class ClientSettings:
     def all(self) -> dict[str, str]:
         """Returns all settings."""
         return {name: self.value(name) for name in sorted(_BY_LOWER_NAME.values())}
+
+
+def _seconds(text: str) -> float:
+    """Returns a duration as PostgreSQL has it, in milliseconds where it has no unit."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise InvalidValueError(f"{text!r} is no duration", hint="write 500, 500ms, 5s, 1min or 1h; 0 is unlimited")
+    return float(found[1]) * _UNIT_S[found[2] or "ms"]
 
 
 def _zone(name: str) -> str:

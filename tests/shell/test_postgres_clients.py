@@ -225,6 +225,33 @@ def test_cancel(server: PostgresHere, tmp_path: Path) -> None:
         forged.close()
 
 
+def test_statement_timeout(tmp_path: Path) -> None:
+    """It ends a query of its session, if that is sooner than the engine would; RESET takes it back."""
+    add_slow_function(tmp_path)
+    with postgres_here(tmp_path, {"blockRowsMax": 1, "queryTimeout": "1h"}) as here, here.connect() as con:
+        here.execute("CREATE DATABASE d VGROUPS 1")
+        here.execute("CREATE TABLE d.t (ts TIMESTAMP, v DOUBLE)")
+        here.execute("INSERT INTO d.t VALUES " + ", ".join(f"({1_700_000_000_000 + n}, 1)" for n in range(100_000)))
+        here.execute(CREATE_SLOW_FUNCTION)
+        con.execute("SET statement_timeout = '50ms'")
+        assert con.execute("SHOW statement_timeout").fetchone() == ("50ms",)
+
+        def let_time_pass() -> None:
+            while not any(each.computes for each, _ in here.engine.activity.running()):
+                threading.Event().wait(0.01)
+            here.clock.advance(1)
+
+        passes = threading.Thread(target=let_time_pass)
+        passes.start()
+        with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="longer than 50ms"):
+            con.execute("SELECT max(slow(v)) FROM d.t")
+        passes.join()
+        con.execute("RESET statement_timeout")
+        assert con.execute("SHOW statement_timeout").fetchone() == ("0",)
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="no duration"):
+            con.execute("SET statement_timeout = 'soon'")
+
+
 def _when_it_runs(here: PostgresHere, con: psycopg.Connection[tuple[object, ...]]) -> None:
     while not any(each.computes for each, _ in here.engine.activity.running()):
         pass

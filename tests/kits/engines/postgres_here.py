@@ -23,8 +23,8 @@ class PostgresHere:
 
     def __init__(self, data: Path, config: Mapping[str, Any]) -> None:
         self.config = load_config({"timezone": "UTC", "trustLoopback": True, **config}, environment={})
-        self.engine = Engine(data, self.config, clock=StandingClock(NOW_MS),
-                             runtime=lambda config, root: NoRuntime())
+        self.clock = StandingClock(NOW_MS)
+        self.engine = Engine(data, self.config, clock=self.clock, runtime=lambda config, root: NoRuntime())
         self.state = SessionState("UTC")
         self.server = PostgresServer(self.engine, self.config, 0)
 
