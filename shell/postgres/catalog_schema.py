@@ -104,7 +104,7 @@ FUNCTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pg_get_function_identity_arguments", ("(a) AS ''",)),
     *((name, ("(a) AS true",)) for name in (
         "pg_type_is_visible", "pg_function_is_visible", "pg_opclass_is_visible", "pg_operator_is_visible",
-        "pg_collation_is_visible", "pg_is_other_temp_schema_not")),
+        "pg_collation_is_visible")),
     *((name, ("(a) AS false",)) for name in ("pg_is_other_temp_schema", "pg_relation_is_publishable")),
     *((name, ("(a, b) AS true", "(a, b, c) AS true")) for name in (
         "has_table_privilege", "has_schema_privilege", "has_database_privilege", "has_any_column_privilege",
@@ -114,7 +114,7 @@ FUNCTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "obj_description", "col_description", "shobj_description", "pg_get_expr", "pg_get_indexdef",
         "pg_get_constraintdef", "pg_get_viewdef", "pg_get_triggerdef", "pg_get_ruledef", "pg_get_functiondef",
         "pg_get_serial_sequence", "pg_get_function_result", "pg_get_function_arguments", "pg_get_partkeydef",
-        "pg_get_statisticsobjdef_columns", "pg_tablespace_location", "array_remove_null")),
+        "pg_get_statisticsobjdef_columns", "pg_tablespace_location")),
     *((name, ("(a) AS 0", "(a, b) AS 0")) for name in (
         "pg_total_relation_size", "pg_relation_size", "pg_table_size", "pg_indexes_size", "pg_database_size",
         "pg_stat_get_numscans", "age")),
