@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from kits.basics.answer_text import change_text, error_text, rows_text
-from kits.engines.client_session import DATABASE, Ask, run_session
+from kits.engines.client_session import DATABASE, PASSWORD, Ask, run_session, session_engine
 from kits.engines.threaded import Threaded
 
 from penstock.common.config import load_config
@@ -20,10 +20,8 @@ _NUMBERS = {"22023": 0x2605}
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Threaded]:
-    opened = Threaded(tmp_path_factory.mktemp("psycopg") / "data")
-    opened.run("CREATE USER ada PASS 'correct:horse' ROLE admin")
-    yield opened
-    opened.engine.close()
+    with session_engine(tmp_path_factory.mktemp("psycopg") / "data") as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +62,7 @@ def _error_text(statement: str, told: psycopg.errors.Diagnostic) -> str:
 @pytest.mark.parametrize("binary", [False, True], ids=["simple", "extended"])
 def test_psycopg_gets_the_answers_of_the_shell(engine: Threaded, port: int, binary: bool) -> None:
     """Rows, numbers of rows, and errors with their numbers, places and hints."""
-    with psycopg.connect(host="127.0.0.1", port=port, user="ada", password="correct:horse",
+    with psycopg.connect(host="127.0.0.1", port=port, user="ada", password=PASSWORD,
                          autocommit=True) as connection:
         ask = ask_psycopg(connection, binary=binary)
         first = True

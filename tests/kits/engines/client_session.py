@@ -5,7 +5,9 @@ Errors have the number by which clients of TDengine know them; who knows none co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from kits.basics.answer_text import change_text, error_text, rows_text
 from kits.basics.golden_runner import run_golden
@@ -17,11 +19,21 @@ from penstock.mnode.http.taos_codes import code_of
 
 SESSION = TESTS / "golden" / "clients" / "session.txt"
 DATABASE = "power"
+PASSWORD = "correct:horse"
 #: The result of the session's stream, and how many rows it has when the stream has seen everything.
 _RESULT, _RESULT_ROWS = "minutes", 5
 
 Ask = Callable[[str], str]
 """Sends a statement through a client; returns what `rows_text`, `change_text` or `error_text` makes of the answer."""
+
+
+@contextmanager
+def session_engine(data: Path) -> Iterator[Threaded]:
+    """Gives an engine for the session, into which ada may log in."""
+    opened = Threaded(data)
+    opened.run(f"CREATE USER ada PASS '{PASSWORD}' ROLE admin")
+    yield opened
+    opened.engine.close()
 
 
 def run_session(engine: Threaded, ask: Ask) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kits.engines.embedded import Embedded
-
+from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_server import HttpListener
 from penstock.mnode.http.taos_rest import TaosRest
 
 
 @contextmanager
-def taos_port(embedded: Embedded) -> Iterator[int]:
+def taos_port(engine: Engine) -> Iterator[int]:
     """Serves an engine's clients; yields the number of the port."""
-    listener = HttpListener("127.0.0.1", 0, TaosRest(embedded.engine, embedded.engine.logins, "UTC", 1 << 20).routes())
+    listener = HttpListener("127.0.0.1", 0, TaosRest(engine, engine.logins, "UTC", 1 << 20).routes())
     try:
         yield listener.port
     finally:

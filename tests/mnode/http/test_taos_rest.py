@@ -34,7 +34,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="module")
 def port(db: Embedded) -> Iterator[int]:
-    with taos_port(db) as port:
+    with taos_port(db.engine) as port:
         yield port
 
 
@@ -170,7 +170,7 @@ def test_an_error_between_rows_ends_the_answer(tmp_path: Path) -> None:
     embedded = Embedded(tmp_path / "data", {"queryTimeout": "1s"})
     embedded.all("CREATE DATABASE d KEEP 36500", "CREATE TABLE d.m (ts TIMESTAMP, v INT)",
                  "INSERT INTO d.m VALUES " + " ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(5000)))
-    with taos_port(embedded) as port:
+    with taos_port(embedded.engine) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", "/rest/sql", b"SELECT repeat('a', 60000) FROM d.m")
         answer = connection.getresponse()

@@ -28,7 +28,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
 
 @pytest.fixture(scope="module")
 def port(db: Embedded) -> Iterator[int]:
-    with taos_port(db) as port:
+    with taos_port(db.engine) as port:
         yield port
 
 
