@@ -23,6 +23,7 @@ from penstock.tasks.protocol.block_schema import GROUP, OPERATION, WINDOW_START,
 from penstock.tasks.window.result_index import ResultIndex
 
 CHUNK_ROWS = 16_384
+REFILLED_MAX = 65_536
 _UPSERT, _DELETE = 0, 1
 
 _log = logger(__name__)
@@ -51,7 +52,7 @@ class Filler:
         """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
 
         What that attempt wrote since the checkpoint, this one doesn't know: of two windows that came and went there may
-        be filled rows left.
+        be filled rows left, and of one that went and came back, as the checkpoint has it, they may be missing.
         """
         self._plan = plan
         self._withdrawn = withdrawn
@@ -61,6 +62,8 @@ class Filler:
         self._computer = computer
         self._results = results
         self._gap_schema = gap_schema(plan, keys, schema)
+        # Which gaps were filled since this attempt began, as far as an earlier attempt may have emptied them.
+        self._refilled: set[Gap] = set()
 
     def save(self) -> None:
         """Hands what changed to the store."""
@@ -123,14 +126,32 @@ class Filler:
             fresh = (gid, start) in new
             if fresh:
                 gaps.update(dict.fromkeys(self._left_over(gid, start)))
-            if (fresh or self._plan.after) and (before := self._index.before(gid, start)) is not None:
-                gaps[Gap(gid, before, start, True)] = None
-            if (fresh or self._plan.before) and (after := self._index.after(gid, start)) is not None:
-                gaps[Gap(gid, start, after, True)] = None
+            unsure = self._withdrawn is not None
+            if (fresh or unsure or self._plan.after) and (before := self._index.before(gid, start)) is not None:
+                gap = Gap(gid, before, start, True)
+                if fresh or self._plan.after or self._is_unsure(gap):
+                    gaps[gap] = None
+            if (fresh or unsure or self._plan.before) and (after := self._index.after(gid, start)) is not None:
+                gap = Gap(gid, start, after, True)
+                if fresh or self._plan.before or self._is_unsure(gap):
+                    gaps[gap] = None
         for gid, (low, high) in emptied.items():
             gaps[Gap(gid, low, high, False)] = None
         # What is emptied first may lie inside of what is filled then.
         return sorted((gap for gap in gaps if self._counts(gap)), key=lambda gap: (gap.filled, gap.gid, gap.first))
+
+    def _is_unsure(self, gap: Gap) -> bool:
+        """Tells whether an earlier attempt may have emptied a gap that this one hasn't filled yet; from now on it has.
+
+        A window that went and came back since the checkpoint is only a change to this attempt. What is forgotten here
+        is filled once more.
+        """
+        if self._withdrawn is None or gap in self._refilled:
+            return False
+        if len(self._refilled) >= REFILLED_MAX:
+            self._refilled.clear()
+        self._refilled.add(gap)
+        return True
 
     def _left_over(self, gid: int, start: int) -> Iterator[Gap]:
         """Yields what an earlier attempt may have filled beside a window, where no window with a result is any more."""

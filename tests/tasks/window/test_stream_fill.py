@@ -275,6 +275,28 @@ def test_a_gap_that_an_attempt_filled_before_it_died_is_emptied(kits: Any, last_
     assert [millis(row["_wstart"]) for row in kit.rows()] == ([] if last_row_too else [40_000])
 
 
+@pytest.mark.parametrize("mode", ["value", "prev", "next", "linear"])
+@pytest.mark.parametrize("second", [0, 40])
+def test_a_gap_that_an_attempt_emptied_before_it_died_is_filled(kits: Any, mode: str, second: int) -> None:
+    """A window goes and comes back after the checkpoint: the next attempt sees both at once, as a change of it."""
+    kit = kits("create stream s trigger at_once ignore expired 0 ignore update 0 into o as select _wstart, _wend e, "
+               "count(*) c, sum(voltage) s, avg(current) a, last(note) l from meters where voltage < 10 interval(10s) "
+               f"fill({FILLS[mode]})")
+    kit.insert([(0, 1_000, 1, 1.0, "x"), (0, 41_000, 1, 1.0, "x")])
+    kit.run()
+    kit.checkpoint()
+    kit.insert([(0, second * 1000 + 1_000, 20, 1.0, "x")])
+    kit.run()
+    assert [millis(row["_wstart"]) for row in kit.rows()] == [40_000 - second * 1000]
+    kit.insert([(0, second * 1000 + 2_000, 2, 2.0, "y")])
+    kit.kill()
+    kit.run()
+    assert [millis(row["_wstart"]) for row in kit.rows()] == [0, 10_000, 20_000, 30_000, 40_000]
+    windows = {None: {millis(row["_wstart"]): tuple(row[name] for name in ("c", "s", "a", "l"))
+                      for row in kit.rows() if millis(row["_wstart"]) in (0, 40_000)}}
+    assert_rows(stream(kit, None), filled(windows, mode))
+
+
 def test_a_long_gap_is_filled_in_chunks(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A gap of more windows than a chunk has rows is filled block by block, and emptied in the same way."""
     kit = make(tmp_path_factory, "none", "at_once", "prev", 1)
