@@ -43,12 +43,13 @@ def plan_groups(query: QueryContext) -> Planned:
         query.relation, query.scope.within("an argument"), query.builder, list(query.key_columns), interval)
     note_newest_rows(query, calls)
     groups = list(query.key_columns)
+    driving_time = query.relation.time
     if select.window is None:
         if query.relation.driver is not None:
             groups.append(ROW)
             # A group is what a driving row met: its first and last rows are those of the other side's time.
-            main = query.relation.time
-            query.move(replace(query.relation, time=next(t for t, _ in query.relation.times if t is not main)))
+            other_time = next(time for time, _ in query.relation.times if time is not driving_time)
+            query.move(replace(query.relation, time=other_time))
         _add_neighbours(query, aggregation)
     elif interval:
         _add_neighbours(query, aggregation)
@@ -69,6 +70,9 @@ def plan_groups(query: QueryContext) -> Planned:
                        windowed=select.window is not None)
     plan = _grouped(query, aggregation, groups, calls)
     compiled = [query.compiled(item.expression, scope) for item in query.items]
+    if query.relation.driver is not None:
+        # There is a result row per driving row: its time is the time line.
+        query.move(replace(query.relation, time=driving_time))
     if select.fill is not None and select.fill.mode != "none":
         compiled, plan = _filled(query, compiled, plan, scope, aggregation)
     outputs = [query.output(item, scope, value) for item, value in zip(query.items, compiled, strict=True)]

@@ -14,7 +14,7 @@ from penstock.planner.bind.scopes import NOT_ALLOWED_FUNCTION, fingerprint
 from penstock.planner.bind.timeseries import checked_call, picking, time_series
 from penstock.planner.duckdb_sql.duckdb_tree import column
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import Pick, RowCall, SeriesValues
+from penstock.planner.logical.operators import ROW, Pick, RowCall, SeriesValues
 from penstock.planner.logical.window_kinds import START
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows
@@ -54,7 +54,8 @@ def plan_picked(query: QueryContext) -> Planned:
             f"{calls[0].this}() gives several rows and cannot stand next to {calls[1].this}()", calls[1],
             code=NOT_ALLOWED_FUNCTION)
     call = checked_call(calls[0], query.scope.within("an argument"))
-    keys = query.key_columns
+    # In a WINDOW JOIN they are picked from what each driving row met, as aggregates are computed over it.
+    keys = [*query.key_columns, *([ROW] if query.relation.driver is not None else [])]
     if query.select.window is not None:
         keys = assign_windows(query, borders=lambda: True)
         call = checked_call(calls[0], query.scope.within("an argument"))

@@ -89,6 +89,26 @@ def test_window_join_aggregates_per_left_row() -> None:
     assert harness.query(query.format(1)) == [(0, 2, 1, 2)]
 
 
+def test_window_join_picks_rows_per_left_row() -> None:
+    """TOP and its kin pick from what each left row met, as aggregates are computed over it."""
+    harness = loaded([(0, 0), (2, 1), (9, 0)], [(1, 5), (2, 7), (3, 6)])
+    source = "from a left window join b window_offset(-2a, 2a) order by a.ts"
+    assert harness.query(f"select a.ts, top(b.g, 1) {source}") == [(0, 7), (2, 7)]
+    assert harness.query(f"select a.ts, bottom(b.g, 1) {source}") == [(0, 5), (2, 5)]
+    assert harness.query(f"select a.ts, tail(b.v, 1) {source}") == [(0, 2), (2, 3), (9, None)]
+
+
+@pytest.mark.parametrize(("join", "driving"), [("a left window join b", "a"), ("b right window join a", "a")])
+def test_the_time_of_the_driving_rows_is_the_time_line_of_window_join_aggregates(join: str, driving: str) -> None:
+    """Around them functions run along it, and windows are made of it; the other side's time is none."""
+    harness = loaded([(0, 0), (2, 1), (9, 0)], [(1, 5), (2, 7), (3, 6)])
+    inner = f"(select {driving}.ts, count(b.v) n from {join} window_offset(-2a, 2a))"
+    assert harness.query(f"select ts, csum(n) from {inner}") == [(0, 2), (2, 5), (9, 5)]
+    assert harness.query(f"select _wstart, sum(n) from {inner} interval(4a)") == [(0, 5), (8, 0)]
+    with pytest.raises(InvalidStatementError, match="time line"):
+        harness.query(f"select csum(n) from (select b.ts, first(b.v) n from {join} window_offset(-2a, 2a))")
+
+
 def test_conditions_on_the_left_table_only_decide_matching() -> None:
     """A row of the driving table stays, whatever ON says about it; WHERE removes it."""
     harness = loaded([(0, 0), (1, 1)], [(0, 0), (1, 1)])
