@@ -1,7 +1,7 @@
 """What planning takes: medians for statements of growing size, to see how the time grows.
 
 `python -m bench.planning` prints a line of JSON per kind and size; `--repeat` says how often each is planned. With
-`--small` statements as users write them are planned instead, `--repeat` times 20, and the CPU time of each is told.
+`--small` statements as users write them are planned instead, `--repeat` times 50, and the CPU time of each is told.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from pathlib import Path
 from penstock.common.config import load_config
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
+from penstock.planner.query.select import plan_query
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.schema import Session
+from penstock.sql.tree.statements import CreateStream, Select
 
 SIZES = (1_000, 10_000, 100_000)
 KINDS: dict[str, Callable[[int], str]] = {
@@ -44,16 +49,21 @@ SMALL = {
 
 
 def small(engine: Engine, repeat: int) -> None:
-    """Prints the median CPU time of EXPLAIN for each of SMALL."""
-    session = SessionState("UTC")
+    """Prints the median CPU time of reading and planning each of SMALL."""
+    state, session = SessionState("UTC"), Session("d", "UTC", 0)
     for text in ("USE d", "CREATE TABLE m (ts TIMESTAMP, v INT, x DOUBLE, n VARCHAR(16)) TAGS (site VARCHAR(16))",
                  "CREATE TABLE m1 USING m TAGS ('a')"):
-        engine.execute(text, session)
+        engine.execute(text, state)
     for kind, text in SMALL.items():
         taken = []
-        for _ in range(20 * repeat):
+        for _ in range(50 * repeat):
             started = time.process_time()
-            engine.execute(f"EXPLAIN {text}", session)
+            statement = parse_one(text)
+            if isinstance(statement, CreateStream):
+                plan_stream(statement, engine.catalog, session)
+            else:
+                assert isinstance(statement, Select)
+                plan_query(statement, engine.catalog, session)
             taken.append(time.process_time() - started)
         sys.stdout.write(json.dumps({"bench": "planning", "kind": kind,
                                      "median_us": round(1e6 * statistics.median(taken))}) + "\n")
