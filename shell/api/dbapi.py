@@ -54,6 +54,7 @@ from penstock.shell.api.dbapi_types import (
     TimestampFromTicks,
     describe,
 )
+from penstock.shell.api.interruptible import INTERRUPTS, may_take_long
 from penstock.shell.api.parameter_binding import bind, bind_rows
 from penstock.shell.api.time_window import TimeWindow
 from penstock.sql.dialect.generator import print_sql
@@ -441,8 +442,13 @@ class Cursor:
     def _run(self, statement: str) -> None:
         self._check_open()
         engine = self.connection.executor
+        session = self.connection.session
         try:
-            self._take(engine.execute(statement, self.connection.session))
+            if may_take_long(statement):
+                result = INTERRUPTS.during(lambda: engine.execute(statement, session), self.connection.cancel)
+            else:
+                result = engine.execute(statement, session)
+            self._take(result)
         except errors.PenstockError as error:
             self._take(Result())
             raise translated(error) from error

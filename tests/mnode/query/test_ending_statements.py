@@ -30,7 +30,7 @@ from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
-from penstock.shell.api.dbapi import Connection, OperationalError
+from penstock.shell.api.dbapi import Connection, OperationalError, ProgrammingError
 from penstock.shell.terminal.screen import Screen
 from penstock.shell.terminal.shell_session import ShellOptions, ShellSession
 from penstock.sql.dialect.parser import parse_one
@@ -298,6 +298,26 @@ def test_cancel_ends_what_runs(connected: tuple[Engine, Connection]) -> None:
     assert isinstance(caught.value, CancelledError)
     wait_until(lambda: nothing_is_left(engine), 10.0)
     assert connection.execute("SELECT count(*) FROM d.m").fetchall() == [(5000,)]
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_in_python_ends_the_query(connected: tuple[Engine, Connection]) -> None:
+    """KeyboardInterrupt comes at once, nothing goes on behind it, and the connection answers."""
+    engine, connection = connected
+
+    def press_ctrl_c() -> None:
+        kill_id(engine, ENDLESS)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with ThreadPoolExecutor() as pool:
+        pressed = pool.submit(press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            connection.execute(ENDLESS)
+        pressed.result()
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+    assert connection.execute("SELECT count(*) FROM d.m").fetchall() == [(5000,)]
+    with pytest.raises(ProgrammingError, match="column"):
+        connection.execute("SELECT missing FROM d.m")
 
 
 @pytest.mark.usefixtures("interrupts")
