@@ -16,9 +16,9 @@ class Usage:
 
 
 COMMANDS: dict[str, Usage] = {
-    "help": Usage(".help", "this list; also help and ?"),
-    "databases": Usage(".databases", "all databases"),
-    "tables": Usage(".tables [PATTERN]", "super tables and normal tables of the database in use", 0, 1),
+    "help": Usage(".help", "this list; also help, ? and \\?"),
+    "databases": Usage(".databases", "all databases; also \\l"),
+    "tables": Usage(".tables [PATTERN]", "super tables and normal tables of the database in use; also \\d", 0, 1),
     "schema": Usage(".schema [TABLE]", "the CREATE statements of one or all tables", 0, 1),
     "streams": Usage(".streams", "all streams and how they are"),
     "tasks": Usage(".tasks [STREAM]", "the tasks of streams: state, queue, rate, watermark", 0, 1),
@@ -26,12 +26,12 @@ COMMANDS: dict[str, Usage] = {
     "mode": Usage(".mode [MODE]", "how results are shown: box, csv, json, jsonlines, line, markdown", 0, 1),
     "width": Usage(".width N", "characters of a text that tables show; also SET MAX_BINARY_DISPLAY_WIDTH N", 1, 1),
     "output": Usage(".output [FILE]", "send results to a file, or back to the screen", 0, 1),
-    "read": Usage(".read FILE", "run a file of statements; also source FILE", 1, 1),
+    "read": Usage(".read FILE", "run a file of statements; also source FILE and \\i FILE", 1, 1),
     "timer": Usage(".timer on|off", "whether closing lines tell the time taken", 1, 1),
     "echo": Usage(".echo on|off", "whether statements are printed before they run", 1, 1),
     "bail": Usage(".bail on|off", "whether a script stops at its first error", 1, 1),
     "clear": Usage(".clear", "an empty screen; also clear"),
-    "quit": Usage(".quit", "leave; also q, quit, exit, Ctrl+D"),
+    "quit": Usage(".quit", "leave; also q, quit, exit, \\q, Ctrl+D"),
 }
 
 
@@ -40,6 +40,7 @@ def _help() -> str:
     lines = [f"{usage.usage:<{width}}  {usage.meaning}" for usage in COMMANDS.values()]
     return "\n".join([
         "Statements end with ; or with \\G, which shows each row vertically.",
+        "\\d TABLE describes a table, \\c DATABASE uses a database.",
         "SELECT ... >> 'file.csv'; writes the result to a file. Ctrl+C drops the input or stops waiting.",
         "",
         *lines,

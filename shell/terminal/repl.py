@@ -17,9 +17,10 @@ from prompt_toolkit.styles import Style
 from penstock.common.private import make_private, open_private
 from penstock.shell.terminal.complete import ShellCompleter
 from penstock.shell.terminal.lexer import PenstockLexer
-from penstock.shell.terminal.script import is_complete
+from penstock.shell.terminal.script import is_complete, left_open
 from penstock.shell.terminal.shell_session import Quit, ShellSession
 
+_NAMED_MAX = 10_000
 _PASSWORD = re.compile(r"\buser\b.*\bpass\b|\bconnection\b.*\b(password|token|key|secret)\b", re.IGNORECASE | re.DOTALL)
 _STYLE = Style.from_dict({
     "pygments.keyword": "bold ansiblue",
@@ -47,7 +48,8 @@ def run_prompt(
         auto_suggest=AutoSuggestFromHistory(),
         key_bindings=_key_bindings(),
         multiline=True,
-        prompt_continuation=lambda width, _line, _wrapped: "-> ".rjust(width),
+        prompt_continuation=lambda width, line, wrapped: _continuation(
+            prompt.default_buffer.text, width, line, wrapped),
         style=_STYLE,
         include_default_pygments_style=False,
         input=terminal_in,
@@ -68,6 +70,13 @@ def run_prompt(
 
 def _prompt_text(database: str | None) -> str:
     return f"penstock:{database}> " if database else "penstock> "
+
+
+def _continuation(text: str, width: int, line: int, wrapped: int) -> str:
+    """What stands in front of a line after the first: `->`, and which quote or parenthesis is open there."""
+    plain = wrapped or len(text) > _NAMED_MAX  # it is asked anew for each line at each key
+    opened = None if plain else left_open("\n".join(text.split("\n")[:line]))
+    return ("-> " if opened is None else f"{opened} open -> ").rjust(width)
 
 
 class _DiscreetHistory(FileHistory):

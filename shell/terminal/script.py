@@ -19,7 +19,7 @@ class SqlText:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A dot command such as `.mode csv`, or what users of taos type for one: `source FILE`, `quit`, `help`."""
+    """A dot command such as `.mode csv`, or what users of taos and psql type for one: `source FILE`, `quit`, `\\q`."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -34,6 +34,7 @@ _WORD_COMMAND = re.compile(
     r"|set[ \t]+max_binary_display_width[ \t]+(?P<width>[^\n;]+))[ \t]*;?[ \t]*(?:\n|$)",
     re.IGNORECASE,
 )
+_PSQL_COMMAND = re.compile(r"(?P<name>\\(?![gG](?![A-Za-z]))[A-Za-z?]+)[+]?[ \t]*(?P<rest>[^\n]*)(?:\n|$)")
 _SQL_PART = re.compile(
     r"'(?:[^'\\]|\\.|'')*'"
     r'|"(?:[^"\\]|\\.|"")*"'
@@ -46,6 +47,9 @@ _SQL_PART = re.compile(
     re.DOTALL,
 )
 _WORDS = {"q": "quit", "exit": "quit", "?": "help"}
+_PSQL_WORDS = {"\\q": "quit", "\\?": "help", "\\h": "help", "\\d": "tables", "\\dt": "tables", "\\l": "databases",
+               "\\i": "read", "\\o": "output"}
+_PSQL_STATEMENTS = {"\\d": "DESCRIBE", "\\c": "USE"}
 
 
 def split(text: str) -> tuple[list[Piece], str]:
@@ -60,6 +64,11 @@ def split(text: str) -> tuple[list[Piece], str]:
         if command is not None:
             pieces.append(_command(command))
             position = command.end()
+            continue
+        psql = _PSQL_COMMAND.match(text, position)
+        if psql is not None:
+            pieces.append(_psql_command(psql))
+            position = psql.end()
             continue
         end = _statement_end(text, position)
         if end is None:
@@ -77,6 +86,17 @@ def split_all(text: str) -> list[Piece]:
 def is_complete(text: str) -> bool:
     """Whether Enter should run what has been typed, rather than begin a new line."""
     return split(text)[1] == ""
+
+
+def left_open(text: str) -> str | None:
+    """Returns what keeps the last statement from ending: the mark of a quote, `/*`, or `(`; None if nothing does."""
+    depth = 0
+    for part in _SQL_PART.finditer(split(text)[1]):
+        if part["open"] is not None:
+            return part["open"]
+        if part[0][0] not in "'\"`-/":
+            depth = max(0, depth + part[0].count("(") - part[0].count(")"))
+    return "(" if depth else None
 
 
 def may_complete(line: str) -> bool:
@@ -109,3 +129,10 @@ def _command(match: re.Match[str]) -> ShellCommand:
         return ShellCommand("width", (match["width"].strip(),))
     name = match["word"].lower()
     return ShellCommand(_WORDS.get(name, name))
+
+
+def _psql_command(match: re.Match[str]) -> Piece:
+    name, arguments = match["name"], match["rest"].strip().rstrip(";").split()
+    if arguments and name in _PSQL_STATEMENTS:
+        return SqlText(" ".join([_PSQL_STATEMENTS[name], *arguments]))
+    return ShellCommand(_PSQL_WORDS.get(name, name), tuple(arguments))

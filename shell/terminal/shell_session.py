@@ -221,7 +221,8 @@ class ShellSession:
     def _run_command(self, command: ShellCommand) -> bool:
         arity = COMMANDS.get(command.name)
         if arity is None:
-            raise NotFoundError(f"no command .{command.name}", hint=".help lists them")
+            name = command.name if command.name.startswith("\\") else f".{command.name}"
+            raise NotFoundError(f"no command {name}", hint=".help lists them")
         if not arity.fewest <= len(command.arguments) <= arity.most:
             raise InvalidStatementError(f"usage: {arity.usage}")
         answer: bool | None = getattr(self, f"_command_{command.name}")(*command.arguments)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from kits.basics.shell_kit import make_shell
 from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -33,6 +34,26 @@ def test_enter_runs_complete_statements_only(tmp_path: Path) -> None:
     statements, output = type_at_prompt("select 1,\r2;\rquit\r", tmp_path / "history")
     assert statements == ["select 1,\n2"]
     assert "3 row(s) in set" in output
+
+
+def test_lines_tell_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quote that nobody has closed swallows the semicolon: the next line says so."""
+    class Written(DummyOutput):  # type: ignore[misc]
+        text = ""
+
+        def write(self, data: str) -> None:
+            Written.text += data
+
+        def write_raw(self, data: str) -> None:
+            Written.text += data
+
+        def get_size(self) -> Size:
+            return Size(rows=40, columns=100)
+
+    monkeypatch.setattr("test_shell_prompt.DummyOutput", Written)
+    statements, _ = type_at_prompt("select count(\r'a;\r'),\r2;\rquit\r", tmp_path / "history")
+    assert statements == ["select count(\n'a;\n'),\n2"]
+    assert [line for line in ("( open -> ", "' open -> ") if line not in Written.text] == []
 
 
 def test_interrupt_drops_the_input(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.shell.terminal.script import Piece, ShellCommand, SqlText, is_complete, may_complete, split, split_all
+from penstock.shell.terminal.script import (
+    Piece,
+    ShellCommand,
+    SqlText,
+    is_complete,
+    left_open,
+    may_complete,
+    split,
+    split_all,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +38,14 @@ from penstock.shell.terminal.script import Piece, ShellCommand, SqlText, is_comp
         ("help", [ShellCommand("help")]),
         ("?", [ShellCommand("help")]),
         ("quit_table", [SqlText("quit_table")]),
+        ("\\q", [ShellCommand("quit")]),
+        ("\\?", [ShellCommand("help")]),
+        ("\\d\n\\dt+\n\\l;", [ShellCommand("tables"), ShellCommand("tables"), ShellCommand("databases")]),
+        ("\\d meters\n\\c power;\nselect 1", [SqlText("DESCRIBE meters"), SqlText("USE power"), SqlText("select 1")]),
+        ("\\i a.sql", [ShellCommand("read", ("a.sql",))]),
+        ("\\watch 2", [ShellCommand("\\watch", ("2",))]),
+        ("select 1\\g", [SqlText("select 1", vertical=True)]),
+        ("select '\\q'\n\\G", [SqlText("select '\\q'", vertical=True)]),
         ("", []),
         (" ;; \n; -- nothing", []),
     ],
@@ -48,6 +65,16 @@ def test_unfinished_input_waits_for_more(text: str) -> None:
 def test_finished_input_runs(text: str) -> None:
     """Enter runs what is complete."""
     assert is_complete(text)
+
+
+@pytest.mark.parametrize(("text", "mark"), [
+    ("select 'it''s", "'"), ("select 1; select \"a", '"'), ("select `a b", "`"), ("select 1 /* why", "/*"),
+    ("select count(", "("), ("select (1 + (2)", "("), ("select '(' -- (", None), ("select ')' + (", "("),
+    ("select 1)", None), ("select 1", None), ("select 'a(';", None), ("", None), ("select (1)", None),
+])
+def test_what_is_left_open_is_told(text: str, mark: str | None) -> None:
+    """Quotes and comments come before parentheses, which don't count inside of them; what has ended doesn't count."""
+    assert left_open(text) == mark
 
 
 STATEMENTS = st.lists(

@@ -150,6 +150,8 @@ def test_commands_check_their_arguments(shell: Shell) -> None:
     """An unknown command or a wrong number of arguments is an error with the usage."""
     assert not shell.session.run_text(".wat")
     assert "no command .wat" in shell.errors.getvalue()
+    assert not shell.session.run_text("\\watch 2")
+    assert "no command \\watch" in shell.errors.getvalue()
     assert not shell.session.run_text(".read")
     assert "usage: .read FILE" in shell.errors.getvalue()
     assert not shell.session.run_text(".timer maybe")
