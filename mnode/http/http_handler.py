@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from io import BufferedIOBase
 from socketserver import StreamRequestHandler
@@ -28,6 +28,7 @@ from penstock.mnode.http.http_body import RequestError, read_body
 from penstock.mnode.http.http_deadlines import TimedReader
 from penstock.mnode.http.http_head import RequestHead, answer_head, read_head
 from penstock.mnode.http.http_messages import CutShort, HttpBounds, HttpRequest, Response, Route
+from penstock.mnode.http.json_answers import document_answer, tell
 
 _log = logger(__name__)
 _monotonic = SystemClock.monotonic
@@ -72,7 +73,8 @@ class Site:
         """Returns what there is at a path. Raises RequestError."""
         place = self.place(path)
         if place is None:
-            raise RequestError(HTTPStatus.NOT_FOUND, "\n".join(["there are", *self.routes]))
+            known = ", ".join(self.routes)
+            raise RequestError(HTTPStatus.NOT_FOUND, f"there is nothing at this path; there are {known}")
         return self.routes[place]
 
     def require_own_page(self, headers: Mapping[str, str]) -> None:
@@ -127,7 +129,7 @@ class Handler(StreamRequestHandler):
             response = _refusal(error)
         except Exception:  # noqa: BLE001 - one request that fails must not take the others along
             _log.exception("%s could not be answered", place)
-            response = Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n")
+            response = _refusal(RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, "see the log"))
         _log.debug("%s %s: %s", head.method, place, response.status.value)
         if response.delay_s:
             _pause(response.delay_s)  # the connection counts as a stranger's meanwhile, of which there may be few
@@ -148,8 +150,8 @@ class Handler(StreamRequestHandler):
         query = head.target.partition("?")[2]
         route = self._site.route(path)
         if head.method not in route.methods:
-            return Response(HTTPStatus.METHOD_NOT_ALLOWED, f"{' or '.join(route.methods)} is\n".encode(),
-                            headers={"Allow": ", ".join(route.methods)})
+            refused = RequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {' or '.join(route.methods)}")
+            return replace(_refusal(refused), headers={"Allow": ", ".join(route.methods)})
         return route.answer(HttpRequest(
             head.method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), head.headers, body.read,
             self.client_address[0], self._note_login, lambda gone: self._on_gone(head, gone)))
@@ -242,7 +244,7 @@ def _pause(seconds: float) -> None:
 
 
 def _refusal(error: RequestError) -> Response:
-    return Response(error.status, f"{error.text}\n".encode())
+    return document_answer(error.status, tell(error.status, error))
 
 
 def _folder_of(path: str) -> str:

@@ -269,8 +269,8 @@ class IngestTask(BaseTask):
         if converted.refused and self._plan.on_error == "fail":
             first = converted.refused[0]
             rest = batch.part(first.place, len(batch))
-            self._stuck = f"{_where(batch, first.place)}: {first.reason}"
-            self._last_refused = self._stuck
+            self._last_refused = f"{_where(batch, first.place)}: {first.reason}"
+            self._stuck = f"{self._last_refused}; an ingest with ON_ERROR SKIP or DLQ leaves such messages out"
             self._rest = rest if self._rest is None else _joined(rest, self._rest)
             batch = batch.part(0, first.place)
             if not len(batch):

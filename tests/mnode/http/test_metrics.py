@@ -127,11 +127,15 @@ def test_a_door_only_reads_and_only_for_us() -> None:
     listener = HttpListener("127.0.0.1", 0, {
         "/a": Page("text/plain", lambda: b"yes"), "/b": Page("text/plain", broken), "/c": Page("text/plain", closed)})
     assert get(listener, "/a") == get(listener, "/a?x=1") == (200, "yes")
-    assert get(listener, "/x") == (404, "there are\n/a\n/b\n/c\n")
-    assert get(listener, "/b") == (500, "see the log\n")
-    assert get(listener, "/c") == (503, "the disk is gone\n")
-    for method, status in (("POST", 405), ("HEAD", 405), ("PUT", 405), ("DELETE", 405)):
-        assert get(listener, "/a", method)[0] == status
+    status, text = get(listener, "/x")
+    assert (status, json.loads(text)["desc"]) == (404, "there is nothing at this path; there are /a, /b, /c")
+    for path, wanted, said in (("/b", 500, "see the log"), ("/c", 503, "the disk is gone")):
+        status, text = get(listener, path)
+        assert (status, json.loads(text)["desc"]) == (wanted, said)
+    for method in ("POST", "HEAD", "PUT", "DELETE"):
+        status, text = get(listener, "/a", method)
+        assert status == 405
+        assert method == "HEAD" or json.loads(text)["desc"] == "this path takes GET"
     assert get(listener, "/a", Host=f"localhost:{listener.port}")[0] == get(listener, "/a", Host="[::1]:80")[0] == 200
     assert get(listener, "/a", Host="elsewhere.example")[0] == 421
     with pytest.raises(UnavailableError, match=f"port {listener.port} of 127.0.0.1 can't be opened"):
