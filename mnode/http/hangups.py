@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import threading
@@ -24,7 +25,7 @@ class HangUps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: dict[int, Callable[[], None]] = {}
+        self._watched: dict[int, tuple[socket.socket, Callable[[], None]]] = {}
         #: when those count as gone that have closed their side
         self._leaving: dict[int, float] = {}
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
@@ -40,9 +41,12 @@ class HangUps:
         with self._lock:
             if self._closed or descriptor < 0:
                 return
-            known = descriptor in self._watched
-            self._watched[descriptor] = gone
-            if not known:
+            before = self._watched.get(descriptor)
+            if before is not None and before[0] is not connection:
+                self._drop(descriptor)  # that one was closed, and this one has its descriptor
+                before = None
+            self._watched[descriptor] = connection, gone
+            if before is None:
                 self._epoll.register(descriptor, select.EPOLLRDHUP)
             if self._thread is None:
                 self._epoll.register(self._woken.fileno(), select.EPOLLIN)
@@ -50,9 +54,12 @@ class HangUps:
                 self._thread.start()
 
     def forget(self, connection: socket.socket) -> None:
-        """Watches a connection no longer, before it is closed; one that isn't watched is no error."""
+        """Watches a connection no longer; one that isn't watched is no error."""
         with self._lock:
-            self._drop(connection.fileno())
+            descriptor = connection.fileno()
+            if descriptor < 0:  # somebody else has closed it
+                descriptor = next((each for each, (known, _) in self._watched.items() if known is connection), -1)
+            self._drop(descriptor)
 
     def close(self) -> None:
         """Watches nobody any more."""
@@ -69,11 +76,21 @@ class HangUps:
             self._epoll.close()
 
     def _drop(self, descriptor: int) -> Callable[[], None] | None:
-        gone = self._watched.pop(descriptor, None)
+        watched = self._watched.pop(descriptor, None)
         left = self._leaving.pop(descriptor, None)
-        if gone is not None and left is None and self._epoll is not None:
+        if watched is None:
+            return None
+        if left is None:
+            self._unregister(descriptor)
+        return watched[1]
+
+    def _unregister(self, descriptor: int) -> None:
+        assert self._epoll is not None
+        try:
             self._epoll.unregister(descriptor)
-        return gone
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOENT):  # closing a descriptor unregisters it
+                raise
 
     def _run(self) -> None:
         assert self._epoll is not None
@@ -84,7 +101,7 @@ class HangUps:
                 for descriptor, _ in events:
                     if descriptor in self._watched:
                         # What has happened would be told again and again.
-                        self._epoll.unregister(descriptor)
+                        self._unregister(descriptor)
                         self._leaving[descriptor] = now + _MOMENT_S
                 over = [self._drop(descriptor) for descriptor, at in list(self._leaving.items()) if at <= now]
             for gone in filter(None, over):
