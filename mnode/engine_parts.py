@@ -75,7 +75,8 @@ class EngineParts:
         config, pool = of.config, of.environment.pool
         interval_s = min(1.0, config.view_refresh_interval)
         self.views = ViewKeeper(of.catalog, of.paths, of.fs, of.clock, interval_s, config.part_grace)
-        self.catalog_keeper = CopyKeeper(of.catalog, of.paths, of.fs, of.clock, interval_s)
+        self.catalog_keeper = CopyKeeper(
+            of.catalog, of.paths, of.fs, of.clock, interval_s, of.dnode.folders_lock)
         self.children = ChildCreator(of.catalog, of.storage, of.clock, self.views.children_changed)
         self.results = ResultStore(of.catalog, of.storage, self.children, pool("penstock-results", 4))
         self.logs = Logs(of.storage, of.paths, of.fs)

@@ -70,6 +70,8 @@ class Dnode:
         self._clock = clock
         self._interval_s = interval_s
         self._lock = threading.Lock()
+        #: held by who writes beside a vnode's own files: its folder stays meanwhile, or is gone for good
+        self.folders_lock = threading.Lock()
         self._vnodes: dict[int, Vnode] = {}
         self._problems: dict[int, PenstockError] = {}
         self._stop = threading.Event()
@@ -117,7 +119,8 @@ class Dnode:
             self._problems.pop(vgroup_id, None)
         if vnode is not None:
             vnode.close(flush=False)
-        _remove_tree(self._fs, self._paths.vnode(vgroup_id))
+        with self.folders_lock:
+            _remove_tree(self._fs, self._paths.vnode(vgroup_id))
 
     @property
     def problems(self) -> dict[int, PenstockError]:

@@ -7,6 +7,7 @@ some minutes before each other.
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import google_crc32c
@@ -65,11 +66,16 @@ def read_copy(fs: Fs, paths: DataPaths, name: CopyName) -> list[CatalogEntry]:
 class CopyKeeper:
     """Writes copies and descriptions after changes, in the background; `refresh` does it at once. Thread-safe."""
 
-    def __init__(self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float) -> None:
+    def __init__(
+        self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float,
+        folders_lock: AbstractContextManager[object],
+    ) -> None:
+        """`folders_lock`: while it is held, no vnode's folder is removed."""
         self._catalog = catalog
         self._paths = paths
         self._fs = fs
         self._clock = clock
+        self._folders_lock = folders_lock
         self._written: dict[int, Description] = {}
         self._copied: int | None = None
         self._lock = threading.Lock()
@@ -99,10 +105,12 @@ class CopyKeeper:
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 wanted = describe(self._catalog, database, vgroup_id)
-                if wanted.says_the_same(self._known(vgroup_id)) or not self._paths.vnode(vgroup_id).is_dir():
+                if wanted.says_the_same(self._known(vgroup_id)):
                     continue
-                write_description(self._fs, self._paths, vgroup_id, wanted)
-                self._written[vgroup_id] = wanted
+                with self._folders_lock:
+                    if self._paths.vnode(vgroup_id).is_dir():
+                        write_description(self._fs, self._paths, vgroup_id, wanted)
+                        self._written[vgroup_id] = wanted
 
     def _known(self, vgroup_id: int) -> Description | None:
         if vgroup_id not in self._written:

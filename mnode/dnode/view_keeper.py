@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.errors import PenstockError
+from penstock.common.errors import PenstockError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.background_keeper import PATIENCE_S, Keeper
@@ -96,7 +96,12 @@ class ViewKeeper:
                 write_children(self._paths, uid, self._children_table(table), fs=self._fs)
                 self._written_children.add(uid)
         if schema_dirty:
-            write_views(self._paths, [_view(table) for table in tables], fs=self._fs)
+            try:
+                write_views(self._paths, [_view(table) for table in tables], fs=self._fs)
+            except StorageError:
+                if all(self._catalog.table_by_uid(table.uid) is not None for table in tables):
+                    raise
+                self.schema_changed()  # a table was dropped meanwhile: once more, without it
         self._remove_lists(look=schema_dirty)
 
     def _remove_lists(self, *, look: bool) -> None:

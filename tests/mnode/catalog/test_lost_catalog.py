@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.basics.faulty_fs import FaultyFs
 from kits.engines.data_directories import Answers, copy_of, make_directory, open_sandbox, read_directory
+from kits.engines.embedded import Embedded
 
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode.catalog import catalog_copies
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copies import copies, read_copy
+from penstock.mnode.catalog.vnode_descriptions import Description, describe
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.streams import stream_removal
 from penstock.shell.main import main
@@ -207,6 +214,50 @@ def test_a_drop_that_a_crash_cuts_off_is_finished(data: Path, monkeypatch: pytes
         again.engine.maintain()
     assert not gone.exists()
     assert fsck(data, capsys)[0] == 0
+
+
+class _Meanwhile(FaultyFs):
+    """Has something begin in a thread of its own right before a vnode's folder goes, and waits for it, but not long."""
+
+    def __init__(self, folders: Path) -> None:
+        super().__init__()
+        self._folders = folders
+        self.action: Callable[[], None] = lambda: None
+        self.thread: threading.Thread | None = None
+
+    def remove_dir(self, path: Path) -> None:
+        if path.parent == self._folders:
+            self.thread = threading.Thread(target=self.action)
+            self.thread.start()
+            self.thread.join(0.2)
+        super().remove_dir(path)
+
+
+def test_a_vnode_is_dropped_while_it_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread was about to write about it neither comes into the way nor stays."""
+    paths = DataPaths(tmp_path / "data")
+    fs = _Meanwhile(paths.vnodes)
+    with closing(Embedded(paths.root, fs=fs)) as db:
+        db.execute("CREATE DATABASE d VGROUPS 1")
+        catalog, keeper = db.engine.catalog, db.engine.parts.catalog_keeper
+        (database,) = catalog.databases()
+        old = describe(catalog, database, database.vgroup_ids[0])
+        seen: list[int] = []
+
+        def described(*_: object) -> Description:
+            seen.append(1)
+            return old
+
+        monkeypatch.setattr(catalog_copies, "describe", described)
+        monkeypatch.setattr(type(catalog), "databases", lambda self: [database])
+        monkeypatch.setattr(Description, "says_the_same", lambda *_: False)
+        fs.action = keeper.refresh
+        db.execute("DROP DATABASE d")
+        assert fs.thread is not None
+        fs.thread.join()
+        assert seen
+        assert not paths.vnode(database.vgroup_ids[0]).exists()
+        monkeypatch.undo()
 
 
 def test_copies_follow_the_catalog_and_are_few(tmp_path: Path) -> None:

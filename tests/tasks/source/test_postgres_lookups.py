@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +197,11 @@ def _disturb(cursor: Any, server: Postgres, secret: Path) -> None:
         cursor.execute(text)
         return list(cursor.fetchall()) if cursor.description else []
 
+    def until(condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, 240, what)  # attempts come after growing pauses
+
     def written(table: str, count: int) -> None:
-        wait_until(lambda: rows(f"SELECT count(*) FROM d.{table}") == [(count,)], 60, f"{table} has no {count} rows")
+        until(lambda: rows(f"SELECT count(*) FROM d.{table}") == [(count,)], f"{table} has no {count} rows")
 
     for statement in (
         "CREATE DATABASE d VGROUPS 2", "CREATE STABLE d.m (ts timestamp, dev int) TAGS (g int)",
@@ -227,14 +230,14 @@ def _disturb(cursor: Any, server: Postgres, secret: Path) -> None:
                 "SELECT reason FROM information_schema.ins_stream_tasks "
                 "WHERE stream_name = 's' AND state = 'RETRYING'"))
 
-        wait_until(wait_for_it, 60, f"no task said {words}")
-        wait_until(lambda: any(row[0] == "FAILED" and words in row[1] for row in rows(
-            "SELECT state, reason FROM information_schema.ins_connections")), 60, "the connection is fine")
+        until(wait_for_it, f"no task said {words}")
+        until(lambda: any(row[0] == "FAILED" and words in row[1] for row in rows(
+            "SELECT state, reason FROM information_schema.ins_connections")), "the connection is fine")
         written("n", 4 * inserted)
 
     insert()
     written("o", 4)
-    wait_until(lambda: rows("SELECT state FROM information_schema.ins_connections") == [("OK",)], 60, "not OK")
+    until(lambda: rows("SELECT state FROM information_schema.ins_connections") == [("OK",)], "not OK")
     server.stop(signal.SIGINT)
     strand("unreachable")
     server.start()
@@ -253,4 +256,4 @@ def _disturb(cursor: Any, server: Postgres, secret: Path) -> None:
     assert rows("SELECT site, count(*) FROM d.o GROUP BY site ORDER BY 1") == [
         ("north", 2 * inserted), ("south", 2 * inserted)]
     assert rows("SELECT state, attempt FROM information_schema.ins_streams WHERE stream_name = 's'") == [("RUNNING", 1)]
-    wait_until(lambda: rows("SELECT state FROM information_schema.ins_connections") == [("OK",)], 60, "not OK again")
+    until(lambda: rows("SELECT state FROM information_schema.ins_connections") == [("OK",)], "not OK again")
