@@ -34,22 +34,22 @@ def leave_out_what_stays() -> None:
 def change_threads_often() -> None:
     """Has the interpreter change threads ten times as often as by default while several of them compute.
 
-    Whoever does little gives the interpreter away dozens of times for it, for files and sockets, and waits for up to as
-    long as a turn takes every time that it wants it back.
+    A thread with little to do releases the interpreter dozens of times, at each call to files and sockets. Each time it
+    may wait for a whole switch interval until it gets it back.
     """
     sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
 
 
 @contextmanager
 def one_at_a_time(*, unless: bool = False) -> Iterator[None]:
-    """Waits for its turn among long computations in Python, which hold the interpreter: `unless` it isn't one.
+    """Lets long computations in Python, which hold the interpreter, run one after the other; not this one if `unless`.
 
-    A thread that does little, and often gives the interpreter away for it, waits for each of those that compute every
-    time that it wants it back. It must wait for one of them, not for as many as there are clients. Whoever has waited
-    long goes on all the same, so that nobody waits for somebody who waits for him.
+    A thread with little to do waits for every computing thread whenever it wants the interpreter back. So only one of
+    them computes at a time, however many clients there are. Who has waited for some seconds goes on all the same, so
+    that no two threads can wait for each other for ever.
 
-    Garbage isn't collected meanwhile: a long computation makes so many objects that last as long as it does that the
-    collector would come again and again, and stop every thread while it looks at them in vain.
+    Garbage isn't collected meanwhile. A long computation makes many objects that live as long as it does: the collector
+    would run again and again, stop every thread, and find nothing.
     """
     if unless:
         yield

@@ -27,10 +27,10 @@ _NULL_MAP = "_nulls"
 
 
 class RowFormat:
-    """How rows of one schema are packed: the values little-endian without gaps, then a bit per column that is NULL, and
-    behind these the bytes of texts, of which only the lengths stand among the values.
+    """How rows of one schema are packed.
 
-    Where no row of a record has NULL, the log leaves these bits out.
+    First come the values, little-endian without gaps, with the length of each text in its place. Then comes a bit per
+    column, set for NULL; the log leaves these bits out where no row of a record has NULL. The bytes of texts come last.
     """
 
     def __init__(self, schema: pa.Schema, codes: Sequence[tuple[str, str]]) -> None:

@@ -43,6 +43,7 @@ class TableAlterations:
         self._children_changed = children_changed
 
     def alter(self, statement: AlterTable, session: Session) -> Result:
+        """Executes ALTER TABLE and ALTER STABLE."""
         table = require_table(statement.name, session, self._catalog)
         if table.kind == "system":
             raise InvalidStatementError(f"{statement.name} is a system table")

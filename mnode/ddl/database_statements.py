@@ -47,6 +47,7 @@ class DatabaseStatements:
         self._schema_changed = schema_changed
 
     def create(self, statement: CreateDatabase) -> Result:
+        """Executes CREATE DATABASE; one whose vnodes can't be made isn't there afterwards."""
         check_name(statement.name, "database")
         options = resolve_options(statement.options)
         if self._catalog.database(statement.name) is not None:
@@ -63,12 +64,14 @@ class DatabaseStatements:
         return Result()
 
     def alter(self, statement: AlterDatabase) -> Result:
+        """Executes ALTER DATABASE."""
         database = require_user_database(statement.name, self._catalog)
         self._storage.alter_database(
             self._catalog.schema.alter_database(database.name, change_options(database.options, statement.options)))
         return Result()
 
     def drop(self, statement: DropDatabase, session: SessionState) -> Result:
+        """Executes DROP DATABASE, with all streams inside; streams elsewhere that need it refuse it."""
         if statement.if_exists and self._catalog.database(statement.name) is None:
             return Result()
         database = require_user_database(statement.name, self._catalog)

@@ -65,6 +65,7 @@ class TableStatements:
         self._children_changed = children_changed
 
     def create(self, statement: CreateTable, session: Session) -> Result:
+        """Executes CREATE TABLE and CREATE STABLE."""
         database = self._writable_database(statement.name, session)
         existing = self._catalog.table(database.name, statement.name.name)
         if existing is not None:
@@ -117,6 +118,7 @@ class TableStatements:
             self._drop_table(table)
 
     def create_children(self, statement: CreateChildTables, session: Session) -> Result:
+        """Executes CREATE TABLE ... USING; all child tables are checked before the first is made."""
         wanted: dict[int, list[tuple[str, tuple[TagValue, ...]]]] = {}
         seen: set[tuple[str, str]] = set()
         for child in statement.tables:
@@ -154,6 +156,7 @@ class TableStatements:
         return parent, tag_values
 
     def drop(self, statement: DropTable, session: Session) -> Result:
+        """Executes DROP TABLE and DROP STABLE; all names are checked before the first table goes."""
         doomed: dict[int, Table] = {}
         for name in statement.names:
             table = find_table(name, session, self._catalog)

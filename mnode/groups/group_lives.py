@@ -53,6 +53,7 @@ class GroupLives:
         return [removed, *self._submit_waiting(now)]
 
     def slots_known(self, event: SlotsKnown, now: float) -> list[Instruction]:
+        """Notes how many slots there are: jobs that don't fit are cancelled, waiting ones that fit are submitted."""
         self._book.slots = event.slots
         instructions: list[Instruction] = []
         # Jobs that were submitted before their slots were counted would wait in Spark, where nobody sees why.
@@ -66,6 +67,7 @@ class GroupLives:
         return instructions + self._submit_waiting(now)
 
     def joined(self, event: WorkerJoined, now: float) -> list[Instruction]:
+        """Counts a worker; with the last one the group runs, and its streams are prepared."""
         group = self._book.group(event.group)
         if group is None or group.state is not GroupState.STARTING:
             return [LateGroupEvent(event, "the group doesn't wait for workers")]
@@ -78,6 +80,7 @@ class GroupLives:
         return [*(self._streams.prepare(stream, now) for stream in waiting), *self._submit_waiting(now)]
 
     def lost(self, event: WorkerLost, now: float) -> list[Instruction]:
+        """Gives the group's job up: its other workers can't go on without the lost one."""
         group = self._book.group(event.group)
         if group is None or group.state not in (GroupState.STARTING, GroupState.RUNNING):
             return [LateGroupEvent(event, "the group is ending anyway")]
@@ -85,6 +88,7 @@ class GroupLives:
         return self.fail(group, reason, WORKER_LOST, now)
 
     def job_ended(self, event: JobEnded, now: float) -> list[Instruction]:
+        """Lets a group whose job is over wait for the next one, or go if nothing is placed in it."""
         group = self._book.group(event.group)
         if group is None or group.state in (GroupState.WAITING, GroupState.GONE):
             return [LateGroupEvent(event, "the group has no job")]
@@ -127,6 +131,7 @@ class GroupLives:
         return [ShutdownGroup(group.name) if gently else CancelGroup(group.name)]
 
     def tick(self, group: Group, now: float) -> list[Instruction]:
+        """Does what is due by the time: a start that took too long, a retry, an idle group, an end that hangs."""
         settings = self._book.settings
         if group.state is GroupState.STARTING and now >= group.since + settings.start_timeout_s:
             missing = group.workers - len(group.joined)

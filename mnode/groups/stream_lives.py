@@ -27,11 +27,13 @@ class StreamLives:
         self._book = book
 
     def prepare(self, stream: PlacedStream, now: float) -> Instruction:
+        """Begins an attempt: its state and its positions are to be found."""
         self._book.move_stream(stream, StreamState.PREPARING, stream.reason, now)
         stream.preparation += 1
         return PrepareStream(stream.stream_id, stream.preparation)
 
     def prepared(self, event: StreamPrepared, now: float) -> list[Instruction]:
+        """Deploys the attempt that was prepared."""
         stream = self._book.streams.get(event.stream_id)
         if stream is None or stream.state is not StreamState.PREPARING:
             return [LateGroupEvent(event, "nobody waits for it")]
@@ -45,6 +47,7 @@ class StreamLives:
         return [DeployStream(stream.stream_id, event.attempt, stream.group.name)]
 
     def preparation_failed(self, event: PreparationFailed, now: float) -> list[Instruction]:
+        """Lets the stream wait for its next attempt."""
         stream = self._book.streams.get(event.stream_id)
         if stream is None or stream.state is not StreamState.PREPARING:
             return [LateGroupEvent(event, "nobody waits for it")]
@@ -55,6 +58,7 @@ class StreamLives:
         return [StreamDown(stream.stream_id, event.reason)]
 
     def deployed(self, event: StreamDeployed, now: float) -> list[Instruction]:
+        """Counts a worker's answer; with the last one the stream runs."""
         stream = self._book.streams.get(event.stream_id)
         if stream is None or stream.state is not StreamState.DEPLOYING or stream.attempt != event.attempt:
             return [LateGroupEvent(event, "nobody waits for it")]
@@ -65,6 +69,7 @@ class StreamLives:
         return [LetStreamRun(stream.stream_id, stream.attempt, stream.group.name)]
 
     def failed(self, event: StreamFailed, now: float) -> list[Instruction]:
+        """Halts an attempt of which a task has failed."""
         stream = self._book.streams.get(event.stream_id)
         running = (StreamState.DEPLOYING, StreamState.RUNNING)
         if stream is None or stream.attempt != event.attempt or stream.state not in running:
@@ -72,6 +77,7 @@ class StreamLives:
         return self.halt(stream, event.reason, event.cause, now)
 
     def halt(self, stream: PlacedStream, reason: str, cause: Cause | None, now: float) -> list[Instruction]:
+        """Ends the attempt on all workers. `cause` None: it is no failure."""
         if stream.state is StreamState.RUNNING and now - stream.since > self._book.settings.restart_delay_max_s:
             stream.failures = 0
         if cause is not None:

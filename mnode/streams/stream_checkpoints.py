@@ -113,8 +113,8 @@ class StreamCheckpoints:
     def settle(self, stream_id: int) -> None:
         """Makes durable what a stream has read and written, before a checkpoint counts it as done.
 
-        Else a power cut could take rows under WAL_LEVEL 1 whose versions are then given to others, which the stream
-        would take for rows that it knows; or results that it would never write again. Raises StorageError.
+        Under WAL_LEVEL 1 a power cut could otherwise take rows: new rows would get their versions, and the stream would
+        take them for known ones. It could also take results, which would never be written again. Raises StorageError.
         """
         stream = self._services.catalog.streams.by_id(stream_id)
         if stream is None:

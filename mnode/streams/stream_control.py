@@ -38,6 +38,7 @@ class StreamControl:
         services.connections.watch(self._use_connection)
 
     def pause(self, statement: PauseStream) -> Result:
+        """Executes PAUSE STREAM; returns when its sources rest, or after a moment."""
         stream = self._known.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             refuse_stopped(stream, "paused")
@@ -71,6 +72,7 @@ class StreamControl:
             self._services.clock.wait(self._closing, _PAUSE_POLL_S)
 
     def resume(self, statement: ResumeStream) -> Result:
+        """Executes RESUME STREAM; a stream that failed to start is started again."""
         stream = self._known.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             refuse_stopped(stream, "resumed")

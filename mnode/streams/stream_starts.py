@@ -74,8 +74,8 @@ class StreamStarts:
     def _plan_of(self, stream: StreamRecord) -> StoredPlan:
         """Returns a stream's stored plan over the vnodes and snodes that there are now.
 
-        A stream of a version that stored none, or one that this version can't read, is planned again, which is stored
-        if its state is laid out as it was. Raises StateLayoutError if it isn't, and what CREATE STREAM would.
+        A stream without a stored plan, or with one that this version can't read, is planned again. The new plan is
+        stored if it lays out the state as before. Raises StateLayoutError if it doesn't, and what CREATE STREAM raises.
         """
         kept = None
         if stream.plan is not None:

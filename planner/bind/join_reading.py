@@ -65,8 +65,8 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
               builder: Builder) -> JoinReading:
     """Returns what a join is. `where` is the WHERE clause of the query: it may hold conditions of an inner join.
 
-    Raises InvalidStatementError for joins in which the times of both sides don't bound each other and neither side may
-    be looked up in, and for names that both sides use; NotFoundError for unknown names.
+    Raises InvalidStatementError for names that both sides use, and for a join whose sides don't bound each other's
+    times, unless one side may be looked up in; NotFoundError for unknown names.
     """
     common = set(left.qualifiers) & set(right.qualifiers)
     if common:

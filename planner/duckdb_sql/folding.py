@@ -35,7 +35,7 @@ def planning_duckdb() -> duckdb.DuckDBPyConnection:
 def _connection() -> duckdb.DuckDBPyConnection:
     """Returns the process's DuckDB for planning.
 
-    Not one per thread: Python destroys what is local to other threads in the child of a fork, such as the one that
-    starts Spark's Java, and a DuckDB that is destroyed there takes the child down.
+    Threads share it. After a fork, such as the one that starts Spark's Java, Python destroys in the child what is local
+    to other threads, and destroying a DuckDB there crashes the child.
     """
     return closed_duckdb(DuckdbBounds(SMALL_BYTES))

@@ -30,8 +30,9 @@ class ClassifiedRows:
 
     `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
     `last`: per row the newest event time of its table before the record (None: all appends).
-    `limits`, `ends`, `versions`, `ingest_times_ms`: of each record the newest event time of the vnode before it minus
-    the delay after which windows close, the number of its last row plus one, its WAL version, and when it was written.
+    Of each record: `limits` has the newest event time of the vnode before it, minus the delay after which windows
+    close; `ends` the number of its last row plus one; `versions` its WAL version; `ingest_times_ms` when it was
+    written.
     """
 
     rows: pa.Table

@@ -10,8 +10,8 @@ from penstock.common.errors import InternalError
 class TokenBucket:
     """Lets `rate` units per second pass on average, and at most `burst` at once; a rate of 0 means no limit.
 
-    An amount larger than `burst` passes when the bucket is full and leaves a debt, so that a single write which is
-    larger than a second's allowance isn't stuck for ever and the average still holds. Not thread-safe.
+    An amount larger than `burst` passes when the bucket is full, and leaves a debt: so a single write that is larger
+    than a second's allowance gets through, and the average still holds. Not thread-safe.
     """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
@@ -25,8 +25,8 @@ class TokenBucket:
     def change(self, rate: float, burst: float, now: float) -> None:
         """Works by another rate and burst from now on.
 
-        A debt stays what it is, in units or in seconds, whichever is paid sooner: neither a large amount that had
-        passed at a high rate holds up a low one for long, nor one at a low rate a high one.
+        A debt is kept in units or in seconds, whichever is paid sooner. So a large amount that passed at a high rate
+        doesn't block a low rate for long, and one that passed at a low rate doesn't block a high rate.
         """
         _check(rate, burst)
         tokens = self._tokens_at(now)

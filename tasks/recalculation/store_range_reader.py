@@ -21,8 +21,8 @@ Reads = Callable[[int, int, int], pa.Table]
 class PieceReader:
     """Finds the next piece of a range: about `rows_wanted` rows, or fewer; empty stretches are stepped over.
 
-    Pieces are sized by an estimate that assumes even density; where a piece turns out nearly empty the next is wider,
-    up to a bound, so that what is held in memory stays in proportion to `rows_wanted`.
+    Pieces are sized by an estimate that assumes even density. After a nearly empty piece the next one is wider, up to a
+    bound: what is held in memory stays in proportion to `rows_wanted`.
     """
 
     def __init__(self, rows_wanted: RowsWanted, spans: Spans) -> None:

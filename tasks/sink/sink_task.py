@@ -66,9 +66,9 @@ class SinkTask(ComputingTask):
     writer for which that isn't so takes them in transactions. They are performed in their order, and none behind one
     that failed.
 
-    A checkpoint covers what is before its barriers: that is written by then. If it can't be written soon, because of
-    a rate limit and full queues, it becomes part of the sink's state instead, and is written as time allows: so a
-    checkpoint takes as long as reading the queues, not as long as writing what is in them.
+    A checkpoint covers what is before its barriers: that is written by then. What a rate limit and full queues keep
+    from being written soon becomes part of the sink's state instead, and is written as time allows. So a checkpoint
+    takes as long as reading the queues, not as long as writing what is in them.
     """
 
     def __init__(

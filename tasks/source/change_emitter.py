@@ -94,8 +94,9 @@ class ChangeEmitter:
     ) -> bool:
         """Sends what a block changes if all of its rows can be computed; returns whether it did.
 
-        Rows in windows that rows define are tried first, since a failure would leave their state half changed, and an
-        EVENT window may not come to compute a row. So are rows that may be late: such a row is an error first.
+        Rows in windows that rows define are tried before anything is changed: a failure in the middle would leave the
+        windows' state half changed, and an EVENT window may never compute some row. So are rows that may be late, since
+        a row that can't be computed counts as an error, not as late.
         """
         if classified is not None:
             first = classified.rows if self._windower is not None else late_rows(classified)

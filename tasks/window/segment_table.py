@@ -57,10 +57,10 @@ class SegmentTable:
     ) -> list[WindowState]:
         """Takes partials of one input and returns the results that change.
 
-        A partial without rows makes the segments of its group from `_wstart` to `_wlast` void, one with less than none
-        names a start of which an earlier attempt may have written a result. `replayed`: it may have done so for any
-        window that is touched. `until`: the watermark. In what is returned `rows` 0 says that the window's result is to
-        be deleted.
+        A partial with 0 rows makes the segments of its group from `_wstart` to `_wlast` void. One with fewer than 0
+        names a start for which an earlier attempt may have written a result. `replayed`: it may have done so for any
+        window that is touched. `until`: the watermark. A returned state with `rows` 0 says that the window's result is
+        to be deleted.
         """
         if not self._alone or replayed or self._delays or self._window.kind == "count":
             found = [self._apply(partials, input, until, replayed=replayed)]

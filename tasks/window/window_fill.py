@@ -51,8 +51,8 @@ class Filler:
     ) -> None:
         """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
 
-        What that attempt wrote since the checkpoint, this one doesn't know: of two windows that came and went there may
-        be filled rows left, and of one that went and came back, as the checkpoint has it, they may be missing.
+        This attempt doesn't know what that one wrote after the checkpoint. Two windows may have come and gone: then
+        filled rows between them may be left. A window may have gone and come back: then filled rows may be missing.
         """
         self._plan = plan
         self._withdrawn = withdrawn
@@ -199,8 +199,11 @@ class Filler:
 
 @dataclass(frozen=True, slots=True)
 class GapRows:
-    """Rows to be filled: per row its operation, start, the starts around it, and the rows of a pool that have the
-    group (`member`) and the results before and after (-1: none)."""
+    """Rows to be filled: the operation and the start of each, and the starts of the windows around it.
+
+    `member`, `before` and `after` are rows of a pool: those with its group and with the results before and after it
+    (-1: none).
+    """
 
     operations: npt.NDArray[np.uint8]
     starts: npt.NDArray[np.int64]

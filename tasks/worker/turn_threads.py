@@ -18,8 +18,8 @@ class TurnThreads:
 
     While one thread is at work the others sleep, even if more seats want turns: they all want the interpreter, and
     changing threads costs more than most turns take. Another thread wakes only if the turns that are under way are
-    long ones: that is told by the processor's time that they took, since on a busy machine any turn may last long,
-    and would last longer with more threads. Threads start when they are needed first.
+    long. What counts is the processor time that they took: on a busy machine any turn may last long, and more threads
+    would make it longer. Threads start when they are first needed.
     """
 
     def __init__(self, clock: Clock, queue: TurnQueue, threads_max: int,

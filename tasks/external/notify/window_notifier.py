@@ -85,8 +85,8 @@ class _Address:
 class Notifier:
     """Takes the result blocks that one sink task is about to write, and tells of the windows in them.
 
-    With ON_FAILURE PAUSE a write counts as done when all addresses have its events, too, so that a checkpoint covers
-    only what was told, and a restart tells the rest: at least once, with the same ids. With DROP nothing waits.
+    With ON_FAILURE PAUSE a write counts as done when all addresses have its events, too. So a checkpoint covers only
+    events that were sent, and a restart sends the rest: at least once, with the same ids. With DROP nothing waits.
     """
 
     def __init__(self, events: WindowEvents, addresses: Sequence[_Address], clock: Clock, *, drops: bool) -> None:
