@@ -97,21 +97,21 @@ class Ticks:
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         self.waits.release()
-        self.ticks.get(timeout=30)
+        self.ticks.get(timeout=60)
         return event.is_set()
 
     def tick(self) -> None:
         """Lets the writer note once, and waits until it has."""
         self.now += 1000
         self.ticks.put(None)
-        assert self.waits.acquire(timeout=30)
+        assert self.waits.acquire(timeout=60)
 
 
 def test_time_is_noted_regularly_until_the_writer_is_closed(tmp_path: Path, connection: Connection) -> None:
     """With note_time_every the wall clock is noted also while nothing is written, and never after the end."""
     clock = Ticks()
     writer = penstock.Writer(connection, "w", note_time_every=1.0, clock=clock)
-    assert clock.waits.acquire(timeout=30)
+    assert clock.waits.acquire(timeout=60)
     clock.tick()
     writer.insert("t", rows(1))
     clock.tick()
@@ -125,7 +125,7 @@ def test_a_failure_of_regular_notes_comes_to_who_uses_the_writer(connection: Con
     """It is raised by the next call, not lost in a thread."""
     clock = Ticks()
     writer = penstock.Writer(connection, "w", note_time_every=1.0, clock=clock)
-    assert clock.waits.acquire(timeout=30)
+    assert clock.waits.acquire(timeout=60)
     connection.execute("DROP DATABASE d")
     noting = next(thread for thread in threading.enumerate() if thread.name == "writer w")
     clock.ticks.put(None)

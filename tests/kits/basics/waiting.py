@@ -9,7 +9,7 @@ from typing import Any
 from penstock.common.clock import SystemClock
 
 
-def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "it never came true") -> Any:
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "it never came true") -> Any:
     """Returns the first truthy value of `condition`; fails with `what` when it takes too long."""
     clock, never = SystemClock(), threading.Event()
     deadline = clock.monotonic() + timeout_s

@@ -478,7 +478,7 @@ def test_a_runner_in_a_long_step_reports_it() -> None:
     runner = StreamRunner("s", clock, threads, lambda: ([Stuck()], []), lambda tasks: runner.start(),  # type: ignore[list-item]
                           lambda task, error: failures.append(error), lambda: None)
     runner.launch()
-    assert in_step.wait(10)
+    assert in_step.wait(60)
     runner.ask_statuses()
     (first,) = runner.statuses()
     clock.advance(4.0)
@@ -487,5 +487,5 @@ def test_a_runner_in_a_long_step_reports_it() -> None:
     assert (second.state, second.reason, second.spent.busy_s) == ("RUNNING", "in the same step for 4 s", 4.0)
     go_on.set()
     runner.stop()
-    assert runner.join(10)
+    assert runner.join(60)
     assert not failures

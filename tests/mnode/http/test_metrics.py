@@ -109,7 +109,7 @@ def get(listener: HttpListener, path: str, method: str = "GET", **headers: str) 
     """Returns status and text of an answer."""
     request = urllib.request.Request(f"http://127.0.0.1:{listener.port}{path}", headers=headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

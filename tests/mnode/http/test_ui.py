@@ -32,7 +32,7 @@ in_browser = pytest.mark.skipif(bool(_ABSENT) and os.environ.get("CI") != "true"
 def text_at(port: int, path: str, authorization: str | None = None) -> str:
     headers = {} if authorization is None else {"Authorization": authorization}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode())
 
 

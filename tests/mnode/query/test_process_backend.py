@@ -166,7 +166,7 @@ def test_a_process_that_was_killed_is_replaced(backend: ProcessBackend) -> None:
     after = process_of(backend)
     assert after != before
     after.kill()  # while nobody asks it for anything
-    wait_until(lambda: backend.pid != after.pid, 10.0)
+    wait_until(lambda: backend.pid != after.pid, 60)
     assert process_of(backend) != after
 
 
@@ -174,7 +174,7 @@ def test_it_is_of_low_priority_and_knows_nothing(backend: ProcessBackend, monkey
     """It goes first when memory is short, and the engine's environment isn't its."""
     process_of(backend).kill()
     monkeypatch.setenv("PENSTOCK_TEST_PASSWORD", "battery staple")
-    wait_until(lambda: backend.pid is None, 10.0)
+    wait_until(lambda: backend.pid is None, 60)
     process = process_of(backend)
     assert process.nice() == min(19, psutil.Process().nice() + 3)
     assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
@@ -220,7 +220,7 @@ def test_it_ends_with_the_engine(number: int) -> None:
         child = psutil.Process(int(engine.stdout.readline()))
         child.suspend()
         engine.send_signal(number)
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 10.0)
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60)
 
 
 def test_it_ends_when_the_engine_closes(folder: Path) -> None:

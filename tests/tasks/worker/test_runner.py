@@ -186,12 +186,12 @@ def test_tasks_run_only_after_start_and_are_closed_by_a_thread_of_their_own() ->
     """Deployed tasks wait for the start signal; closing, which may take long, takes no thread from others' turns."""
     running = Running()
     running.runner.launch()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     assert running.tasks[0].steps == 0
     running.runner.start()
-    assert running.tasks[0].step_seen.wait(10)
+    assert running.tasks[0].step_seen.wait(60)
     running.runner.stop()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
     assert running.stopped.is_set()
     assert {task.closed_by for task in running.tasks} == {"close s"}
     assert running.failures == []
@@ -214,9 +214,9 @@ def test_every_put_from_outside_is_noticed() -> None:
     sink.received = Counting(original)
     for n in range(1000):
         source.input.try_put(SOURCE, Watermark(n))
-        assert arrived.acquire(timeout=10), f"item {n} was not noticed"
+        assert arrived.acquire(timeout=60), f"item {n} was not noticed"
     running.runner.stop()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
     assert sink.received == [Watermark(n) for n in range(1000)]
 
 
@@ -224,7 +224,7 @@ def test_statuses_tell_how_rows_gather() -> None:
     """Turns in which nothing was done don't count; the bound is that of the stream."""
     running = Running(latency_s=0.5)
     running.runner.launch()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     running.runner.start()
     source, _, sink = running.tasks
 
@@ -241,7 +241,7 @@ def test_statuses_tell_how_rows_gather() -> None:
     turns = pacing().turns
     assert pacing().turns == turns
     running.runner.stop()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
 
 
 class WaitingClock(SystemClock):
@@ -264,9 +264,9 @@ def test_an_idle_stream_waits_until_its_next_deadline() -> None:
     running.tasks[1].deadline = clock.monotonic() + 1000
     running.runner.launch()
     running.runner.start()
-    assert clock.waiting.wait(10)
+    assert clock.waiting.wait(60)
     running.runner.stop()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
     assert running.tasks[0].steps <= 2
     assert 900 < clock.waits[-1] <= 1000
 
@@ -275,7 +275,7 @@ def test_a_failing_build_is_reported_once() -> None:
     """If the tasks cannot be built, the stream fails without a task, and stops."""
     running = Running(error=ValueError("no state"))
     running.runner.launch()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
     assert [(task, str(error)) for task, error in running.failures] == [(None, "no state")]
     assert running.stopped.is_set()
     assert not running.ready.is_set()
@@ -287,7 +287,7 @@ def test_a_failing_step_stops_the_stream_and_closes_its_tasks() -> None:
     running.tasks[2].error = RuntimeError("broken")
     running.runner.launch()
     running.runner.start()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
     assert [(task, str(error)) for task, error in running.failures] == [(SINK, "broken")]
     assert all(task.closed_by for task in running.tasks)
 
@@ -300,10 +300,10 @@ def test_events_posted_before_the_tasks_exist_reach_them() -> None:
     running.runner.post(StartCheckpoint(1))
     running.runner.post(CheckpointCommitted(1))
     running.may_build.set()
-    assert running.ready.wait(10)
+    assert running.ready.wait(60)
     running.runner.post(StartCheckpoint(2))
     running.runner.stop()
-    assert running.runner.join(10)
+    assert running.runner.join(60)
     assert running.tasks[0].events == [StartCheckpoint(1), CheckpointCommitted(1), StartCheckpoint(2)]
     assert running.tasks[1].events == [CheckpointCommitted(1)]
     assert running.tasks[2].events == [StartCheckpoint(1), CheckpointCommitted(1), StartCheckpoint(2)]

@@ -152,14 +152,14 @@ class _Connection:
         self.closed.set()
 
     def read(self) -> Any:
-        answer = self.answers.get(timeout=30)
+        answer = self.answers.get(timeout=60)
         if isinstance(answer, Exception):
             raise answer
         return None if answer is None else pa.py_buffer(answer)
 
     def receive(self) -> list[SmallWrite | SinkEnd] | None:
         """Returns what comes next; None: the end."""
-        message = self.sent.get(timeout=30)
+        message = self.sent.get(timeout=60)
         return None if message is None else parts(message)
 
 
@@ -179,7 +179,7 @@ class _Dnode:
         return connection, connection
 
     def connection(self) -> _Connection:
-        return self.opened.get(timeout=30)
+        return self.opened.get(timeout=60)
 
 
 class _Sink:
@@ -193,7 +193,7 @@ class _Sink:
         assert self.writer.submit(ResultWrite(5, 1, SINK, 77, [ResultChild("c")], ROWS))
 
     def hears(self) -> PenstockError | None:
-        return self.heard.get(timeout=30)
+        return self.heard.get(timeout=60)
 
 
 @pytest.fixture

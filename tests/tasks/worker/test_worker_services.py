@@ -102,7 +102,7 @@ def test_a_closed_connection_wakes_its_own_reader() -> None:
     thread = threading.Thread(target=receive)
     thread.start()
     mnode.close()
-    thread.join(10)
+    thread.join(60)
     assert len(raised) == 1
     mnode.close()
     worker.close()
@@ -220,7 +220,7 @@ class Writer:
     def wait(self, count: int) -> None:
         """Waits until so many writes are acknowledged; raises what one failed with."""
         while self.writer.acknowledged() < count:
-            assert self.woken.wait(10)
+            assert self.woken.wait(60)
             self.woken.clear()
 
     def write(self, *writes: ResultWrite) -> None:
@@ -268,11 +268,11 @@ def test_a_task_is_woken_when_it_waits_for_a_write(dnode: Dnode) -> None:
     assert writer.writer.wake_at(2)
     assert not writer.writer.wake_at(3)
     writer.writer.submit(result(FIRST))
-    assert writer.woken.wait(10)
+    assert writer.woken.wait(60)
     writer.woken.clear()
     dnode.error = StaleAttemptError("superseded")
     writer.writer.submit(result(FIRST))
-    assert writer.woken.wait(10)
+    assert writer.woken.wait(60)
     writer.writer.close()
 
 
@@ -293,7 +293,7 @@ def test_a_refused_write_raises_in_the_task_and_none_behind_it_is_performed(dnod
     gate = threading.Event()
 
     def fail(write: ResultWrite) -> None:
-        gate.wait(10)
+        gate.wait(60)
         dnode.on_write = None
         raise StaleAttemptError("attempt 1 was fenced off")
 
@@ -345,14 +345,14 @@ def test_a_write_waits_for_those_before_it_that_go_another_way(dnode: Dnode, fir
 
     def hold(write: ResultWrite) -> None:
         at_work.set()
-        assert gate.wait(10)
+        assert gate.wait(60)
 
     dnode.on_write = hold
     writer = Writer(dnode.service.address)
     writes = [result(FIRST), long(0), result(FIRST)] if first_is_small else [long(0), result(FIRST), long(7)]
     for write in writes:
         writer.writer.submit(write)
-    assert at_work.wait(10)
+    assert at_work.wait(60)
     at_work.clear()
     # Another task's write comes through meanwhile by the way that isn't held, so what doesn't come is waiting.
     dnode.on_write = None
@@ -525,12 +525,12 @@ def test_who_was_woken_may_rest_from_news() -> None:
     news, woken = _News(has_bell=True), threading.Semaphore(0)
     try:
         notifier.follow(2, 1, 10, lambda: news, woken.release)
-        assert woken.acquire(timeout=10)
+        assert woken.acquire(timeout=60)
         news.grow(frozenset({77}))
         wait_until(news.seen)
         assert rests == []
         news.grow(frozenset({10}))
-        assert woken.acquire(timeout=10)
+        assert woken.acquire(timeout=60)
         wait_until(lambda: rests == [0.02])
     finally:
         notifier.stop()
