@@ -131,6 +131,9 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
     def create_ingest(statement: sql.CreateIngest, session: Session) -> Result:
         return ingests.create(statement, session, parts.tables)
 
+    def alter_ingest(statement: sql.AlterIngest, session: Session) -> Result:
+        return ingests.alter(statement, session, parts.tables)
+
     return {
         sql.CreateStream: _in_session(create_stream, parts.replacements.watch if watches else None),
         sql.DropStream: _alone(streams.removal.drop),
@@ -141,6 +144,7 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
         sql.DropSavepoint: _alone(parts.lifecycle.drop_savepoint),
         sql.ReplayDlq: _in_session(parts.replays.replay),
         sql.CreateIngest: _in_session(create_ingest),
+        sql.AlterIngest: _in_session(alter_ingest),
         sql.DropIngest: _alone(ingests.drop),
         sql.PauseIngest: _alone(ingests.pause),
         sql.ResumeIngest: _alone(ingests.resume),

@@ -196,6 +196,10 @@ class IngestRepository:
     def set_wanted(self, ingest_id: int, wanted: WantedState, reason: str = "") -> IngestRecord:
         return self._update(ingest_id, wanted=wanted, wanted_reason=reason)
 
+    def set_text(self, ingest_id: int, text: str, dlq: tuple[str, str] | None) -> IngestRecord:
+        """Has an ingest be what another CREATE INGEST says, with the DLQ table of that."""
+        return self._update(ingest_id, text=text, dlq=dlq)
+
     def drop(self, ingest_id: int) -> None:
         with self._store.transaction() as write:
             self._require(ingest_id)

@@ -1,4 +1,4 @@
-"""CREATE, DROP, PAUSE and RESUME INGEST, and all ingests again when the engine starts.
+"""CREATE, ALTER, DROP, PAUSE and RESUME INGEST, and all ingests again when the engine starts.
 
 What an ingest does is planned elsewhere, and it runs as streams do, by the same controller; here it gets its record in
 the catalog. It holds no log back: it reads none.
@@ -28,7 +28,7 @@ from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.streams.ingest_plan import IngestPlan, aimed, plan_ingest
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
+from penstock.sql.tree.statements import AlterIngest, CreateIngest, DropIngest, PauseIngest, ResumeIngest
 from penstock.tasks.protocol.task_status import ConnectionHealth, TaskStatus
 
 _STOP_TIMEOUT_S = 1.5
@@ -107,17 +107,31 @@ class Ingests:
                 return Result()
             raise AlreadyExistsError(f"ingest {statement.name} already exists")
         plan = self.plan(statement, session)
-        if plan.dlq is not None and not plan.dlq.target_uid:
-            # Others may share it, so it stays if this one cannot be created.
-            database = require_database(plan.dlq.database, self._services.catalog)
-            tables.create_table_of(
-                database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
+        self._make_dlq(plan, tables)
         record = self._services.catalog.ingests.create(IngestRecord(
             0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,
-            statement.connection, session.now_ms, plan.tasks,
-            None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
+            statement.connection, session.now_ms, plan.tasks, _dlq_name(plan)))
         tables.schema_changed()
         self.begin(record)
+        return Result()
+
+    def alter(self, statement: AlterIngest, session: Session, tables: TableStatements) -> Result:
+        """Has an ingest treat messages that can't be used otherwise: it goes on from its last checkpoint.
+
+        Nothing is read twice that is told apart, as after a crash. A message that it stands at is treated so, too.
+        """
+        ingest = self._find(statement.name, if_exists=statement.if_exists)
+        if ingest is None:
+            return Result()
+        dlq = statement.dlq
+        if dlq is not None and dlq.database is None:
+            dlq = dlq.with_changes(database=session.database)
+        asked = _statement(ingest).with_changes(on_error=statement.on_error, dlq=dlq)
+        plan = self.plan(asked, _session(ingest), ingest.tasks)
+        self._make_dlq(plan, tables)
+        altered = self._services.catalog.ingests.set_text(ingest.id, asked.sql(), _dlq_name(plan))
+        tables.schema_changed()
+        end_tasks(self._services, altered, lambda: self.begin(altered))
         return Result()
 
     def drop(self, statement: DropIngest) -> Result:
@@ -259,12 +273,16 @@ class Ingests:
                                 hint=did_you_mean(name, (other.name for other in self._services.catalog.ingests.all())))
         return ingest
 
+    def _make_dlq(self, plan: IngestPlan, tables: TableStatements) -> None:
+        """Creates the DLQ table that isn't there yet. Others may share it, so it stays whatever comes after."""
+        if plan.dlq is not None and not plan.dlq.target_uid:
+            database = require_database(plan.dlq.database, self._services.catalog)
+            tables.create_table_of(
+                database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
+
     def _plan_again(self, ingest: IngestRecord) -> IngestPlan:
         """Returns the plan of the ingest's text over the table as it is now."""
-        statement = parse_one(ingest.text)
-        assert isinstance(statement, CreateIngest)
-        session = Session(ingest.database, ingest.time_zone, ingest.created_ms)
-        plan = self.plan(statement, session, ingest.tasks)
+        plan = self.plan(_statement(ingest), _session(ingest), ingest.tasks)
         if plan.target_uid != ingest.target_uid:
             raise NotFoundError(f"the table of ingest {ingest.name} was dropped", code=TABLE_MISSING,
                                 hint="drop the ingest and create it again")
@@ -306,6 +324,20 @@ class Ingests:
             for vgroup_id in database.vgroup_ids:
                 if vgroup_id not in self._services.storage.broken:
                     self._services.storage.vnode(vgroup_id).forget_ingest(ingest.id)
+
+
+def _statement(ingest: IngestRecord) -> CreateIngest:
+    statement = parse_one(ingest.text)
+    assert isinstance(statement, CreateIngest)
+    return statement
+
+
+def _session(ingest: IngestRecord) -> Session:
+    return Session(ingest.database, ingest.time_zone, ingest.created_ms)
+
+
+def _dlq_name(plan: IngestPlan) -> tuple[str, str] | None:
+    return None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)
 
 
 def _with_tasks(info: IngestInfo, statuses: Iterable[TaskStatus]) -> IngestInfo:

@@ -457,6 +457,11 @@ def _create_ingest(to: Generator, statement: st.CreateIngest) -> str:
         to.sql(statement.dlq))
 
 
+def _alter_ingest(to: Generator, statement: st.AlterIngest) -> str:
+    return _words("ALTER INGEST", _if_exists(statement), identifier(statement.name),
+                  f"ON_ERROR {statement.on_error.upper()}", to.sql(statement.dlq))
+
+
 # --- functions, users, connections ---
 
 
@@ -556,6 +561,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.CreateSnode: lambda _, statement: f"CREATE SNODE ON DNODE {statement.dnode_id}",
     st.DropSnode: lambda _, statement: f"DROP SNODE ON DNODE {statement.dnode_id}",
     st.FieldMapping: _field_mapping, st.IngestOptions: _ingest_options, st.CreateIngest: _create_ingest,
+    st.AlterIngest: _alter_ingest,
     st.DropIngest: _of_name("DROP INGEST"), st.PauseIngest: _of_name("PAUSE INGEST"),
     st.ResumeIngest: _of_name("RESUME INGEST"),
     st.CreateFunction: _create_function, st.DropFunction: _of_name("DROP FUNCTION"),

@@ -1,4 +1,4 @@
-"""Parses CREATE INGEST; which options go together is not known here."""
+"""Parses CREATE, ALTER and DROP INGEST; which options go together is not known here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sqlglot.tokens import Token, TokenType
 from penstock.common.quantities import MIB, read_size
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
+    AlterIngest,
     CreateIngest,
     DropIngest,
     FieldMapping,
@@ -16,6 +17,7 @@ from penstock.sql.tree.statements import (
     IngestOptions,
     MessageField,
     MessagePart,
+    Name,
     Statement,
 )
 
@@ -52,15 +54,25 @@ def parse_create_ingest(parser: QueryParser, start: int) -> Statement:
         time = _parse_field(parser)
     elif parser.take("TS", "ON", "ARRIVAL") or parser.take("ON", "ARRIVAL"):
         on_arrival = True
-    on_error, dlq = "fail", None
-    if parser.take("ON_ERROR"):
-        word = parser.take_any("FAIL", "SKIP", "DLQ")
-        if word is None:
-            raise parser.fail("FAIL, SKIP or DLQ is expected behind ON_ERROR")
-        on_error = word.lower()
-        dlq = parser.object_name("the name of a DLQ table") if word == "DLQ" else None
-    return CreateIngest(name, connection, options, target, columns, tags, tbname, time, on_arrival,
-                        cast(IngestErrors, on_error), dlq, if_not_exists, parser.source(start))
+    on_error, dlq = _parse_on_error(parser) if parser.take("ON_ERROR") else ("fail", None)
+    return CreateIngest(name, connection, options, target, columns, tags, tbname, time, on_arrival, on_error, dlq,
+                        if_not_exists, parser.source(start))
+
+
+def parse_alter_ingest(parser: QueryParser) -> Statement:
+    """Parses what follows ALTER INGEST."""
+    if_exists = parser.take_if_exists()
+    name = parser.name("the name of an ingest")
+    parser.expect("ON_ERROR")
+    return AlterIngest(name, *_parse_on_error(parser), if_exists)
+
+
+def _parse_on_error(parser: QueryParser) -> tuple[IngestErrors, Name | None]:
+    word = parser.take_any("FAIL", "SKIP", "DLQ")
+    if word is None:
+        raise parser.fail("FAIL, SKIP or DLQ is expected behind ON_ERROR")
+    return (cast(IngestErrors, word.lower()),
+            parser.object_name("the name of a DLQ table") if word == "DLQ" else None)
 
 
 def parse_drop_ingest(parser: QueryParser) -> Statement:

@@ -31,7 +31,7 @@ from penstock.sql.dialect.parse_ddl import (
     parse_use,
 )
 from penstock.sql.dialect.parse_function import parse_create_function, parse_drop_function
-from penstock.sql.dialect.parse_ingest import parse_create_ingest, parse_drop_ingest
+from penstock.sql.dialect.parse_ingest import parse_alter_ingest, parse_create_ingest, parse_drop_ingest
 from penstock.sql.dialect.parse_insert import parse_delete, parse_insert
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.dialect.parse_show import parse_describe, parse_kill_query, parse_show
@@ -203,6 +203,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("ALTER", "TABLE"): lambda parser, _: parse_alter_table(parser, must_be_super=False),
     ("ALTER", "STABLE"): lambda parser, _: parse_alter_table(parser, must_be_super=True),
     ("ALTER", "STREAM"): _plain(parse_alter_stream),
+    ("ALTER", "INGEST"): _plain(parse_alter_ingest),
     ("CHECKPOINT", "STREAM"): _plain(parse_checkpoint_stream),
     ("STOP", "STREAM"): _plain(parse_stop_stream),
     ("START", "STREAM"): _plain(parse_start_stream),

@@ -664,6 +664,15 @@ class CreateIngest(Statement):
     source_text: str = in_meta(default="")
 
 
+class AlterIngest(Statement):
+    """ALTER INGEST [IF EXISTS] name ON_ERROR FAIL | SKIP | DLQ table."""
+
+    name: str
+    on_error: IngestErrors
+    dlq: Name | None = None
+    if_exists: bool = False
+
+
 class DropIngest(Statement):
     name: str
     if_exists: bool = False

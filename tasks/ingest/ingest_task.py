@@ -270,7 +270,7 @@ class IngestTask(BaseTask):
             first = converted.refused[0]
             rest = batch.part(first.place, len(batch))
             self._last_refused = f"{_where(batch, first.place)}: {first.reason}"
-            self._stuck = f"{self._last_refused}; an ingest with ON_ERROR SKIP or DLQ leaves such messages out"
+            self._stuck = f"{self._last_refused}; ALTER INGEST ... ON_ERROR SKIP or DLQ leaves such messages out"
             self._rest = rest if self._rest is None else _joined(rest, self._rest)
             batch = batch.part(0, first.place)
             if not len(batch):

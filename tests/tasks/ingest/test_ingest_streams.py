@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from kits.streams.ingest_kit import FakeBroker, connections, logged, rows, sandbox, state
 
 from penstock.common.clock import ManualClock
-from penstock.common.errors import ConnectionFailedError, InUseError, InvalidStatementError, NotFoundError
+from penstock.common.errors import (
+    ConnectionFailedError,
+    InUseError,
+    InvalidStatementError,
+    NotFoundError,
+    SqlSyntaxError,
+)
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.admin.sandbox import Sandbox
@@ -153,6 +159,42 @@ def test_resume_tries_the_message_again() -> None:
         assert rows(box, "SELECT note FROM meters") == [("longer than sixteen",)]
 
 
+def test_on_error_can_be_altered() -> None:
+    """What stopped the ingest is left out, or goes to a DLQ table; nothing else is lost or doubled."""
+    broker = FakeBroker(piece=10)
+    with sandbox(broker) as box:
+        for value in (GOOD, BAD, message(0, 3, 3)):
+            broker.send(value)
+        box.execute(CREATE)
+        assert "ALTER INGEST" in state(box)[1]
+        box.execute("ALTER INGEST i ON_ERROR DLQ bad")
+        assert state(box)[0] == "RUNNING"
+        assert rows(box, "SELECT v FROM meters ORDER BY v") == [(1,), (3,)]
+        assert rows(box, "SELECT content FROM bad") == [(BAD.decode(),)]
+        with pytest.raises(InUseError, match="ingest i writes it"):
+            box.execute("DROP TABLE bad")
+        box.checkpoint()
+        box.execute("ALTER INGEST IF EXISTS i ON_ERROR SKIP")
+        broker.send(b"{")
+        broker.send(message(0, 5, 5))
+        box.run()
+        assert rows(box, "SELECT v FROM meters ORDER BY v") == [(1,), (3,), (5,)]
+        assert state(box, "state, errors") == ("RUNNING", 2)
+        box.execute("DROP TABLE bad")
+        box.kill()
+        assert rows(box, "SELECT v FROM meters ORDER BY v") == [(1,), (3,), (5,)]
+        box.checkpoint()
+        box.execute("ALTER INGEST i ON_ERROR FAIL")
+        broker.send(b"{")
+        box.run()
+        assert state(box)[0] == "FAILED"
+        box.execute("ALTER INGEST IF EXISTS nobody ON_ERROR SKIP")
+        with pytest.raises(NotFoundError, match="ingest nobody does not exist"):
+            box.execute("ALTER INGEST nobody ON_ERROR SKIP")
+        with pytest.raises(SqlSyntaxError, match="FAIL, SKIP or DLQ is expected"):
+            box.execute("ALTER INGEST i ON_ERROR MAYBE")
+
+
 def test_skip_counts_and_shows_what_it_leaves_out() -> None:
     """The number of messages left out survives a restart, and the last of them is shown as it was."""
     broker = FakeBroker(piece=10)
@@ -199,7 +241,7 @@ def test_fields_that_no_column_takes() -> None:
         box.execute("DROP INGEST i")
         box.execute(CREATE.replace("'t')", "'t', UNKNOWN REFUSE)"))
         assert state(box) == ("FAILED", "partition t/0, offset 0: the message has fields that no column takes; "
-                              "an ingest with ON_ERROR SKIP or DLQ leaves such messages out")
+                              "ALTER INGEST ... ON_ERROR SKIP or DLQ leaves such messages out")
 
 
 def test_an_ingest_goes_along_with_its_table() -> None:
