@@ -201,17 +201,19 @@ class ResultStore:
     ) -> Callable[[], None]:
         """Begins to write rows to their vnodes, sorted by vnode and child table; vnodes would sort them otherwise."""
         known = {column.name: column for column in target.columns}
-        names = [name for name in rows.schema.names if name in known]
-        origin = () if write.delivered is None else (rows.column(OFFSET),)
-        rows = pa.RecordBatch.from_arrays([*rows.select(names).columns, *origin],
-                                          names=[*names, *[OFFSET] * len(origin)])
         order = order_of(children.ranks[index])
         if order is not None:
             rows, index = rows.take(pa.array(order)), index[order]
-        batch = pa.RecordBatch.from_arrays(
-            [pa.array(children.uids[index]),
-             *(_stored(rows.column(name), known[name].type.arrow()) for name in names), *rows.columns[len(names):]],
-            names=[TUID_COLUMN, *(known[name].physical for name in names), *[OFFSET] * len(origin)])
+        arrays, names = [pa.array(children.uids[index])], [TUID_COLUMN]
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            definition = known.get(name)
+            if definition is not None:
+                arrays.append(_stored(column, definition.type.arrow()))
+                names.append(definition.physical)
+            elif name == OFFSET and write.delivered is not None:
+                arrays.append(column)
+                names.append(OFFSET)
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
         parts = by_vgroup(batch, children.vgroups[index])
         database = self._catalog.database(target.database)
         if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):

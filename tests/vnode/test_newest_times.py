@@ -39,7 +39,8 @@ def test_columns_say_what_a_dictionary_says(steps: list[tuple[str, object]]) -> 
                 newest.forget(gone)
                 times = {uid: ts for uid, ts in times.items() if uid not in gone}
         every = np.arange(10, dtype=np.uint64)
-        assert newest.of(every).tolist() == [times.get(uid, TS_MIN) for uid in range(10)]
-        assert newest.are_certain(every).tolist() == [uid in certain for uid in range(10)]
+        found, sure = newest.of(every)
+        assert found.tolist() == [times.get(uid, TS_MIN) for uid in range(10)]
+        assert sure.tolist() == [uid in certain for uid in range(10)]
         assert [newest.get(uid) for uid in range(10)] == [times.get(uid) for uid in range(10)]
         assert newest.tuids.tolist() == sorted(times)

@@ -57,9 +57,10 @@ class VnodeReader:
         with store.lock:
             table = store.table(table_uid)
             of = table.newest.tuids if tuids is None else tuids[np.isin(tuids, table.newest.tuids)]
-            if not table.newest.are_certain(of).all():
+            times, certain = table.newest.of(of)
+            if not certain.all():
                 return None
-            of, times = of.copy(), table.newest.of(of)
+            of = of.copy()
             snapshot = Snapshot.of(table, store.options.vgroup_id, store.wal.acknowledged_version, store.cache)
         return read_newest_rows(snapshot, columns, of, times)
 

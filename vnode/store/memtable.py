@@ -54,12 +54,20 @@ class Run:
     names: dict[str, int] = field(repr=False)
 
     @classmethod
-    def of(cls, data: pa.RecordBatch, updates: TimeRange | None) -> Run:
-        """Wraps a sorted batch whose first column is `_tuid`, second ts and last `_ver`."""
+    def of(cls, data: pa.RecordBatch, updates: TimeRange | None, one_version: U64 | None = None) -> Run:
+        """Wraps a sorted batch whose first column is `_tuid`, second ts and last `_ver`.
+
+        `one_version`: the values of `_ver` where they are known to be the same.
+        """
         ts = times_of(data.column(1))
-        version: U64 = data.column(data.num_columns - 1).to_numpy()
-        return cls(data, tuids_of(data.column(0)), ts, version, int(ts.min()), int(ts.max()), int(version.min()),
-                   int(version.max()), updates, {name: i for i, name in enumerate(data.schema.names)})
+        if one_version is None:
+            version: U64 = data.column(data.num_columns - 1).to_numpy()
+            low, high = int(version.min()), int(version.max())
+        else:
+            version = one_version
+            low = high = int(version[0])
+        return cls(data, tuids_of(data.column(0)), ts, version, int(ts.min()), int(ts.max()), low, high, updates,
+                   {name: i for i, name in enumerate(data.schema.names)})
 
     @property
     def num_rows(self) -> int:

@@ -59,15 +59,12 @@ class NewestTimes:
         order = np.argsort(tuids)
         self.written(tuids[order], times[order])
 
-    def of(self, tuids: U64) -> I64:
-        """Returns the newest time of each; TS_MIN for child tables without rows."""
+    def of(self, tuids: U64) -> tuple[I64, Bools]:
+        """Returns the newest time of each, TS_MIN for child tables without rows, and which of them are certain."""
         places, known = self._find(tuids)
-        return np.where(known, self.times[places], TS_MIN) if len(self) else np.full(len(tuids), TS_MIN, np.int64)
-
-    def are_certain(self, tuids: U64) -> Bools:
-        """Tells of which child tables the newest row is known to be there."""
-        places, known = self._find(tuids)
-        return known & self._certain[places] if len(self) else known
+        if not len(self._tuids):
+            return np.full(len(tuids), TS_MIN, np.int64), known
+        return np.where(known, self._times[places], TS_MIN), known & self._certain[places]
 
     def written(self, tuids: U64, times: I64) -> None:
         """Takes over the newest times of rows that were written; `tuids` ascend, each once."""
@@ -75,10 +72,10 @@ class NewestTimes:
         if not known.all():
             self._insert(tuids[~known])
             places, _ = self._find(tuids)
-        newer = times >= self.times[places]
+        newer = times >= self._times[places]
         if not newer.all():
             places, times = places[newer], times[newer]
-        self.times[places] = times
+        self._times[places] = times
         self._certain[places] = True
 
     def stored(self, tuids: U64, times: I64) -> None:
@@ -107,10 +104,11 @@ class NewestTimes:
     def _find(self, tuids: U64) -> tuple[Index, Bools]:
         """Returns the place of each, and whether it is there; places of others are in range, but meaningless."""
         self._settle()
-        if not len(self):
+        own = self._tuids
+        if not len(own):
             return np.zeros(len(tuids), np.intp), np.zeros(len(tuids), np.bool_)
-        places = np.minimum(np.searchsorted(self.tuids, tuids), len(self) - 1)
-        return places, self.tuids[places] == tuids
+        places = np.minimum(own.searchsorted(tuids), len(own) - 1)
+        return places, own[places] == tuids
 
     def _insert(self, tuids: U64) -> None:
         if not len(tuids):

@@ -53,16 +53,16 @@ def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> Prepa
     Raises InvalidStatementError for unknown or missing columns, InvalidValueError for NULL keys and values that
     don't fit the column.
     """
-    by_name = {name: i for i, name in enumerate(batch.schema.names)}
-    unknown = [name for name in by_name if name != TUID_COLUMN and schema.get_field_index(name) < 0]
-    lacking = [name for name in [TUID_COLUMN, *schema.names[:key_columns]] if name not in by_name]
+    names, known = schema.names, dict(zip(batch.schema.names, batch.columns, strict=True))
+    unknown = [name for name in known.keys() - set(names) if name != TUID_COLUMN]
+    lacking = [name for name in [TUID_COLUMN, *names[:key_columns]] if name not in known]
     if unknown or lacking:
         raise InvalidStatementError(f"the batch lacks the columns {lacking}" if lacking else
                                     f"the table has no columns {unknown}")
-    tuid_column = _fitting(batch.column(by_name[TUID_COLUMN]), pa.uint64(), TUID_COLUMN)
-    columns = [_fitting(batch.column(by_name[field.name]), field.type, field.name) if field.name in by_name else None
-               for field in schema]
-    for name, column in [(TUID_COLUMN, tuid_column), *zip(schema.names[:key_columns], columns, strict=False)]:
+    tuid_column = _fitting(known[TUID_COLUMN], pa.uint64(), TUID_COLUMN)
+    columns = [_fitting(known[name], wanted, name) if name in known else None
+               for name, wanted in zip(names, schema.types, strict=True)]
+    for name, column in [(TUID_COLUMN, tuid_column), *zip(names[:key_columns], columns, strict=False)]:
         if column.null_count:
             raise InvalidValueError(f"the key column {name} holds NULL")
     tuid, ts = tuids_of(tuid_column), times_of(columns[0])

@@ -17,6 +17,7 @@ Index = npt.NDArray[np.intp]
 _RUN = 4  # from this mean length on, runs of equal ids are ordered as a whole
 _MANY = 1_000  # from so many ids on, looking at their range pays
 _FEW = 16  # up to so many searches one by one are faster than all at once
+_FIRST = np.zeros(1, np.intp)
 TS_MIN = int(np.iinfo(np.int64).min)
 TS_MAX = int(np.iinfo(np.int64).max)
 
@@ -65,7 +66,7 @@ def ascending(tuid: U64, ts: I64) -> bool:
 
 def run_starts(tuid: U64 | I64) -> Index:
     """Returns the positions at which a new tuid begins."""
-    return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(tuid[1:] != tuid[:-1]) + 1))
+    return np.concatenate((_FIRST, (tuid[1:] != tuid[:-1]).nonzero()[0] + 1))
 
 
 def run_stops(starts: Index, count: int) -> Index:

@@ -18,7 +18,7 @@ from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRan
 from penstock.vnode.store.newest_times import NewestTimes
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
-from penstock.vnode.store.sorted_keys import TS_MIN, U64, Bools, Index, run_stops
+from penstock.vnode.store.sorted_keys import TS_MIN, U64, Index, run_stops
 from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.packed_rows import row_format
 from penstock.wal.record import (
@@ -203,15 +203,24 @@ class TableState:
 
     def decide(self, rows: PreparedRows, cache: PartCache) -> Decided:
         """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
-        late = self._late(rows)
-        positions = np.flatnonzero(late) if late is not None else np.empty(0, np.intp)
-        partial = any(column is None for column in rows.columns)
+        newest, certain = self.newest.of(rows.tuid[rows.starts])
+        if (rows.ts[rows.starts] > newest).all():
+            return Decided(self._fill_nulls(rows), None, None, None)
+        if len(rows.starts) < rows.num_rows:
+            sizes = run_stops(rows.starts, rows.num_rows) - rows.starts
+            newest, certain = newest.repeat(sizes), certain.repeat(sizes)
+        positions = (rows.ts <= newest).nonzero()[0]
         if not len(positions):
             return Decided(self._fill_nulls(rows), None, None, None)
-        tuid, ts = rows.tuid[positions], rows.ts[positions]
-        exists = None if partial else self._exist_for_sure(rows, positions)
+        ts, before = rows.ts[positions], newest[positions]
+        # Where every late row rewrites its table's newest row, which is known to be there, nothing is to be looked up.
+        sure = (self.key_columns == 1 and not any(column is None for column in rows.columns)
+                and bool(((ts == before) & certain[positions]).all()))
         arrays: list[pa.Array]
-        if exists is None:
+        if sure:
+            exists = np.ones(len(positions), np.bool_)
+            arrays = self._fill_nulls(rows)
+        else:
             chunks, found = self._find_newest(rows, positions, cache)
             exists = found.exists
             place: npt.NDArray[np.int64] = np.zeros(rows.num_rows, np.int64)
@@ -224,33 +233,13 @@ class TableState:
                     column = stored_values(chunks, found, field.name, field.type)
                     column = column.take(pa.array(place, mask=absent))
                 arrays.append(column)
-        else:
-            arrays = self._fill_nulls(rows)
         change = np.zeros(rows.num_rows, np.uint8)
         change[positions] = np.where(exists, UPDATE, LATE)
         last = np.full(rows.num_rows, TS_MIN, np.int64)
-        last[positions] = self.newest.of(tuid)
+        last[positions] = before
         changed = ts[exists]
         updates = (int(changed.min()), int(changed.max())) if len(changed) else None
         return Decided(arrays, change, last, updates)
-
-    def _late(self, rows: PreparedRows) -> Bools | None:
-        """Returns which rows are not greater than the newest of their table; None when all are."""
-        ts, starts = rows.ts, rows.starts
-        newest = self.newest.of(rows.tuid[starts])
-        if (ts[starts] > newest).all():
-            return None
-        late: Bools = ts <= newest.repeat(run_stops(starts, len(ts)) - starts)
-        return late
-
-    def _exist_for_sure(self, rows: PreparedRows, positions: npt.NDArray[np.intp]) -> Bools | None:
-        """Returns all-true when every late row rewrites its table's newest row, which is known to be there."""
-        if self.key_columns != 1:
-            return None
-        tuid, ts = rows.tuid[positions], rows.ts[positions]
-        if not (self.newest.of(tuid) == ts).all() or not self.newest.are_certain(tuid).all():
-            return None
-        return np.ones(len(positions), np.bool_)
 
     def _fill_nulls(self, rows: PreparedRows) -> list[pa.Array]:
         return [rows.tuid_column, *(pa.nulls(rows.num_rows, field.type) if column is None else column
@@ -269,8 +258,8 @@ class TableState:
 
         `nbytes`: about what they take. `starts`: where the rows of each child table begin, if that is known.
         """
-        versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
-        run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
+        versions = np.full(len(arrays[0]), version, np.uint64)
+        run = Run.of(pa.RecordBatch.from_arrays([*arrays, pa.array(versions)], schema=run_schema), updates, versions)
         self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
 
