@@ -135,9 +135,11 @@ def _add(target: Values, slots: Slots, source: Values, rows: Slots | slice) -> N
     if target.dtype == _OBJECT:
         for slot, value in zip(slots[valid].tolist(), source.data[rows][valid].tolist(), strict=True):
             target.data[slot] = value if not target.valid[slot] else target.data[slot] + value
-    else:
+    elif target.dtype.kind == "f":
         with np.errstate(over="ignore"):
             target.data[slots] += source.data[rows]
+    else:
+        target.data[slots] += source.data[rows]
     target.valid[slots] |= valid
 
 
@@ -162,7 +164,7 @@ def _pick(
         better |= tied & wins
         tied &= ~wins & ~loses
     better &= source[first].valid[rows]
-    chosen = np.flatnonzero(better)
+    chosen = better.nonzero()[0]
     if not len(chosen):
         return
     taken = chosen if isinstance(rows, slice) else rows[chosen]

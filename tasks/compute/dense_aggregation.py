@@ -30,7 +30,7 @@ class Coded:
     @classmethod
     def of(cls, codes: Ints, count: int) -> Coded:
         rows = np.bincount(codes, minlength=count)
-        return cls(codes, count, rows, np.flatnonzero(rows))
+        return cls(codes, count, rows, rows.nonzero()[0])
 
 
 class DenseAggregation:

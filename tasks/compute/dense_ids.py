@@ -41,7 +41,7 @@ class Numbering(IdTable):
     def find_or_first(self, ids: Ids) -> tuple[Numbers, Numbers]:
         """Returns the numbers of ids as `find` does, and the first row of each id that was not added, in order."""
         numbers = self.find(ids)
-        unknown = np.flatnonzero(numbers < 0)
+        unknown = (numbers < 0).nonzero()[0]
         if not len(unknown):
             return numbers, unknown
         _, first = np.unique(ids[unknown], return_index=True)

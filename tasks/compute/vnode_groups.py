@@ -40,7 +40,7 @@ class IdIndex:
         """
         if not len(ids):
             return np.zeros(0, np.int64)
-        heads = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        heads = (ids[1:] != ids[:-1]).nonzero()[0] + 1
         if _RUN * len(heads) > len(ids):
             return self._look_up(ids)
         heads = np.concatenate([[0], heads])

@@ -33,11 +33,14 @@ class FinalStage:
         kernel = self._plan.kernel
         assert kernel is not None
         keys = state.index.key_columns(state.groups)
+        known: dict[str, Vector] = {}
 
         def columns(name: str) -> Vector:
-            if name == "_wend" and kernel.end is not None:
-                return evaluate(kernel.end, columns)
-            return state.column(name, keys)
+            vector = known.get(name)
+            if vector is None:
+                end = kernel.end if name == "_wend" else None
+                vector = known[name] = state.column(name, keys) if end is None else evaluate(end, columns)
+            return vector
 
         nothing = mask_of(kernel.nothing, columns, len(state))
         arrays = [pa.array(nothing.astype(np.uint8)), pa.array(state.index.ids(state.groups)), *keys]

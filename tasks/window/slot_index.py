@@ -30,8 +30,10 @@ class SlotIndex:
             return self._sparse.find(lines, groups)
         if not len(lines):
             return np.zeros(0, np.int64)
-        if int(lines.max()) < cells.shape[0] and int(groups.max()) < cells.shape[1]:
+        try:
             return cells[lines, groups].astype(np.int64)
+        except IndexError:
+            pass  # some are outside of the table
         inside = (lines < cells.shape[0]) & (groups < cells.shape[1])
         found = np.full(len(lines), -1)
         found[inside] = cells[lines[inside], groups[inside]]

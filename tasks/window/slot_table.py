@@ -61,19 +61,19 @@ class SlotTable:
         for column in self.columns:
             column.clear(slots)
 
-    def put(self, slots: Slots, source: Sequence[Values], fresh: npt.NDArray[np.bool_]) -> None:
-        """Combines one row of `source` into each slot; `fresh` slots hold nothing yet."""
+    def put(self, slots: Slots, source: Sequence[Values], fresh: npt.NDArray[np.bool_] | None) -> None:
+        """Combines one row of `source` into each slot; `fresh` slots hold nothing yet (None: all hold something)."""
+        if fresh is None:
+            self.combine(self.columns, slots, source, slice(None))
+            return
         if fresh.all():
             for column, values in zip(self.columns, source, strict=True):
                 column.set(slots, values, slice(None))
             return
-        rows: Slots | slice = slice(None)
-        if fresh.any():
-            new, rows = np.flatnonzero(fresh), np.flatnonzero(~fresh)
-            for column, values in zip(self.columns, source, strict=True):
-                column.set(slots[new], values, new)
-            slots = slots[rows]
-        self.combine(self.columns, slots, source, rows)
+        new, rows = np.flatnonzero(fresh), np.flatnonzero(~fresh)
+        for column, values in zip(self.columns, source, strict=True):
+            column.set(slots[new], values, new)
+        self.combine(self.columns, slots[rows], source, rows)
 
     def combine(
         self, target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice

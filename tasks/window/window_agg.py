@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.tasks.compute.accumulators import Slots
+from penstock.tasks.compute.kernel_vectors import Bools
 from penstock.tasks.compute.partial_columns import PartialColumns, PartialsBlock
 from penstock.tasks.protocol.block_schema import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
 from penstock.tasks.protocol.deployment import StreamDeployment
@@ -139,33 +139,38 @@ class WindowAggTask(AggTask):
     def _show(self, touched: Touched, *, ordered: bool = False) -> None:
         """Emits what changed in windows, as the trigger says; closed ones at once if their change was `ordered`."""
         until = self._closed_until
-        trigger, now = self._plan.trigger, self._clock.monotonic()
         starts = touched.starts
         shown = np.ones(len(starts), bool)
         if self._held.any:
             shown = np.array([not self._held.hold(start, touched.groups_of(place))
                               for place, start in enumerate(starts.tolist())], bool)
-        closed = np.zeros(len(starts), bool) if until is None else self._table.ends(starts) <= until
-        self._open.update(starts[shown & ~closed].tolist())
+        still_open = shown if until is None else shown & (self._table.ends(starts) > until)
+        self._open.update(starts[still_open].tolist())
         if self._plan.announces_windows:
-            self._emit_opened(touched, shown & ~closed)
-        delayed = np.zeros(len(starts), bool)
-        if trigger == "max_delay":
-            delayed = shown & ~closed
-        elif trigger == "continuous_window_close" and not ordered:
-            delayed = shown & closed
-        for place in np.flatnonzero(delayed).tolist():
-            self._delayed.touch(int(starts[place]), touched.groups_of(place).tolist(), now)
-        emitted = shown & ~delayed
-        if trigger != "at_once":
-            emitted &= closed
+            self._emit_opened(touched, still_open)
+        emitted = shown
+        if self._plan.trigger != "at_once":
+            emitted = self._not_delayed(touched, shown, still_open, ordered=ordered)
         if emitted.all():
             self._emit(starts[touched.which], touched.groups)
         elif emitted.any():
             chosen = emitted[touched.which]
             self._emit(starts[touched.which[chosen]], touched.groups[chosen])
 
-    def _emit_opened(self, touched: Touched, still_open: npt.NDArray[np.bool_]) -> None:
+    def _not_delayed(self, touched: Touched, shown: Bools, still_open: Bools, *, ordered: bool) -> Bools:
+        """Returns which of the windows that are shown are emitted now; notes those that a delay holds back."""
+        closed = shown & ~still_open
+        delayed = np.zeros(len(shown), bool)
+        if self._plan.trigger == "max_delay":
+            delayed = still_open
+        elif self._plan.trigger == "continuous_window_close" and not ordered:
+            delayed = closed
+        now = self._clock.monotonic()
+        for place in np.flatnonzero(delayed).tolist():
+            self._delayed.touch(int(touched.starts[place]), touched.groups_of(place).tolist(), now)
+        return closed & ~delayed
+
+    def _emit_opened(self, touched: Touched, still_open: Bools) -> None:
         """Sends on which windows have opened, for those who are notified."""
         chosen = still_open[touched.which]
         starts, groups = touched.starts[touched.which[chosen]], touched.groups[chosen]

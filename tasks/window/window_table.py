@@ -110,17 +110,18 @@ class WindowTable:
         index = self._index[input]
         slots = index.find(lines, groups)
         missing = slots < 0
-        if missing.any():
+        fresh = bool(missing.any())
+        if fresh:
             slots[missing] = self._table.take(int(missing.sum()))
             index.put(lines[missing], groups[missing], slots[missing])
         rows = partials.rows
         if operation == REPLACE:
             self._table.clear(slots)
-            missing[:] = True
+            missing[:] = fresh = True
         if not rows.all():
             self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
         self._table.rows[slots] += rows
-        self._table.put(slots, partials.fields, missing)
+        self._table.put(slots, partials.fields, missing if fresh else None)
         self._note_dirty(starts, which, groups, input)
         return Touched(starts, which, groups)
 
@@ -132,7 +133,7 @@ class WindowTable:
         combined: list[Values] | None = None
         for index in self._index:
             found = index.find(lines, groups)
-            present = np.flatnonzero(found >= 0)
+            present = (found >= 0).nonzero()[0]
             if not len(present):
                 continue
             slots = found[present]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,27 +48,27 @@ class PreparedRows:
         return column.take(pa.array(positions))
 
 
-def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> PreparedRows:
+def prepare(batch: pa.RecordBatch, columns: Mapping[str, pa.DataType], key_columns: int) -> PreparedRows:
     """Checks and sorts a batch; of rows with the same key the last one wins.
 
     Raises InvalidStatementError for unknown or missing columns, InvalidValueError for NULL keys and values that
-    don't fit the column.
+    don't fit the column. `columns`: those of the table, in order, with their types.
     """
-    names, known = schema.names, dict(zip(batch.schema.names, batch.columns, strict=True))
-    unknown = [name for name in known.keys() - set(names) if name != TUID_COLUMN]
-    lacking = [name for name in [TUID_COLUMN, *names[:key_columns]] if name not in known]
+    keys = [*columns][:key_columns]
+    known = dict(zip(batch.schema.names, batch.columns, strict=True))
+    unknown = [name for name in known if name != TUID_COLUMN and name not in columns]
+    lacking = [name for name in [TUID_COLUMN, *keys] if name not in known]
     if unknown or lacking:
         raise InvalidStatementError(f"the batch lacks the columns {lacking}" if lacking else
                                     f"the table has no columns {unknown}")
     tuid_column = _fitting(known[TUID_COLUMN], pa.uint64(), TUID_COLUMN)
-    columns = [_fitting(known[name], wanted, name) if name in known else None
-               for name, wanted in zip(names, schema.types, strict=True)]
-    for name, column in [(TUID_COLUMN, tuid_column), *zip(names[:key_columns], columns, strict=False)]:
+    values = [_fitting(known[name], wanted, name) if name in known else None for name, wanted in columns.items()]
+    for name, column in [(TUID_COLUMN, tuid_column), *zip(keys, values, strict=False)]:
         if column.null_count:
             raise InvalidValueError(f"the key column {name} holds NULL")
-    tuid, ts = tuids_of(tuid_column), times_of(columns[0])
+    tuid, ts = tuids_of(tuid_column), times_of(values[0])
     if not strictly_ascending(tuid, ts):
-        codes = key_codes(columns[1]) if key_columns == 2 else None
+        codes = key_codes(values[1]) if key_columns == 2 else None
         # Positions serve as versions: of the same key the last row wins.
         position = np.arange(len(tuid), dtype=np.uint64)
         order = np.lexsort((ts, tuid) if codes is None else (codes, ts, tuid))
@@ -75,9 +76,9 @@ def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> Prepa
         rows = order[keep]
         index = pa.array(rows)
         tuid_column = tuid_column.take(index)
-        columns = [None if column is None else column.take(index) for column in columns]
+        values = [None if column is None else column.take(index) for column in values]
         tuid, ts = tuid[rows], ts[rows]
-    return PreparedRows(tuid, ts, run_starts(tuid), tuid_column, tuple(columns))
+    return PreparedRows(tuid, ts, run_starts(tuid), tuid_column, tuple(values))
 
 
 def _fitting(column: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:

@@ -140,6 +140,7 @@ class TableState:
         self.change_schema = with_key_columns(pa.schema([*fields, *verdict]), key_columns)
         self.run_schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
         self.column_names = tuple(self.schema.names)
+        self.columns = dict(zip(self.column_names, self.schema.types, strict=True))  # is replaced, not changed
         self.row_format = row_format(self.wal_schema) if key_columns == 1 else None
 
     @property
@@ -242,8 +243,8 @@ class TableState:
         return Decided(arrays, change, last, updates)
 
     def _fill_nulls(self, rows: PreparedRows) -> list[pa.Array]:
-        return [rows.tuid_column, *(pa.nulls(rows.num_rows, field.type) if column is None else column
-                                    for column, field in zip(rows.columns, self.schema, strict=True))]
+        return [rows.tuid_column, *(pa.nulls(rows.num_rows, type_) if column is None else column
+                                    for column, type_ in zip(rows.columns, self.columns.values(), strict=True))]
 
     def wal_batch(self, decided: Decided) -> pa.RecordBatch:
         """Returns the rows as the log holds them."""

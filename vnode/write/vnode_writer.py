@@ -62,16 +62,16 @@ class VnodeWriter:
         """Begins to upsert rows, of which there are some; see `Vnode.begin_write`."""
         store = self._store
         table = store.table(table_uid)
-        schema = table.schema
-        rows = prepare(batch, schema, table.key_columns)
+        columns = table.columns
+        rows = prepare(batch, columns, table.key_columns)
         with store.lock:
             store.require_writable()
             table = store.table(table_uid)
             again = delivery is not None and not delivery.is_new_to(table.places)
             if delivery is not None and again:
                 batch, delivery = delivery.cut(batch, table.places)
-            if again or table.schema is not schema:
-                rows = prepare(batch, table.schema, table.key_columns)
+            if again or table.columns is not columns:
+                rows = prepare(batch, table.columns, table.key_columns)
             ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
             return self._begun(table, ticket)
 
