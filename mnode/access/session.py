@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,11 @@ def make_array(values: list[Any], kind: DataType) -> pa.Array:
 
 def text_result(name: str, lines: list[str]) -> Result:
     """Returns one VARCHAR column of lines."""
-    column = ResultColumn(name, DataType(Kind.VARCHAR))
-    return Result((column,), pa.table({name: pa.array(lines, pa.string())}), len(lines))
+    return text_table({name: lines})
+
+
+def text_table(columns: Mapping[str, Sequence[str]]) -> Result:
+    """Returns VARCHAR columns by name."""
+    table = pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+    return Result(tuple(ResultColumn(name, DataType(Kind.VARCHAR)) for name in columns), table, table.num_rows)
 

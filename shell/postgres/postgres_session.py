@@ -17,7 +17,7 @@ from penstock.common.errors import (
     NotFoundError,
     PenstockError,
 )
-from penstock.mnode.access.session import Result, SessionState, text_result
+from penstock.mnode.access.session import Result, SessionState, text_result, text_table
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
 from penstock.mnode.query.unread_queries import gives_rows
@@ -29,6 +29,7 @@ from penstock.shell.postgres.catalog_queries import CatalogQueries, CatalogQuery
 from penstock.shell.postgres.catalog_tables import PostgresCatalog
 from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, as_csv, read_copy, written_row, written_rows
+from penstock.shell.postgres.cursors import CURSOR_WORDS, CursorStatement, read_cursor_statement
 from penstock.shell.postgres.frontend import Bind, Parse
 from penstock.shell.postgres.parameter_values import count_parameters, filled, read_parameters
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
@@ -74,7 +75,8 @@ class PreparedText:
 class Portal:
     """A statement with its parameters; `remaining` are the rows that a client who takes some at a time hasn't taken.
 
-    `sent`: the statement if the client has sent it just like that, without parameters.
+    `sent`: the statement if the client has sent it just like that, without parameters. `holds`: it is a cursor that
+    outlasts transactions.
     """
 
     text: StatementText | None
@@ -83,6 +85,7 @@ class Portal:
     held: StatementAnswer | None = None
     remaining: Iterator[pa.RecordBatch] | None = None
     fields: list[ResultField] = field(default_factory=list)
+    holds: bool = False
 
 
 class PostgresSession:
@@ -170,8 +173,7 @@ class PostgresSession:
     def bind(self, message: Bind) -> None:
         """Makes a portal. Raises PenstockErrors."""
         prepared = self._statement(message.statement)
-        if len(self._portals) >= _PORTALS_MAX and message.portal not in self._portals:
-            raise LimitExceededError(f"there are {_PORTALS_MAX} portals already", hint="close some")
+        self._check_room(message.portal)
         if len(message.parameters) != len(prepared.types):
             raise InvalidValueError(
                 f"{len(message.parameters)} parameters were given, the statement has {len(prepared.types)}")
@@ -179,6 +181,10 @@ class PostgresSession:
         self._portals[message.portal] = Portal(
             _with(prepared.text, values), message.result_formats, None if values else prepared.text)
         self._send(backend.BIND_COMPLETE)
+
+    def _check_room(self, portal: str) -> None:
+        if len(self._portals) >= _PORTALS_MAX and portal not in self._portals:
+            raise LimitExceededError(f"there are {_PORTALS_MAX} portals and cursors already", hint="close some")
 
     def describe_statement(self, name: str) -> None:
         """Tells parameters and columns of a prepared statement. Raises PenstockErrors."""
@@ -221,22 +227,34 @@ class PostgresSession:
 
     def _execute_some(self, portal: Portal, statement: StatementText, rows_max: int) -> None:
         """Sends so many rows at most. The others are held, in memory: a query that waits keeps none from running."""
+        held = self._held(portal, statement)
+        rows = sum(self._send_rows([part], held.columns or (), portal.fields)
+                   for part in self._taken(portal, rows_max or None))
+        if rows_max and rows == rows_max:
+            self._send(backend.PORTAL_SUSPENDED)
+            return
+        self._send(backend.complete(held.tag.format(rows)))
+
+    def _held(self, portal: Portal, statement: StatementText) -> StatementAnswer:
+        """Returns the answer of a portal of which some rows at a time are taken, having executed it if need be."""
         if portal.remaining is None:
             with self._portal_answer(portal, statement) as answer:
                 portal.held = StatementAnswer(answer.tag, answer.columns, list(answer.batches))
             portal.remaining = iter(portal.held.batches)
             portal.fields = result_fields(answer.columns or (), portal.formats)
         assert portal.held is not None
-        columns, rows = portal.held.columns or (), 0
-        for batch in portal.remaining:
-            part = batch.slice(0, rows_max - rows) if rows_max else batch
-            rows += self._send_rows([part], columns, portal.fields)
+        return portal.held
+
+    @staticmethod
+    def _taken(portal: Portal, rows_max: int | None) -> Iterator[pa.RecordBatch]:
+        """Yields the next rows of a portal that was executed, so many at most."""
+        assert portal.remaining is not None
+        while rows_max != 0 and (batch := next(portal.remaining, None)) is not None:
+            part = batch if rows_max is None else batch.slice(0, rows_max)
             if part.num_rows < batch.num_rows:
                 portal.remaining = chain([batch.slice(part.num_rows)], portal.remaining)
-            if rows_max and rows == rows_max:
-                self._send(backend.PORTAL_SUSPENDED)
-                return
-        self._send(backend.complete(portal.held.tag.format(rows)))
+            rows_max = None if rows_max is None else rows_max - part.num_rows
+            yield part
 
     def close(self, name: str, *, is_portal: bool) -> None:
         """Forgets a statement or a portal; one that isn't there is no error."""
@@ -244,9 +262,9 @@ class PostgresSession:
         self._send(backend.CLOSE_COMPLETE)
 
     def sync(self) -> None:
-        """Ends a series of messages, and with it its portals, but for those of a transaction."""
+        """Ends a series of messages, and with it its portals, but for those of a transaction and held cursors."""
         if not self.in_transaction:
-            self._portals.clear()
+            self._portals = {name: portal for name, portal in self._portals.items() if portal.holds}
 
     def _statement(self, name: str) -> PreparedText:
         if name not in self._prepared:
@@ -350,6 +368,11 @@ class PostgresSession:
         `look_only`: to know the columns, changing nothing.
         """
         first, second = (*statement.words, "", "")[:2]
+        if first in CURSOR_WORDS:
+            return self._on_cursor(read_cursor_statement(statement), look_only=look_only)
+        if statement.words == ("SHOW", "ALL"):
+            return StatementAnswer.of(text_table({
+                "name": list(self.settings.all()), "setting": list(self.settings.all().values())}), "SHOW")
         if first == "SHOW" and (name := read_show(statement.original)) is not None:
             return StatementAnswer.of(text_result(name, [self.settings.value(name)]), "SHOW")
         if first in ("SET", "RESET") and (change := read_change(statement.original)) is not None:
@@ -365,6 +388,48 @@ class PostgresSession:
                 or (first in _POINTS and statement.words[0] == first):
             return StatementAnswer(first if look_only else self._transaction(first, second))
         return None
+
+    def _on_cursor(self, asked: CursorStatement, *, look_only: bool) -> StatementAnswer:
+        """Does what a statement says about cursors, which are portals that have a query."""
+        if asked.kind == "declare":
+            if not look_only:
+                self._declare(asked)
+            return StatementAnswer("DECLARE CURSOR")
+        if asked.kind == "close":
+            closed = [*self._portals] if asked.name is None else [asked.name]
+            for name in () if look_only else closed:
+                self._portals.pop(name, None)
+            return StatementAnswer("CLOSE CURSOR" if asked.name is not None else "CLOSE CURSOR ALL")
+        assert asked.name is not None
+        portal = self._portal(asked.name)
+        if look_only and portal.remaining is None:
+            return StatementAnswer("FETCH {}", self._columns(portal))
+        assert portal.text is not None
+        columns = self._held(portal, portal.text).columns
+        if look_only:
+            return StatementAnswer("FETCH {}", columns)
+        rows = list(self._taken(portal, asked.count))
+        if asked.kind == "move":
+            return StatementAnswer(f"MOVE {sum(batch.num_rows for batch in rows)}")
+        return StatementAnswer("FETCH {}", columns, rows)
+
+    def _declare(self, asked: CursorStatement) -> None:
+        assert asked.name is not None
+        if not asked.holds and not self.in_transaction:
+            raise InvalidStatementError(f"the cursor {asked.name} would end at once",
+                                        hint="BEGIN first, or declare it WITH HOLD")
+        if asked.name in self._portals:
+            raise InvalidStatementError(f"there is a cursor {asked.name} already", hint=f"CLOSE {asked.name}")
+        self._check_room(asked.name)
+        portal = Portal(asked.query, holds=asked.holds)
+        try:
+            columns = self._columns(portal)
+        except PenstockError as error:
+            error.position = asked.within(error.position)
+            raise
+        if columns is None:
+            raise InvalidStatementError("a cursor is for a query, which gives rows")
+        self._portals[asked.name] = portal
 
     def _forget(self, name: str) -> None:
         """Forgets a prepared statement, whose name is given in capitals, or all of them."""

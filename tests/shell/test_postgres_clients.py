@@ -225,6 +225,49 @@ def test_cancel(server: PostgresHere, tmp_path: Path) -> None:
         forged.close()
 
 
+def test_cursors(tmp_path: Path) -> None:
+    """psycopg's named cursors take some rows at a time, with parameters and in binary; held ones outlast COMMIT."""
+    with postgres_here(tmp_path) as here, here.connect(autocommit=False) as con:
+        here.execute("CREATE DATABASE d VGROUPS 1")
+        here.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        here.execute("INSERT INTO d.t VALUES " + ", ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(10_000)))
+        wanted = [(n,) for n in range(10, 10_000)]
+        for binary in (False, True):
+            with con.cursor("some rows", binary=binary) as cursor:
+                cursor.execute("SELECT v FROM d.t WHERE v >= %s ORDER BY ts", (10,))
+                assert [column.name for column in cursor.description or ()] == ["v"]
+                assert cursor.fetchmany(5000) == wanted[:5000]
+                assert cursor.fetchone() == wanted[5000]
+                assert cursor.fetchall() == wanted[5001:]
+                assert cursor.fetchall() == []
+        with con.cursor("held", withhold=True) as cursor:
+            cursor.execute("SELECT v FROM d.t ORDER BY ts")
+            assert cursor.fetchmany(2) == [(0,), (1,)]
+            con.commit()
+            assert cursor.fetchmany(2) == [(2,), (3,)]
+        con.commit()
+        con.autocommit = True
+        said = here.psql("BEGIN; DECLARE c NO SCROLL CURSOR FOR SELECT v FROM d.t ORDER BY ts;\n"
+                         "FETCH 2 FROM c; MOVE FORWARD 3 IN c; FETCH c; FETCH NEXT c; FETCH 0 c;"
+                         "FETCH FORWARD ALL FROM c; CLOSE c; FETCH c; COMMIT", "-t")
+        lines = said.stdout.split()
+        assert lines[:5] == ["0", "1", "5", "6", "7"]
+        assert len(lines) == 9_997
+        assert "there is no portal 'c'" in said.stderr
+        for text, error in (
+                ("DECLARE c CURSOR FOR SELECT 1", "would end at once"),
+                ("DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1", "go forward only"),
+                ("DECLARE c CURSOR WITH HOLD FOR CREATE DATABASE x", "is for a query"),
+                ("FETCH PRIOR FROM c", "can't be understood")):
+            with pytest.raises(psycopg.Error, match=error):
+                con.execute(text)
+        with pytest.raises(psycopg.Error) as refused:
+            con.execute(text := "DECLARE c CURSOR WITH HOLD\nFOR SELECT v,\nnothing FROM d.t")
+        assert refused.value.diag.statement_position == str(1 + text.index("nothing"))
+        shown = dict(con.execute("SHOW ALL").fetchall())
+        assert (shown["TimeZone"], shown["jit"]) == ("UTC", "off")
+
+
 def test_statement_timeout(tmp_path: Path) -> None:
     """It ends a query of its session, if that is sooner than the engine would; RESET takes it back."""
     add_slow_function(tmp_path)
