@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.common.errors import InvalidStatementError, NotSupportedError, Position
+from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, Position
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.shell.postgres.portals import Portal, Portals, StatementAnswer
 from penstock.shell.postgres.statement_text import StatementText, split_statements
 
 CURSOR_WORDS = frozenset({"DECLARE", "FETCH", "MOVE", "CLOSE"})
@@ -63,6 +66,65 @@ def read_cursor_statement(statement: StatementText) -> CursorStatement:
     raise InvalidStatementError(
         f"{statement.words[0]} of a cursor can't be understood",
         hint="DECLARE name CURSOR [WITH HOLD] FOR query; FETCH [FORWARD] n | ALL FROM name; CLOSE name | ALL")
+
+
+class Cursors:
+    """Does what statements say about the cursors of a session, which are portals that have a query."""
+
+    def __init__(
+        self, portals: Portals, columns_of: Callable[[Portal], tuple[ResultColumn, ...] | None],
+        held: Callable[[Portal, StatementText], StatementAnswer],
+    ) -> None:
+        """`columns_of` plans a portal's statement and returns its columns, None for one without rows; `held` returns
+        its answer, having executed it if need be.
+        """
+        self._portals = portals
+        self._columns_of = columns_of
+        self._held = held
+
+    def answer(self, asked: CursorStatement, in_transaction: bool, *, look_only: bool) -> StatementAnswer:
+        """Answers a statement; `look_only`: to know the columns, changing nothing. Raises PenstockErrors."""
+        if asked.kind == "declare":
+            if not look_only:
+                self._declare(asked, in_transaction)
+            return StatementAnswer("DECLARE CURSOR")
+        if asked.name is None:
+            if not look_only:
+                self._portals.close_all(held=True)
+            return StatementAnswer("CLOSE CURSOR ALL")
+        portal = self._portals.get(asked.name)
+        if asked.kind == "close":
+            if not look_only:
+                self._portals.close(asked.name)
+            return StatementAnswer("CLOSE CURSOR")
+        if look_only and portal.remaining is None:
+            return StatementAnswer("FETCH {}", self._columns_of(portal))
+        assert portal.text is not None
+        columns = self._held(portal, portal.text).columns
+        if look_only:
+            return StatementAnswer("FETCH {}", columns)
+        rows = list(portal.taken(asked.count))
+        if asked.kind == "move":
+            return StatementAnswer(f"MOVE {sum(batch.num_rows for batch in rows)}")
+        return StatementAnswer("FETCH {}", columns, rows)
+
+    def _declare(self, asked: CursorStatement, in_transaction: bool) -> None:
+        assert asked.name is not None
+        if not asked.holds and not in_transaction:
+            raise InvalidStatementError(f"the cursor {asked.name} would end at once",
+                                        hint="BEGIN first, or declare it WITH HOLD")
+        if self._portals.find(asked.name) is not None:
+            raise InvalidStatementError(f"there is a cursor {asked.name} already", hint=f"CLOSE {asked.name}")
+        self._portals.check_room(asked.name)
+        portal = Portal(asked.query, holds=asked.holds)
+        try:
+            columns = self._columns_of(portal)
+        except PenstockError as error:
+            error.position = asked.within(error.position)
+            raise
+        if columns is None:
+            raise InvalidStatementError("a cursor is for a query, which gives rows")
+        self._portals.put(asked.name, portal)
 
 
 def _query(text: str) -> StatementText:

@@ -18,6 +18,7 @@ _PIECES = re.compile(
     r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | \$(?P<number>\d{1,5})""",
     re.VERBOSE | re.DOTALL)
 _SHORT_OFFSET = re.compile(r"[+-]\d\d$")
+_DIGITS_MAX = 4000
 _EPOCH, _EPOCH_DAY = datetime(2000, 1, 1, tzinfo=UTC), date(2000, 1, 1)
 
 
@@ -102,8 +103,13 @@ def _read_numeric(cell: bytes) -> Decimal:
     if sign not in (0, 0x4000):
         raise ValueError("not a finite number")
     digits = struct.unpack(f"!{count}H", cell[8:])
-    number = sum((Decimal(digit).scaleb(4 * (weight - place)) for place, digit in enumerate(digits)), Decimal(0))
-    return (-number if sign else number).quantize(Decimal(1).scaleb(-scale)) if scale else (-number if sign else number)
+    zeros = 4 * (weight - count + 1) + scale
+    if 4 * count + abs(zeros) > _DIGITS_MAX:
+        raise ValueError("too many digits")
+    # Integers and exact Decimals: arithmetic of Decimals would round to 28 digits.
+    number = sum(digit * 10_000 ** (count - 1 - place) for place, digit in enumerate(digits))
+    number = number * 10 ** zeros if zeros >= 0 else number // 10 ** -zeros
+    return Decimal((1 if sign else 0, tuple(map(int, str(number))), -scale))
 
 
 def _read_instant(cell: bytes) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -29,16 +28,16 @@ from penstock.shell.postgres.catalog_queries import CatalogQueries, CatalogQuery
 from penstock.shell.postgres.catalog_tables import PostgresCatalog
 from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, as_csv, read_copy, written_row, written_rows
-from penstock.shell.postgres.cursors import CURSOR_WORDS, CursorStatement, read_cursor_statement
+from penstock.shell.postgres.cursors import CURSOR_WORDS, Cursors, read_cursor_statement
 from penstock.shell.postgres.frontend import Bind, Parse
 from penstock.shell.postgres.parameter_values import count_parameters, filled, read_parameters
+from penstock.shell.postgres.portals import BATCH_ROWS, Portal, Portals, StatementAnswer
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
 from penstock.shell.postgres.statement_text import StatementText, split_statements
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import Describe, Explain, Select, SetOperation, Show, Statement
 
-_BATCH_ROWS = 4096
-_STATEMENTS_MAX, _PORTALS_MAX = 1000, 100
+_STATEMENTS_MAX = 1000
 _BEGIN, _END, _POINTS = ("BEGIN", "START"), ("COMMIT", "END", "ROLLBACK", "ABORT"), ("SAVEPOINT", "RELEASE")
 _QUIET = {"DEALLOCATE", "DISCARD", "UNLISTEN", "LISTEN"}
 _NULL_STANDS_FOR: tuple[object, ...] = (None, 0, "2000-01-01 00:00:00")
@@ -47,45 +46,12 @@ _NO_TRANSACTIONS = ClientReport("WARNING", "0A000", "there are no transactions: 
 Send = Callable[[bytes], None]
 
 
-@dataclass(slots=True)
-class StatementAnswer:
-    """What a statement gives: rows, by `columns`, or nothing but its tag; `{}` in that is the number of rows."""
-
-    tag: str
-    columns: tuple[ResultColumn, ...] | None = None
-    batches: Iterable[pa.RecordBatch] = ()
-
-    @classmethod
-    def of(cls, result: Result, tag: str) -> StatementAnswer:
-        """Returns the answer that a result is."""
-        if result.table is None:
-            return cls(tag)
-        return cls(tag, result.columns, result.table.to_batches(_BATCH_ROWS))
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedText:
     """A prepared statement: `text` None if it is empty; OIDs of its parameters."""
 
     text: StatementText | None
     types: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Portal:
-    """A statement with its parameters; `remaining` are the rows that a client who takes some at a time hasn't taken.
-
-    `sent`: the statement if the client has sent it just like that, without parameters. `holds`: it is a cursor that
-    outlasts transactions.
-    """
-
-    text: StatementText | None
-    formats: tuple[int, ...] = ()
-    sent: StatementText | None = None
-    held: StatementAnswer | None = None
-    remaining: Iterator[pa.RecordBatch] | None = None
-    fields: list[ResultField] = field(default_factory=list)
-    holds: bool = False
 
 
 class PostgresSession:
@@ -103,7 +69,8 @@ class PostgresSession:
         self._catalog = catalog
         self._view = PostgresCatalog(engine.catalog, state, self.settings)
         self._prepared: dict[str, PreparedText] = {}
-        self._portals: dict[str, Portal] = {}
+        self._portals = Portals()
+        self._cursors = Cursors(self._portals, self._columns, self._held)
         self.in_transaction = False
         self._has_written = False
         self._copy: tuple[CopyStatement, CopyReader] | None = None
@@ -173,18 +140,14 @@ class PostgresSession:
     def bind(self, message: Bind) -> None:
         """Makes a portal. Raises PenstockErrors."""
         prepared = self._statement(message.statement)
-        self._check_room(message.portal)
+        self._portals.check_room(message.portal)
         if len(message.parameters) != len(prepared.types):
             raise InvalidValueError(
                 f"{len(message.parameters)} parameters were given, the statement has {len(prepared.types)}")
         values = read_parameters(message.parameters, message.parameter_formats, prepared.types)
-        self._portals[message.portal] = Portal(
-            _with(prepared.text, values), message.result_formats, None if values else prepared.text)
+        self._portals.put(message.portal, Portal(
+            _with(prepared.text, values), message.result_formats, None if values else prepared.text))
         self._send(backend.BIND_COMPLETE)
-
-    def _check_room(self, portal: str) -> None:
-        if len(self._portals) >= _PORTALS_MAX and portal not in self._portals:
-            raise LimitExceededError(f"there are {_PORTALS_MAX} portals and cursors already", hint="close some")
 
     def describe_statement(self, name: str) -> None:
         """Tells parameters and columns of a prepared statement. Raises PenstockErrors."""
@@ -205,11 +168,11 @@ class PostgresSession:
 
     def describe_portal(self, name: str) -> None:
         """Tells a portal's columns. Raises PenstockErrors."""
-        self._send(self._described(self._portal(name)))
+        self._send(self._described(self._portals.get(name)))
 
     def execute(self, name: str, rows_max: int) -> None:
         """Executes a portal, or goes on with it. Raises PenstockErrors."""
-        portal = self._portal(name)
+        portal = self._portals.get(name)
         statement = portal.text
         if statement is None:
             self._send(backend.EMPTY_QUERY)
@@ -229,7 +192,7 @@ class PostgresSession:
         """Sends so many rows at most. The others are held, in memory: a query that waits keeps none from running."""
         held = self._held(portal, statement)
         rows = sum(self._send_rows([part], held.columns or (), portal.fields)
-                   for part in self._taken(portal, rows_max or None))
+                   for part in portal.taken(rows_max or None))
         if rows_max and rows == rows_max:
             self._send(backend.PORTAL_SUSPENDED)
             return
@@ -245,26 +208,18 @@ class PostgresSession:
         assert portal.held is not None
         return portal.held
 
-    @staticmethod
-    def _taken(portal: Portal, rows_max: int | None) -> Iterator[pa.RecordBatch]:
-        """Yields the next rows of a portal that was executed, so many at most."""
-        assert portal.remaining is not None
-        while rows_max != 0 and (batch := next(portal.remaining, None)) is not None:
-            part = batch if rows_max is None else batch.slice(0, rows_max)
-            if part.num_rows < batch.num_rows:
-                portal.remaining = chain([batch.slice(part.num_rows)], portal.remaining)
-            rows_max = None if rows_max is None else rows_max - part.num_rows
-            yield part
-
     def close(self, name: str, *, is_portal: bool) -> None:
         """Forgets a statement or a portal; one that isn't there is no error."""
-        (self._portals if is_portal else self._prepared).pop(name, None)
+        if is_portal:
+            self._portals.close(name)
+        else:
+            self._prepared.pop(name, None)
         self._send(backend.CLOSE_COMPLETE)
 
     def sync(self) -> None:
         """Ends a series of messages, and with it its portals, but for those of a transaction and held cursors."""
         if not self.in_transaction:
-            self._portals = {name: portal for name, portal in self._portals.items() if portal.holds}
+            self._portals.close_all(held=False)
 
     def _statement(self, name: str) -> PreparedText:
         if name not in self._prepared:
@@ -273,13 +228,8 @@ class PostgresSession:
 
     def sent_text(self, portal: str) -> StatementText | None:
         """Returns the text that places of errors in a portal's statement are in, if the client has it."""
-        found = self._portals.get(portal)
+        found = self._portals.find(portal)
         return None if found is None else found.sent
-
-    def _portal(self, name: str) -> Portal:
-        if name not in self._portals:
-            raise NotFoundError(f"there is no portal {name!r}")
-        return self._portals[name]
 
     def _described(self, portal: Portal) -> bytes:
         columns = self._columns(portal)
@@ -335,7 +285,7 @@ class PostgresSession:
         parsed = self._engine.read_or_query(statement.text, self.state)
         if gives_rows(parsed):
             with self._engine.open_query(parsed, statement.text, self.state, self._on_cancel) as opened:
-                yield StatementAnswer("SELECT {}", opened.columns, opened.batches(_BATCH_ROWS))
+                yield StatementAnswer("SELECT {}", opened.columns, opened.batches(BATCH_ROWS))
             return
         result = self._execute_parsed(parsed, statement.text)
         self._has_written = True
@@ -354,7 +304,7 @@ class PostgresSession:
                 state.connection_id, statement.original, state.identity.name, self._on_cancel) as running:
             running.looks_inside = True
             columns, table = self._catalog.run(asked, self._view, running)
-            yield StatementAnswer("SELECT {}", columns, table.to_batches(_BATCH_ROWS))
+            yield StatementAnswer("SELECT {}", columns, table.to_batches(BATCH_ROWS))
 
     def _execute(self, text: str) -> None:
         self._execute_parsed(self._engine.read(text, self.state), text)
@@ -369,7 +319,7 @@ class PostgresSession:
         """
         first, second = (*statement.words, "", "")[:2]
         if first in CURSOR_WORDS:
-            return self._on_cursor(read_cursor_statement(statement), look_only=look_only)
+            return self._cursors.answer(read_cursor_statement(statement), self.in_transaction, look_only=look_only)
         if statement.words == ("SHOW", "ALL"):
             return StatementAnswer.of(text_table({
                 "name": list(self.settings.all()), "setting": list(self.settings.all().values())}), "SHOW")
@@ -388,48 +338,6 @@ class PostgresSession:
                 or (first in _POINTS and statement.words[0] == first):
             return StatementAnswer(first if look_only else self._transaction(first, second))
         return None
-
-    def _on_cursor(self, asked: CursorStatement, *, look_only: bool) -> StatementAnswer:
-        """Does what a statement says about cursors, which are portals that have a query."""
-        if asked.kind == "declare":
-            if not look_only:
-                self._declare(asked)
-            return StatementAnswer("DECLARE CURSOR")
-        if asked.kind == "close":
-            closed = [*self._portals] if asked.name is None else [asked.name]
-            for name in () if look_only else closed:
-                self._portals.pop(name, None)
-            return StatementAnswer("CLOSE CURSOR" if asked.name is not None else "CLOSE CURSOR ALL")
-        assert asked.name is not None
-        portal = self._portal(asked.name)
-        if look_only and portal.remaining is None:
-            return StatementAnswer("FETCH {}", self._columns(portal))
-        assert portal.text is not None
-        columns = self._held(portal, portal.text).columns
-        if look_only:
-            return StatementAnswer("FETCH {}", columns)
-        rows = list(self._taken(portal, asked.count))
-        if asked.kind == "move":
-            return StatementAnswer(f"MOVE {sum(batch.num_rows for batch in rows)}")
-        return StatementAnswer("FETCH {}", columns, rows)
-
-    def _declare(self, asked: CursorStatement) -> None:
-        assert asked.name is not None
-        if not asked.holds and not self.in_transaction:
-            raise InvalidStatementError(f"the cursor {asked.name} would end at once",
-                                        hint="BEGIN first, or declare it WITH HOLD")
-        if asked.name in self._portals:
-            raise InvalidStatementError(f"there is a cursor {asked.name} already", hint=f"CLOSE {asked.name}")
-        self._check_room(asked.name)
-        portal = Portal(asked.query, holds=asked.holds)
-        try:
-            columns = self._columns(portal)
-        except PenstockError as error:
-            error.position = asked.within(error.position)
-            raise
-        if columns is None:
-            raise InvalidStatementError("a cursor is for a query, which gives rows")
-        self._portals[asked.name] = portal
 
     def _forget(self, name: str) -> None:
         """Forgets a prepared statement, whose name is given in capitals, or all of them."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.common.errors import PenstockError
@@ -234,8 +234,10 @@ def test_copy_statements_that_are_refused(text: str) -> None:
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=7) | st.integers(0, 2**64 - 1)
        | st.decimals(allow_nan=False, allow_infinity=False, min_value=-10**9, max_value=10**9, places=2))
+@example(Decimal("1000000000000000000000.0000000"))
+@example(Decimal(f"-{'1234567890' * 7}.{'9' * 60}"))
 def test_binary_numbers_are_read_as_they_were(number: Decimal | int) -> None:
-    """With their scale."""
+    """With their scale, and all of their digits."""
     [read] = read_parameters([numeric_bytes(number)], [1], [NUMERIC])
     assert isinstance(read, Decimal)
     assert (read, read.as_tuple().exponent) == (number, Decimal(number).as_tuple().exponent)
@@ -249,6 +251,7 @@ def test_parameters() -> None:
         [0, 1, 0, 1, 0, 0, 1, 1], [INT4, INT4, FLOAT8, FLOAT8, INT4, 0, TIMESTAMPTZ, NUMERIC])
     assert list(map(str, values)) == ["5", "-5", "1.5", "0.5", "None", "it's", "2000-01-01 00:00:01+00:00", "-1.50"]
     assert filled("$1 $2 '$1' `$1` -- $1\n$6 $1", values) == "5 -5 '$1' `$1` -- $1\n'it\\'s' 5"
-    for cell, form, oid in [(b"x", 0, INT4), (b"x", 1, INT4), (b"x", 0, 1007), (b"\xff", 0, 25)]:
+    for cell, form, oid in [(b"x", 0, INT4), (b"x", 1, INT4), (b"x", 0, 1007), (b"\xff", 0, 25),
+                            (b"\0\1\x7f\xff\0\0\0\0\0\1", 1, NUMERIC)]:
         with pytest.raises(PenstockError, match=r"parameter \$1"):
             read_parameters([cell], [form], [oid])
