@@ -97,9 +97,27 @@ def test_the_dashboard_asks_for_what_there_is(samples: dict[str, list[tuple[dict
     for expr in asked:
         for name, labels in re.findall(r"\b(penstock_\w+)\{(.*?)\}", expr):
             known = set().union(*(labels for labels, _ in samples.get(name, [({"stream": "", "level": ""}, 0)])))
-            assert set(re.findall(r"(\w+)=~?\"", labels)) <= known
+            assert set(re.findall(r"(\w+)=~?\"", labels)) <= known | {"job", "instance"}  # Prometheus' own
     places = [tuple(panel["gridPos"].values()) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places)
+
+
+def test_the_dashboard_tells_engines_apart() -> None:
+    """Each value that it shows is of the chosen jobs and instances, and none is summed over engines."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    scope = 'job=~"$job",instance=~"$instance"'
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    for target in targets:
+        metrics = re.findall(r"\b(?:penstock|process)_\w+", target["expr"])
+        assert metrics
+        assert target["expr"].count("{" + scope) == len(metrics), target["expr"]
+        assert all("instance" in labels for labels in re.findall(r"\bby \((.*?)\)", target["expr"])), target["expr"]
+        assert "{{instance}}" in target["legendFormat"]
+    chosen = {variable["name"]: variable["query"] for variable in dashboard["templating"]["list"]}
+    assert scope in chosen["stream"]
+    assert scope in chosen["ingest"]
+    assert 'job=~"$job"' in chosen["instance"]
+    assert "job" in chosen
 
 
 # --- the listener ----------------------------------------------------------------------------------------------------
