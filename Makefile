@@ -5,12 +5,12 @@ BIN := .venv/bin
 OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(times|profile)' tests)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo solar test quick check nightly fuzz bench docs sim lock audit clean
+.PHONY: help demo solar test quick check nightly fuzz bench docs site sim lock audit clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-$(READY): pyproject.toml requirements.lock tests/clients.lock scripts/setup
+$(READY): pyproject.toml requirements.lock tests/clients.lock scripts/site/packages.lock scripts/setup
 	@scripts/setup
 
 demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
@@ -40,17 +40,22 @@ fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
 bench: $(READY)  ## Speed of streams beside peers, a quarter of an hour; lines go to bench.jsonl (see docs/performance.md).
 	$(BIN)/python -m bench.streams --output bench.jsonl $(ARGS)
 
+site: $(READY)  ## The documentation as web pages, in build/site.
+	@scripts/make_site $(ARGS)
+
 sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (2000) of them, on all cores.
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),2000) $(ARGS)
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py
 
-lock: $(READY)  ## Writes requirements.lock and tests/clients.lock: packages to set up with, and hashes, for all Pythons and machines.
+lock: $(READY)  ## Writes requirements.lock, tests/clients.lock and scripts/site/packages.lock: packages to set up with, and hashes, for all Pythons and machines.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--extra dev --extra demo --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--no-emit-package pyarrow --no-emit-package setuptools --output-file tests/clients.lock tests/clients.in
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--output-file scripts/site/packages.lock scripts/site/packages.in
 
 audit: $(READY)  ## Asks the package registry for known vulnerabilities of what requirements.lock names.
 	$(BIN)/uv tool run 'pip-audit>=2.9,<3' --disable-pip --require-hashes --requirement requirements.lock
