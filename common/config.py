@@ -164,6 +164,7 @@ class Config:
     checkpoint_backup_interval: float = field(metadata=_key("checkpoints", "duration", 0, DAY))
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
+    packed_streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
     apart_nice: int = field(metadata=_key("workers", "integer", 0, 19))
     gather_share: float = field(metadata=_key("workers", "number", 0.01, 1))
     gather_time: float = field(metadata=_key("workers", "duration", 0, 10))

@@ -54,7 +54,7 @@ class WorkerSide:
         of.activity.port_opened(service.port, "dnode service", service.guard.admission.counts)
         measure = partial(measure_tree, os.getpid()) if of.environment.threaded else None
         return StreamController(
-            of.clock, ControllerSettings.from_config(of.config, available_bytes()), parts.records,
+            of.clock, ControllerSettings.from_config(of.config, available_bytes(), os.cpu_count() or 1), parts.records,
             self._make_runtime(of.config, of.paths.root),
             WorkerLaunch(of.paths.root, service.address, self._secret), self.hooks(measure), of.environment)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.common.config import is_local
 from penstock.common.memory import limit_bytes
 from penstock.common.quantities import MIB
 from penstock.mnode.checkpoints.checkpoint_machine import CheckpointSettings
@@ -40,11 +41,16 @@ class ControllerSettings:
     host: str = "127.0.0.1"
 
     @classmethod
-    def from_config(cls, config: Config, memory_bytes: int) -> ControllerSettings:
-        """`memory_bytes`: how much memory there is."""
+    def from_config(cls, config: Config, memory_bytes: int, processors: int) -> ControllerSettings:
+        """`memory_bytes`: how much memory there is; `processors`: how many this machine has.
+
+        One processor is the engine's. Of a cluster nobody knows how many it has, or would give.
+        """
         return cls(
             GroupSettings(
                 streams_per_worker=config.streams_per_worker,
+                packed_streams_per_worker=config.packed_streams_per_worker,
+                processors=max(1, processors - 1) if is_local(config.spark["spark.master"]) else 0,
                 idle_timeout_s=config.worker_idle_timeout,
                 start_timeout_s=config.worker_start_timeout,
                 restart_delay_min_s=config.restart_delay_min,

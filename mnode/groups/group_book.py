@@ -133,7 +133,11 @@ class GroupBook:
         self._next_number = 1
 
     def place(self, event: AddStream, now: float) -> Group:
-        """Returns a group with a free place, preferring those that run, or a new one."""
+        """Returns a group with a free place, preferring those that run, or a new one.
+
+        Several processes compute at the same time while there are processors for them. More of them only wake up more
+        often, for less each time: then groups are packed.
+        """
         order = (GroupState.RUNNING, GroupState.STARTING, GroupState.WAITING)
         free = [
             group
@@ -142,14 +146,21 @@ class GroupBook:
             and group.database == event.database
             and group.isolation_class is event.isolation_class
             and group.state in order
-            and len(group.streams) < self.settings.streams_per_worker
+            and len(group.streams) < self.settings.streams_max
         ]
-        if free:
-            return min(free, key=lambda group: (order.index(group.state), group.number))
+        few = [group for group in free if len(group.streams) < self.settings.streams_per_worker]
+        if few:
+            return min(few, key=lambda group: (order.index(group.state), group.number))
+        if free and self._processes() >= self.settings.processors:
+            return min(free, key=lambda group: (order.index(group.state), len(group.streams), group.number))
         group = Group(self._next_number, event.database, event.nodes, event.isolation_class, now)
         self.groups[group.number] = group
         self._next_number += 1
         return group
+
+    def _processes(self) -> int:
+        over = (GroupState.ENDING, GroupState.GONE)
+        return sum(group.workers for group in self.groups.values() if group.state not in over)
 
     def group(self, name: str) -> Group | None:
         """Returns the group whose current or last job has this name."""
@@ -215,7 +226,7 @@ class GroupBook:
             if active and group.state is not GroupState.RUNNING:
                 raise InternalError(f"stream {stream.stream_id} is {stream.state.name} in a group that isn't")
         for group in self.groups.values():
-            if len(group.streams) > self.settings.streams_per_worker:
+            if len(group.streams) > self.settings.streams_max:
                 raise InternalError(f"group {group.name} holds {len(group.streams)} streams")
             if group.streams - self.streams.keys():
                 raise InternalError(f"group {group.name} holds streams that don't exist")

@@ -11,9 +11,23 @@ from penstock.tasks.protocol.worker_nodes import Nodes
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The numbers that the machine works by; seconds unless said otherwise."""
+    """The numbers that the machine works by; seconds unless said otherwise.
+
+    A group has up to `streams_per_worker` streams, and up to `packed_streams_per_worker`, if that is more, once there
+    are worker processes for all `processors`; 0: there are always more processors.
+    """
 
     streams_per_worker: int = 4
+    packed_streams_per_worker: int = 16
+    processors: int = 0
+
+    @property
+    def streams_max(self) -> int:
+        """How many streams a group has at most. With one per worker, none ever shares its processes."""
+        if not self.processors or self.streams_per_worker == 1:
+            return self.streams_per_worker
+        return max(self.streams_per_worker, self.packed_streams_per_worker)
+
     idle_timeout_s: float = 60.0
     start_timeout_s: float = 90.0
     deploy_timeout_s: float = 120.0

@@ -139,7 +139,7 @@ class Run:
             "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0,
             "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
         }, environment={})
-        settings = ControllerSettings.from_config(config, 1 << 30)
+        settings = ControllerSettings.from_config(config, 1 << 30, processors=2)
         settings = replace(settings, groups=replace(settings.groups, deploy_timeout_s=20.0, stop_timeout_s=3.0))
         self.cluster = Cluster(self.world, self.root, config, settings)
         self.model = Model()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -114,6 +116,21 @@ def test_streams_of_a_database_share_a_group_up_to_the_limit(machine: GroupMachi
     assert add(machine, 3) == [SubmitGroup("db-2.1", "db", VNODES)]
     assert machine.handle(AddStream(4, "other", Nodes((7,))), 0.0) == [SubmitGroup("other-3.1", "other", Nodes((7,)))]
     assert join(machine, "db-1.1") == [PrepareStream(1, 1), PrepareStream(2, 1)]
+
+
+@pytest.mark.parametrize(("processors", "shared", "groups"), [
+    (0, 2, [2, 2, 2, 2]),  # a cluster: as many groups as it takes
+    (1, 2, [5, 3]), (2, 2, [5, 3]),  # one group has a worker for each processor
+    (3, 2, [4, 4]), (4, 2, [4, 4]),  # the second one takes the last processors, and both are filled alike
+    (6, 2, [3, 3, 2]), (100, 2, [2, 2, 2, 2]), (1, 1, [1] * 8), (1, 6, [6, 2])])
+def test_groups_are_packed_once_all_processors_have_workers(processors: int, shared: int, groups: list[int]) -> None:
+    """Up to five streams are in a packed group; streams that share with nobody never do."""
+    machine = GroupMachine(replace(
+        SETTINGS, streams_per_worker=shared, packed_streams_per_worker=5, processors=processors))
+    for stream_id in range(1, 9):
+        add(machine, stream_id)
+    machine.validate()
+    assert Counter(state_of(machine, stream_id).group.number for stream_id in range(1, 9)) == dict(enumerate(groups, 1))
 
 
 @pytest.mark.parametrize("isolation_class", [IsolationClass.USER_CODE, IsolationClass.OPEN_GROUPS])
@@ -402,7 +419,7 @@ class GroupHistories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine = GroupMachine(SETTINGS)
+        self.machine = GroupMachine(replace(SETTINGS, packed_streams_per_worker=3, processors=3))
         self.now = 0.0
         self.attempt = 0
         self.jobs: set[str] = set()
