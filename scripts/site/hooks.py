@@ -29,8 +29,9 @@ def on_files(files: Any, config: Any) -> Any:
     for name, page in _BESIDE.items():
         files.append(File.generated(config, page, content=_from_root((_ROOT / name).read_text())))
     files.remove(files.get_file_from_path("README.md"))
-    # What is opened without a path is the first page.
-    files.append(File.generated(config, "index.html", content='<meta http-equiv="refresh" content="0; url=start/">'))
+    # What is opened without a path is the first page. Browsers ask for an icon that isn't named.
+    files.append(File.generated(config, "index.html", content=(
+        '<link rel="icon" href="assets/images/favicon.png"><meta http-equiv="refresh" content="0; url=start/">')))
     return files
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from kits.basics.external_servers import IN_CI
 from kits.basics.places import ROOT
+from kits.basics.waiting import wait_until
 
 CHROMIUM = shutil.which("chromium")
 _ABSENT = not (ROOT / ".venv" / "site").exists()
@@ -105,7 +106,7 @@ def address(site: Path) -> Iterator[str]:
 @in_browser
 def test_a_browser_shows_pages_and_finds_words(address: str) -> None:
     """The first page leads to the others, and the search finds a function in the reference, without complaints."""
-    from playwright.sync_api import expect, sync_playwright
+    from playwright.sync_api import TimeoutError, expect, sync_playwright
 
     expect.set_options(timeout=60_000)
     complaints: list[str] = []
@@ -113,12 +114,26 @@ def test_a_browser_shows_pages_and_finds_words(address: str) -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: complaints.append(
+            f"{message.text} {message.location}") if message.type == "error" else None)
         page.goto(address)
         expect(page.locator("h1").first).to_contain_text("Penstock")
         page.get_by_role("link", name="The dialect").first.click()
         expect(page.locator("h1").first).to_contain_text("dialect")
-        page.locator("input.md-search__input").fill("apercentile")
-        expect(page.locator(".md-search-result__item").first).to_be_visible()
+        found = page.locator(".md-search-result__item").first
+
+        def searched() -> bool:
+            """The page's scripts, once they are there, notice that the field is entered, and keys."""
+            field = page.locator("input.md-search__input")
+            field.blur()
+            field.fill("")
+            field.press_sequentially("apercentile")
+            try:
+                found.wait_for(timeout=1000)
+            except TimeoutError:
+                return False
+            return True
+
+        wait_until(searched, what="the search finds nothing")
         browser.close()
     assert complaints == []
