@@ -131,7 +131,7 @@ class Ingests:
         self._make_dlq(plan, tables)
         altered = self._services.catalog.ingests.set_text(ingest.id, asked.sql(), _dlq_name(plan))
         tables.schema_changed()
-        end_tasks(self._services, altered, lambda: self.begin(altered))
+        end_tasks(self._services, altered, lambda: self._begin_altered(altered.id))
         return Result()
 
     def drop(self, statement: DropIngest) -> Result:
@@ -272,6 +272,12 @@ class Ingests:
             raise NotFoundError(f"ingest {name} does not exist",
                                 hint=did_you_mean(name, (other.name for other in self._services.catalog.ingests.all())))
         return ingest
+
+    def _begin_altered(self, ingest_id: int) -> None:
+        """Starts an ingest as it is now: while its tasks ended, it may have been altered again, or dropped."""
+        ingest = self._services.catalog.ingests.by_id(ingest_id)
+        if ingest is not None:
+            self.begin(ingest)
 
     def _make_dlq(self, plan: IngestPlan, tables: TableStatements) -> None:
         """Creates the DLQ table that isn't there yet. Others may share it, so it stays whatever comes after."""
