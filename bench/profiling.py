@@ -24,8 +24,8 @@ from bench.rows import Shape, arrivals
 from bench.setup import create_tables, feed
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.write.result_store import ResultStore
+from penstock.tasks.dnode_access.dnode_client import RowsRequest, SpanRequest
 from penstock.tasks.protocol.messages import ResultWrite
-from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest
 from penstock.tasks.worker.local_environment import LocalStream
 
 _NOW_MS = 1_800_000_000_000

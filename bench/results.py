@@ -37,13 +37,13 @@ from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
+from penstock.tasks.dnode_access.dnode_client import DnodeClient
+from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
 from penstock.tasks.protocol.block_schema import result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import Block, TaskId, Watermark
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.sink_task import SinkTask
-from penstock.tasks.worker.dnode_client import DnodeClient
-from penstock.tasks.worker.flight_result_writer import FlightResultWriter
 from penstock.tasks.worker.local_environment import LocalEnvironment, LocalWriter
 
 RUNS = 3

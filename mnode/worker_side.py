@@ -20,9 +20,9 @@ from penstock.mnode.controller.group_runtime import Runtime, WorkerLaunch
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.mnode.engine_parts import EngineParts
-from penstock.tasks.worker.data_place import mark_place
-from penstock.tasks.worker.dnode_client import Request, RowsRequest, SpanRequest, TableRequest
-from penstock.tasks.worker.remote_log import BytesRequest, EndRequest, SegmentsRequest
+from penstock.tasks.dnode_access.data_place import mark_place
+from penstock.tasks.dnode_access.dnode_client import Request, RowsRequest, SpanRequest, TableRequest
+from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
 

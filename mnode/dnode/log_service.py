@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.tasks.worker.remote_log import BytesRequest, EndRequest, LogRequest, SegmentsRequest
+from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, LogRequest, SegmentsRequest
 from penstock.wal.log import LogFiles
 from penstock.wal.segment import NO_END, segment_name
 

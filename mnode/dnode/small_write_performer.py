@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
+from penstock.tasks.dnode_access.write_messages import (
+    Fresh,
+    SinkEnd,
+    SmallWrite,
+    WritesOf,
+    pack_outcomes,
+    parts,
+    rows_of,
+)
 from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
-from penstock.tasks.worker.write_messages import Fresh, SinkEnd, SmallWrite, WritesOf, pack_outcomes, parts, rows_of
 
 
 def add_fresh(children: list[ResultChild], fresh: Fresh) -> Delivered | None:

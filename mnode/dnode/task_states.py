@@ -18,6 +18,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import InternalError, StaleAttemptError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.tasks.dnode_access.data_access import StateDirectories
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.state.copied_state import (
     CHANGES,
@@ -31,7 +32,6 @@ from penstock.tasks.state.copied_state import (
 )
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.data_access import StateDirectories
 
 _DONE = pa.table({})
 

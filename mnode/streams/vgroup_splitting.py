@@ -30,7 +30,7 @@ from penstock.mnode.streams.stream_statements import Streams
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
-from penstock.tasks.worker.dnode_client import RowsRequest, StoreRequest
+from penstock.tasks.dnode_access.dnode_client import RowsRequest, StoreRequest
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.state_repartition import Moved, Repartition, refusal
 from penstock.wal.record import TUID_COLUMN

@@ -23,8 +23,8 @@ from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
 from penstock.planner.bind.binder import children_table
 from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.schema import Table
+from penstock.tasks.dnode_access.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite

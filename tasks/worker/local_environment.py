@@ -17,6 +17,7 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.planner.task_plans.stream_plan import LookupPlan
+from penstock.tasks.dnode_access.dnode_client import RowsRequest, SpanRequest, StoreRequest
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
 from penstock.tasks.external.emit.external_writers import ExternalWriter
@@ -29,7 +30,6 @@ from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.dnode_client import RowsRequest, SpanRequest, StoreRequest
 from penstock.tasks.worker.runner import LocalLink, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks
 from penstock.tasks.worker.timesheet import Timesheet

@@ -12,6 +12,9 @@ from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.planner.task_plans.stream_plan import LookupPlan
+from penstock.tasks.dnode_access.data_access import DataAccess
+from penstock.tasks.dnode_access.dnode_client import DnodeClient, RowsRequest, SpanRequest, TableRequest
+from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
 from penstock.tasks.external.connectors.consumers import open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
 from penstock.tasks.external.emit.external_writers import ExternalWriter
@@ -22,9 +25,6 @@ from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.data_access import DataAccess
-from penstock.tasks.worker.dnode_client import DnodeClient, RowsRequest, SpanRequest, TableRequest
-from penstock.tasks.worker.flight_result_writer import FlightResultWriter
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.wal.news import WalNews
 from penstock.wal.reader import RecordReader

@@ -21,6 +21,11 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.common.processes import end_with_parent
+from penstock.tasks.dnode_access.data_access import DataAccess, FileAccess, NetworkAccess
+from penstock.tasks.dnode_access.data_place import reaches_files
+from penstock.tasks.dnode_access.dnode_client import DnodeClient
+from penstock.tasks.dnode_access.log_notifier import WalNotifier
+from penstock.tasks.dnode_access.remote_log import RemoteLogs
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol import control
@@ -37,12 +42,7 @@ from penstock.tasks.protocol.control import (
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
 from penstock.tasks.protocol.messages import DroppedRow, ReadBack, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
-from penstock.tasks.worker.data_access import DataAccess, FileAccess, NetworkAccess
-from penstock.tasks.worker.data_place import reaches_files
-from penstock.tasks.worker.dnode_client import DnodeClient
 from penstock.tasks.worker.exchange import ChannelId, ExchangeServer, RemoteLink
-from penstock.tasks.worker.log_notifier import WalNotifier
-from penstock.tasks.worker.remote_log import RemoteLogs
 from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ROOMS: dict[str, tuple[str, ...]] = {
     "sql": ("", "tree", "dialect", "rows"),
     "vnode": ("store", "read", "write", "", "repair"),
-    "tasks": ("protocol", "state", "compute", "flow", "external", "operators", "window", "dropped",
+    "tasks": ("protocol", "state", "dnode_access", "compute", "flow", "external", "operators", "window", "dropped",
               "recalculation", "source", "join", "sink", "ingest", "worker"),
     "mnode": ("catalog", "access", "dnode", "ddl", "write", "query", "checkpoints", "groups", "coordinator",
               "controller", "explain", "streams", "show", "http", "", "admin"),

@@ -25,6 +25,7 @@ from penstock.mnode.controller.group_runtime import WorkerLaunch
 from penstock.mnode.controller.runtime_environment import Entrance, OnHello, OnLost, OnMessage
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.engine import Engine
+from penstock.tasks.dnode_access.dnode_client import StoreRequest
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol import control
@@ -32,7 +33,6 @@ from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.worker import spark_executors as spark
-from penstock.tasks.worker.dnode_client import StoreRequest
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.worker.task_builder import build_tasks

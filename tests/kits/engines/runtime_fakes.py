@@ -36,6 +36,7 @@ from penstock.planner.task_plans.stream_plan import (
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT
+from penstock.tasks.dnode_access.data_place import mark_place
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol import control
@@ -59,7 +60,6 @@ from penstock.tasks.protocol.messages import (
 from penstock.tasks.protocol.task_graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
 from penstock.tasks.protocol.task_status import LogProgress, QueueStatus, TaskProgress, TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
-from penstock.tasks.worker.data_place import mark_place
 from penstock.tasks.worker.spark_executors import Executors
 from penstock.tasks.worker.worker_process import Worker, WorkerSpec
 

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.common.errors import InternalError, StaleAttemptError
 from penstock.mnode.dnode.small_write_performer import SmallWritePerformer
+from penstock.tasks.dnode_access.write_messages import SinkEnd, SmallWrite, WritesOf, outcomes
 from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite, TaskId
 from penstock.tasks.protocol.wire import encode_error
-from penstock.tasks.worker.write_messages import SinkEnd, SmallWrite, WritesOf, outcomes
 
 OF = WritesOf(5, 1, TaskId(5, "sink", 0), 77)
 OTHER = WritesOf(6, 2, TaskId(6, "sink", 1), 78)

@@ -11,8 +11,8 @@ from kits.engines.embedded import Embedded
 
 from penstock.common.errors import AlreadyExistsError, NotFoundError, StaleAttemptError
 from penstock.mnode.write.result_store import DELETE, UPSERT, ResultStore
+from penstock.tasks.dnode_access.dnode_client import RowsRequest
 from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
-from penstock.tasks.worker.dnode_client import RowsRequest
 
 T0 = 1_700_000_000_000
 STREAM = 77

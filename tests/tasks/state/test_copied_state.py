@@ -18,12 +18,12 @@ from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.mnode.dnode.task_states import TaskStates
+from penstock.tasks.dnode_access.data_access import StateDirectories
+from penstock.tasks.dnode_access.dnode_client import DnodeClient
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.state.copied_state import CheckpointOf, CopiedState
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.data_access import StateDirectories
-from penstock.tasks.worker.dnode_client import DnodeClient
 
 SECRET = b"secret"
 TASK = TaskId(5, "agg", 1)

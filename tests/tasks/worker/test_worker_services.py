@@ -28,16 +28,16 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.controller import worker_connections
 from penstock.mnode.controller.worker_connections import WorkerConnection, WorkerListener
 from penstock.mnode.dnode.dnode_service import DnodeService
+from penstock.tasks.dnode_access.data_access import LOCK_NAME, StateDirectories
+from penstock.tasks.dnode_access.dnode_client import DnodeClient, RowsRequest
+from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
+from penstock.tasks.dnode_access.log_notifier import WalNotifier
+from penstock.tasks.dnode_access.write_messages import SmallWrite, WorkerWrites
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
 from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
 from penstock.tasks.protocol.wire import decode, decode_error, encode, encode_error, error_of_flight
 from penstock.tasks.state.copied_state import CheckpointOf
-from penstock.tasks.worker.data_access import LOCK_NAME, StateDirectories
-from penstock.tasks.worker.dnode_client import DnodeClient, RowsRequest
-from penstock.tasks.worker.flight_result_writer import FlightResultWriter
-from penstock.tasks.worker.log_notifier import WalNotifier
-from penstock.tasks.worker.write_messages import SmallWrite, WorkerWrites
 
 SECRET = b"secret"
 SINK = TaskId(5, "sink", 1)

@@ -14,11 +14,11 @@ from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.tasks.dnode_access.remote_log import RemoteLogs
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.state.copied_state import CopiedState, StateKeeper
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.worker.remote_log import RemoteLogs
 from penstock.wal.log import Log, LogFiles
 
 LOCK_NAME = "OWNER"

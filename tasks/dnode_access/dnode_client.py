@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.errors import UnavailableError
+from penstock.tasks.dnode_access.remote_log import LogRequest
+from penstock.tasks.dnode_access.small_writes import SmallWrites
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
-from penstock.tasks.worker.remote_log import LogRequest
-from penstock.tasks.worker.small_writes import SmallWrites
 from penstock.vnode.read.snapshot import TimeSpan
 
 

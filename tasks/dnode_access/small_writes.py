@@ -12,10 +12,8 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
-from penstock.tasks.protocol.messages import ResultChild, ResultWrite
-from penstock.tasks.protocol.wire import encode, error_of_flight
-from penstock.tasks.worker.small_write_queue import SmallWriteQueue
-from penstock.tasks.worker.write_messages import (
+from penstock.tasks.dnode_access.small_write_queue import SmallWriteQueue
+from penstock.tasks.dnode_access.write_messages import (
     SMALL_WRITE_MAX,
     SinkEnd,
     SmallWrite,
@@ -24,6 +22,8 @@ from penstock.tasks.worker.write_messages import (
     is_small,
     outcomes,
 )
+from penstock.tasks.protocol.messages import ResultChild, ResultWrite
+from penstock.tasks.protocol.wire import encode, error_of_flight
 
 OpenWrites = Callable[[bytes, pa.Schema], tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]]
 Heard = Callable[[PenstockError | None], None]

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.errors import PenstockError, UnavailableError
+from penstock.tasks.dnode_access.small_writes import Heard
+from penstock.tasks.dnode_access.write_messages import ACKNOWLEDGED, WritesOf
 from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
 from penstock.tasks.protocol.wire import decode_error, encode, error_of_flight
-from penstock.tasks.worker.small_writes import Heard
-from penstock.tasks.worker.write_messages import ACKNOWLEDGED, WritesOf
 
 if TYPE_CHECKING:
-    from penstock.tasks.worker.dnode_client import DnodeClient
+    from penstock.tasks.dnode_access.dnode_client import DnodeClient
 
 
 class LargeWrites:

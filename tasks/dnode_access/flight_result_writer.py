@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, PenstockError
+from penstock.tasks.dnode_access.large_writes import LargeWrites
+from penstock.tasks.dnode_access.small_writes import SmallWriter
+from penstock.tasks.dnode_access.write_messages import WritesOf
 from penstock.tasks.protocol.messages import ResultWrite
-from penstock.tasks.worker.large_writes import LargeWrites
-from penstock.tasks.worker.small_writes import SmallWriter
-from penstock.tasks.worker.write_messages import WritesOf
 
 if TYPE_CHECKING:
-    from penstock.tasks.worker.dnode_client import DnodeClient
+    from penstock.tasks.dnode_access.dnode_client import DnodeClient
 
 
 class FlightResultWriter:

@@ -13,11 +13,9 @@ import pyarrow.flight as flight
 import pytest
 
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite, TaskId
-from penstock.tasks.protocol.wire import SENT_AHEAD, decode, encode, encode_error
-from penstock.tasks.worker.small_write_queue import SmallWriteQueue
-from penstock.tasks.worker.small_writes import SmallWriter, SmallWrites
-from penstock.tasks.worker.write_messages import (
+from penstock.tasks.dnode_access.small_write_queue import SmallWriteQueue
+from penstock.tasks.dnode_access.small_writes import SmallWriter, SmallWrites
+from penstock.tasks.dnode_access.write_messages import (
     SMALL_WRITE_MAX,
     SinkEnd,
     SmallWrite,
@@ -29,6 +27,8 @@ from penstock.tasks.worker.write_messages import (
     parts,
     rows_of,
 )
+from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.wire import SENT_AHEAD, decode, encode, encode_error
 
 SINK = TaskId(5, "sink", 1)
 OF = WritesOf(5, 1, SINK, 77)

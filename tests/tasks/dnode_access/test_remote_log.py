@@ -20,9 +20,9 @@ from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.mnode.dnode.log_service import Logs
-from penstock.tasks.worker.dnode_client import DnodeClient
-from penstock.tasks.worker.log_notifier import WalNotifier
-from penstock.tasks.worker.remote_log import BytesRequest, LogRequest, RemoteLogs
+from penstock.tasks.dnode_access.dnode_client import DnodeClient
+from penstock.tasks.dnode_access.log_notifier import WalNotifier
+from penstock.tasks.dnode_access.remote_log import BytesRequest, LogRequest, RemoteLogs
 from penstock.wal.log import LogFiles
 from penstock.wal.news import WalNews
 from penstock.wal.reader import WalGapError, WalReader

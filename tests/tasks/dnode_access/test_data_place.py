@@ -9,8 +9,8 @@ import pytest
 
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
-from penstock.tasks.worker import data_place
-from penstock.tasks.worker.data_place import mark_place, reaches_files
+from penstock.tasks.dnode_access import data_place
+from penstock.tasks.dnode_access.data_place import mark_place, reaches_files
 
 SECRET = b"of this engine"
 
