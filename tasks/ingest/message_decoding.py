@@ -98,6 +98,10 @@ class RowFields:
 
     def values(self, path: Path) -> pa.Array:
         found = [_at(row, path) for row in self.content]
+        # Arrow would take false for 0.0 beside floating-point numbers, and refuse it beside whole ones.
+        types = set(map(type, found))
+        if bool in types and float in types:
+            raise InvalidValueError(f"field {'.'.join(path)} is a truth value here and a number there")
         try:
             return pa.array(found)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -86,6 +86,14 @@ def test_a_batch_gives_what_its_messages_give_one_by_one(messages: list[bytes]) 
     assert json.dumps(rows, default=str) == json.dumps(expected, default=str)
 
 
+@pytest.mark.parametrize("values", [("0.0", "false"), ("true", "2.0"), ("1", "false")])
+def test_truth_values_stay_apart_from_numbers_of_other_messages(values: tuple[str, str]) -> None:
+    """A TIMESTAMP takes numbers, but neither true nor false, whatever comes with it."""
+    messages = [f'{{"ts": {NOW}, "d": "x", "at": {value}}}'.encode() for value in values]
+    _, converted = convert(JSON, messages)
+    assert [messages[one.place][-2:] for one in converted.refused] == [b"e}"]
+
+
 def test_json_takes_values_as_insert_does() -> None:
     """Fractions are cut off, texts keep their form, unknown fields are counted."""
     rows, converted = convert(JSON, [json.dumps({
