@@ -70,7 +70,7 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n") or "''"
 
 
-@pytest.mark.parametrize("interface", ["embedded", "http"])
+@pytest.mark.parametrize("interface", ["embedded", pytest.param("http", marks=pytest.mark.long)])
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_engine_scripts(path: Path, interface: Interface, tmp_path: Path) -> None:
     """A new engine answers each statement of a script as the script says, and so does its process for clients."""
