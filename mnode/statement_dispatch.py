@@ -76,6 +76,7 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.AnalyzeStream: _alone(parts.streams.reports.analyze) if not streams_rest else _refused(
             "nothing is to be measured here: streams rest between statements"),
         sql.UseDatabase: _of_session(parts.databases.use),
+        sql.SetQueryTimeout: _of_session(_set_query_timeout),
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),
         sql.TestConnection: _alone(parts.connections.test),
         sql.SplitVgroup: _alone(parts.splitting.split),
@@ -153,6 +154,11 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
 
 def _kill(activity: Activity, statement: sql.KillQuery, who: Identity) -> Result:
     activity.kill(statement.number, who.name, of_anybody=who.role == "admin")
+    return Result()
+
+
+def _set_query_timeout(statement: sql.SetQueryTimeout, session: SessionState) -> Result:
+    session.query_timeout_s = statement.timeout_s
     return Result()
 
 

@@ -34,6 +34,7 @@ from penstock.sql.tree.statements import (
     Query,
     Select,
     SetOperation,
+    SetQueryTimeout,
     Show,
     Source,
     Statement,
@@ -129,6 +130,8 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
             return iter([Need(GrantObject("table", None, statement.database), "write")])
         case UseDatabase():
             return finder.of_database(statement.name)
+        case SetQueryTimeout():
+            return iter(())
         case KillQuery():
             return iter(())  # whose statement it ends is known when that is found
         case Describe():

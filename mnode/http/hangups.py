@@ -12,7 +12,7 @@ from penstock.common.clock import SystemClock
 from penstock.common.logging import logger
 
 _log = logger(__name__)
-_MOMENT_S = 1.0
+_MOMENT_S = 0.5
 
 
 class HangUps:

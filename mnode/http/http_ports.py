@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from penstock.mnode.access.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.http.http_messages import HttpBounds, HttpRequest, Page, Response, Route
 from penstock.mnode.http.http_server import HttpListener
-from penstock.mnode.http.json_answers import CHALLENGE
+from penstock.mnode.http.json_answers import CHALLENGE, delayed
 from penstock.mnode.http.rest import Rest
 from penstock.mnode.show.overview import Overview
 
@@ -81,7 +81,9 @@ class _ForUsers:
                 identity = self.logins.authorize(header, request.address)
                 note(identity.name)
         except LoginDelayedError as error:
-            return Response(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode())
+            answer = delayed(Response(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode()), error)
+            # A browser that shows the page itself knows this header alone.
+            return replace(answer, headers={**answer.headers, "Refresh": answer.headers["Retry-After"]})
         except UnauthenticatedError as error:
             return Response(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
         request.logged_in()

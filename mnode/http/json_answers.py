@@ -97,12 +97,15 @@ class Call:
             status = status_of(error)
             headers = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
             answer = document_answer(status, self.tell(status, error), headers)
-            if isinstance(error, errors.LoginDelayedError):
-                headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
-                return replace(answer, headers=headers, delay_s=min(error.retry_after_s, _REFUSAL_S))
-            return answer
+            return delayed(answer, error) if isinstance(error, errors.LoginDelayedError) else answer
         except RequestError as error:
             return document_answer(error.status, self.tell(error.status, error))
+
+
+def delayed(answer: Response, error: errors.LoginDelayedError) -> Response:
+    """Returns the answer to a login that comes too early: it says when to come again, and takes a moment itself."""
+    headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+    return replace(answer, headers=headers, delay_s=min(error.retry_after_s, _REFUSAL_S))
 
 
 def status_of(error: PenstockError) -> HTTPStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _FRAME_BYTES = 8 << 20
 
+_SETS = re.compile(r"\s*set\b", re.IGNORECASE)
+
 T = TypeVar("T")
 _Login = tuple[str, str]
 
@@ -41,6 +44,8 @@ class RemoteEngine:
         self._login = login
         self._time_zone = time_zone
         self._token: str | None = None
+        #: the SET that holds for the session at the server
+        self._setting: str | None = None
         self._calls: set[Any] = set()
         # What is too much, the server knows.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -104,6 +109,8 @@ class RemoteEngine:
             if self._token is None:
                 raise
         self._begin(state.database)
+        if self._setting is not None:
+            self._execute(self._setting, state)
         return call()
 
     def _new_token(self, login: _Login | None) -> str:
@@ -135,6 +142,8 @@ class RemoteEngine:
                           cmd=pack(make("CommandStatementQuery", query=text)))
         info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString()))
         state.database = info.app_metadata.decode() or None
+        if _SETS.match(text):
+            self._setting = text
         if not info.endpoint:
             return Result(affected=info.total_records)
         schema, batches = batches_of(self._stream("DoGet", info.endpoint[0].ticket.SerializeToString()))

@@ -34,7 +34,7 @@ EMPTY_TABLES: dict[str, str] = {
     "pg_statistic_ext": "oid stxrelid stxname' stxnamespace stxowner stxstattarget stxkeys[] stxkind'[]",
     "pg_depend": "classid objid objsubid refclassid refobjid refobjsubid deptype'",
     "pg_sequence": "seqrelid seqtypid seqstart seqincrement seqmax seqmin seqcache seqcycle?",
-    "pg_tablespace": "oid spcname' spcowner spcacl' spcoptions'", "pg_auth_members": "roleid member grantor",
+    "pg_auth_members": "roleid member grantor",
     "pg_event_trigger": "oid evtname'", "pg_language": "oid lanname'", "pg_cast": "oid castsource casttarget",
     "pg_operator": "oid oprname' oprnamespace", "pg_opclass": "oid opcname' opcmethod opcnamespace opcdefault?",
     "pg_aggregate": "aggfnoid aggkind'", "pg_locks": "locktype' pid",
@@ -115,9 +115,9 @@ FUNCTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "pg_get_constraintdef", "pg_get_viewdef", "pg_get_triggerdef", "pg_get_ruledef", "pg_get_functiondef",
         "pg_get_serial_sequence", "pg_get_function_result", "pg_get_function_arguments", "pg_get_partkeydef",
         "pg_get_statisticsobjdef_columns", "pg_tablespace_location")),
-    *((name, ("(a) AS 0", "(a, b) AS 0")) for name in (
-        "pg_total_relation_size", "pg_relation_size", "pg_table_size", "pg_indexes_size", "pg_database_size",
-        "pg_stat_get_numscans", "age")),
+    *((name, ("(a) AS NULL::BIGINT", "(a, b) AS NULL::BIGINT")) for name in (  # nobody counts them
+        "pg_total_relation_size", "pg_relation_size", "pg_table_size", "pg_indexes_size", "pg_database_size")),
+    *((name, ("(a) AS 0", "(a, b) AS 0")) for name in ("pg_stat_get_numscans", "age")),
     ("pg_is_in_recovery", ("() AS false",)), ("pg_my_temp_schema", ("() AS 0",)),
     ("pg_postmaster_start_time", ("() AS NULL::TIMESTAMP",)), ("txid_current", ("() AS 0",)),
     ("inet_server_addr", ("() AS NULL::VARCHAR",)), ("inet_server_port", ("() AS NULL::INTEGER",)),

@@ -21,7 +21,7 @@ from penstock.sql.rights import GrantObject
 from penstock.sql.schema import Column, Table
 from penstock.sql.types import DataType, Kind
 
-_FIRST_OID, _DATABASES_FROM, _OWNER_OID = 16_384, 2_000_000_000, 10
+_FIRST_OID, _DATABASES_FROM, _OWNER_OID, _TABLESPACE_OID = 16_384, 2_000_000_000, 10, 1663
 _SCHEMA_OIDS = {"pg_catalog": 11}
 _NO_DATABASE = "penstock"
 #: OID, name, name in SQL, bytes, category, OID of its arrays.
@@ -95,9 +95,9 @@ def _namespaces(view: PostgresCatalog) -> Iterator[dict[str, object]]:
 def _database_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for name in sorted({*view.databases(), view.current}):
         yield {"oid": _schema_oid(name), "datname": name, "datdba": _OWNER_OID, "encoding": 6, "datlocprovider": "c",
-               "datistemplate": False, "datallowconn": True, "datconnlimit": -1, "datfrozenxid": 0, "dattablespace": 0,
+               "datistemplate": False, "datallowconn": True, "datconnlimit": -1, "datfrozenxid": 0,
                "datcollate": "C", "datctype": "C", "daticulocale": None, "daticurules": None, "datcollversion": None,
-               "datacl": None}
+               "datacl": None, "dattablespace": _TABLESPACE_OID}
 
 
 def _classes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
@@ -187,11 +187,15 @@ def _access_methods(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     yield {"oid": 2, "amname": "heap", "amhandler": 3, "amtype": "t"}
 
 
+def _tablespaces(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    yield {"oid": _TABLESPACE_OID, "spcname": "pg_default", "spcowner": _OWNER_OID, "spcacl": None, "spcoptions": None}
+
+
 _ROWS: Mapping[str, Callable[[PostgresCatalog], Iterator[dict[str, object]]]] = {
     "pg_namespace": _namespaces, "pg_database": _database_rows, "pg_class": _classes, "pg_attribute": _attributes,
     "pg_type": _type_rows, "pg_roles": _roles, "pg_authid": _roles, "pg_user": _roles, "pg_settings": _settings,
     "pg_tables": _table_list, "pg_am": _access_methods, "info_tables": _table_rows, "info_columns": _column_rows,
-    "info_schemata": _schemata,
+    "info_schemata": _schemata, "pg_tablespace": _tablespaces,
 }
 _NUMBERS = frozenset({"character_maximum_length", "numeric_precision", "numeric_scale", "datetime_precision"})
 _LISTS = ("acl", "options", "config")

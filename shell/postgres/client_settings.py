@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from penstock import __version__
 from penstock.common.errors import InvalidValueError
+from penstock.common.quantities import seconds_text
 from penstock.mnode.access.session import SessionState
 
 SERVER_VERSION = "16.4"
@@ -109,6 +110,8 @@ class ClientSettings:
                 return self._state.identity.name
             case "is_superuser":
                 return "on" if self._state.identity.role == "admin" else "off"
+            case "statement_timeout":
+                return _duration_text(self._state.query_timeout_s)
             case "search_path":
                 return self._state.database or self._taken["search_path"] or "public"
         return self._taken.get(name, _FIXED.get(name, ""))
@@ -149,6 +152,11 @@ def _seconds(text: str) -> float:
     if found is None:
         raise InvalidValueError(f"{text!r} is no duration", hint="write 500, 500ms, 5s, 1min or 1h; 0 is unlimited")
     return float(found[1]) * _UNIT_S[found[2] or "ms"]
+
+
+def _duration_text(seconds: float) -> str:
+    """Returns a duration as PostgreSQL writes it."""
+    return re.sub(r"(?<=\d)m$", "min", seconds_text(seconds)) if seconds else "0"
 
 
 def _zone(name: str) -> str:

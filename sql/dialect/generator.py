@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.generator import Generator
 
-from penstock.common.quantities import size_text
+from penstock.common.quantities import seconds_text, size_text
 from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
 from penstock.sql.tree import statements as st
 from penstock.sql.tree.expression_nodes import (
@@ -536,6 +536,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.CreateDatabase: _create_database, st.AlterDatabase: _alter_database,
     st.SplitVgroup: lambda _, statement: f"SPLIT VGROUP {statement.vgroup_id}",
     st.DropDatabase: _of_name("DROP DATABASE"), st.UseDatabase: _of_name("USE"),
+    st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
     st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),
     st.ColumnDefinition: _column_definition, st.CreateTable: _create_table,
     st.CreateChildTables: _create_child_tables, st.CreateChildTable: _create_child_table,

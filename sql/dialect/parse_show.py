@@ -1,4 +1,4 @@
-"""Parses SHOW, DESCRIBE and KILL QUERY."""
+"""Parses SHOW, DESCRIBE, KILL QUERY and SET."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import re
 from sqlglot.tokens import TokenType
 
 from penstock.common.errors import SqlSyntaxError
+from penstock.common.quantities import DAY, read_duration
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import Describe, KillQuery, Name, Show, Statement
+from penstock.sql.tree.statements import Describe, KillQuery, Name, SetQueryTimeout, Show, Statement
+
+_TIMEOUT_HINT = "units are us, ms, s, m, h and d; 0 and DEFAULT are as long as the configuration says"
 
 # Plain forms: `SHOW <words>`.
 _PLAIN = (
@@ -64,6 +67,28 @@ def parse_kill_query(parser: QueryParser) -> Statement:
         raise SqlSyntaxError("the kill_id of SHOW QUERIES is expected",
                              position=parser.place(at))
     return KillQuery(int(text, 16))
+
+
+def parse_set(parser: QueryParser) -> Statement:
+    """Parses what follows SET: `queryTimeout [=] duration`, with units as in the configuration; 0 and DEFAULT take it
+    back.
+    """
+    if not parser.take("QUERYTIMEOUT"):
+        raise parser.fail("queryTimeout is expected: it is what a session may set")
+    parser.take_any("=", "TO")
+    if parser.take("DEFAULT"):
+        return SetQueryTimeout(0.0)
+    at = parser.token
+    is_plain_zero = at.token_type is TokenType.NUMBER and at.text == "0"
+    if not is_plain_zero and at.token_type not in (TokenType.STRING, TokenType.INTERVAL):
+        raise parser.fail("a duration is expected, such as '5s'", hint=_TIMEOUT_HINT)
+    try:
+        seconds = read_duration(parser.advance().text)
+    except ValueError:
+        raise parser.fail("a duration is expected, such as '5s'", at, hint=_TIMEOUT_HINT) from None
+    if seconds and not 0.001 <= seconds <= 365 * DAY:
+        raise parser.fail("queryTimeout is from 1ms to 365d, or 0", at)
+    return SetQueryTimeout(seconds)
 
 
 def _parse_show_create(parser: QueryParser) -> Statement:

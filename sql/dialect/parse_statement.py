@@ -34,7 +34,7 @@ from penstock.sql.dialect.parse_function import parse_create_function, parse_dro
 from penstock.sql.dialect.parse_ingest import parse_alter_ingest, parse_create_ingest, parse_drop_ingest
 from penstock.sql.dialect.parse_insert import parse_delete, parse_insert
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.dialect.parse_show import parse_describe, parse_kill_query, parse_show
+from penstock.sql.dialect.parse_show import parse_describe, parse_kill_query, parse_set, parse_show
 from penstock.sql.dialect.parse_stream import (
     parse_alter_stream,
     parse_analyze_stream,
@@ -173,6 +173,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("IMPORT",): _plain(parse_insert),
     ("SHOW",): _plain(parse_show),
     ("USE",): _plain(parse_use),
+    ("SET",): _plain(parse_set),
     ("DESCRIBE",): _plain(parse_describe),
     ("DESC",): _plain(parse_describe),
     ("DELETE",): _plain(parse_delete),

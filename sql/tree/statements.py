@@ -275,6 +275,12 @@ class UseDatabase(Statement):
     name: str
 
 
+class SetQueryTimeout(Statement):
+    """SET queryTimeout 'duration', of one session. `timeout_s` in seconds; 0: as long as the configuration says."""
+
+    timeout_s: float
+
+
 class FlushDatabase(Statement):
     name: str
 

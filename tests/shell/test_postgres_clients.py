@@ -132,6 +132,7 @@ def test_psql_describes(server: PostgresHere) -> None:
     assert "d|numeric(10,2)||||plain|||" in server.psql(r"\d+ power.t", "-t").stdout
     assert "power|root" in server.psql(r"\dn", "-t").stdout
     assert "power|root|UTF8|C|C||libc|" in server.psql(r"\l", "-t").stdout
+    assert "power|root|UTF8|C|C||libc|||pg_default|" in server.psql(r"\l+", "-t").stdout
     assert server.psql(r"\d nope").stdout == ""
 
 

@@ -9,6 +9,7 @@ import shutil
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
+from http import HTTPStatus
 from importlib.util import find_spec
 from typing import Any
 from urllib.error import HTTPError
@@ -20,6 +21,7 @@ from kits.engines.overviews import staged
 from penstock.common.errors import ConfigError, UnavailableError
 from penstock.mnode.access.roles import OWNER
 from penstock.mnode.admin.sandbox import Sandbox
+from penstock.mnode.http.http_messages import HttpRequest, Response
 from penstock.mnode.http.http_ports import OVERVIEW_PATH, ui_pages
 from penstock.mnode.http.http_server import HttpListener
 
@@ -96,6 +98,55 @@ def listener() -> Iterator[tuple[HttpListener, dict[str, Any]]]:
     opened = HttpListener("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
     yield opened, told
     opened.close()
+
+
+def test_who_comes_too_early_is_told_when_to_come_again() -> None:
+    """Programs by Retry-After, browsers by Refresh, too; the right password is let in then."""
+    ui = free_port()
+    with Sandbox(config={"uiPort": ui, "trustLoopback": True}) as bed:
+        bed.execute("CREATE USER viewer PASS 'looks-only-1' ROLE admin")
+        wrong = f"Basic {b64encode(b'viewer:other').decode()}"
+        statuses = []
+        while 429 not in statuses:
+            with pytest.raises(HTTPError) as refused:
+                text_at(ui, OVERVIEW_PATH, wrong)
+            statuses.append(refused.value.code)
+        assert set(statuses) == {401, 429}
+        assert int(refused.value.headers["Retry-After"]) >= 1
+        assert refused.value.headers["Refresh"] == refused.value.headers["Retry-After"]
+
+
+@in_browser
+def test_the_page_waits_as_the_engine_says() -> None:
+    """It shows no error meanwhile, and looks again by itself."""
+    from playwright.sync_api import expect, sync_playwright
+
+    assert not _ABSENT
+    expect.set_options(timeout=60_000)
+    told, waits = staged(verdict="", verdict_kind=""), [429, 503]
+    pages = {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()}
+
+    class Busy:
+        methods = ("GET",)
+
+        def answer(self, request: HttpRequest) -> Response:
+            if waits:
+                return Response(HTTPStatus(waits.pop(0)), b"wait", headers={"Retry-After": "2"})
+            return pages[OVERVIEW_PATH].answer(request)
+
+    opened = HttpListener("127.0.0.1", 0, {**pages, OVERVIEW_PATH: Busy()})
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{opened.port}/")
+        age = page.locator("#age")
+        expect(age).to_have_text("the engine asks to wait; next look in 2 s")
+        expect(age).not_to_have_class("old")
+        expect(page.locator("section[data-stream=s1]")).to_be_visible()
+        expect(age).to_contain_text("as of")
+        browser.close()
+    opened.close()
+    assert waits == []
 
 
 @in_browser
