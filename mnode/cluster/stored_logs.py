@@ -62,7 +62,10 @@ class StoredLog(Protocol):
         ...
 
     def cut(self, version: int) -> int:
-        """Takes away what is behind `version`, sets it aside, returns how many records that were. Not below `floor`."""
+        """Takes away what is behind `version`, sets it aside, returns how many records that were. Not below `floor`.
+
+        Epochs that begin behind `version` are forgotten, even if the log ends there already. Durable on return.
+        """
         ...
 
     def acknowledge(self, version: int) -> None:

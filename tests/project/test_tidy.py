@@ -379,8 +379,8 @@ def importers() -> dict[str, set[Path]]:
     return users
 
 
-#: The interface between what decides and what stores, of nodes that keep copies of each other's logs.
-BUILT_UPON_SOON = ("mnode/cluster/stored_logs.py",)
+#: What decides for nodes that keep copies of each other's logs: the edges that perform it come next.
+BUILT_UPON_SOON = ("mnode/cluster/log_following.py", "mnode/cluster/synchronous_set.py")
 
 
 @for_each(PARTS)
