@@ -54,7 +54,7 @@ class Pair:
             for message in (*self.to_standby, *self.to_active):
                 self.deliver(message)
             self.to_standby, self.to_active = [], []
-            if self.shipping.progress.synced == self.active.written:
+            if self.following.phase is FollowingPhase.MATCHED and self.shipping.progress.synced == self.active.written:
                 return
             self.now += 0.5
         raise AssertionError(f"the standby is {self.following.phase}, the active has it as {self.shipping.phase}")
