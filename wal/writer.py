@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
+from penstock.common.errors import InternalError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
 from penstock.wal.declared_shapes import DeclaredShapes
+from penstock.wal.open_segment import OpenSegment
 from penstock.wal.packed_rows import RowFormat
-from penstock.wal.record import DamagedRecordError, IngestOrigin, Pieces, RecordKind, size_of
+from penstock.wal.record import IngestOrigin, Pieces, RecordKind, size_of
+from penstock.wal.recovery import recover
 from penstock.wal.segment import (
     FORMAT,
     NO_END,
@@ -27,17 +29,12 @@ from penstock.wal.segment import (
     SegmentHeader,
     Tail,
     damaged,
-    decode_segment_header,
-    find_tail,
-    good_record_behind,
-    list_segments,
     segment_name,
 )
 
 _log = logging.getLogger(__name__)
 
 MAX_PAYLOAD = 1 << 30
-_LARGE = 1 << 20  # bytes from which copying a piece takes longer than a write of its own
 
 
 class Ticket:
@@ -97,13 +94,12 @@ class WalWriter:
     def __init__(self, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock, end_file: EndFile, tail: Tail,
                  file: AppendFile | None, recovery: Recovery) -> None:
         self._directory = directory
-        self._fs = fs
         self._clock = clock
         self._vgroup_id = options.vgroup_id
         self._level = options.level
         self._segment_bytes = options.segment_bytes
         self._end_file = end_file
-        self._file = file
+        self._segment = OpenSegment(directory, fs, file)
         self.recovery = recovery
         self._condition = threading.Condition()
         self._sync_lock = threading.Lock()
@@ -129,7 +125,7 @@ class WalWriter:
         before = end_file.read()
         # What was acknowledged under level 1 is not promised, whatever the level is now; under 2 both are the same.
         promised = before.synced
-        tail, file, cut = _recover(directory, fs, options.vgroup_id, None if before is NO_END else promised)
+        tail, file, cut = recover(directory, fs, options.vgroup_id, None if before is NO_END else promised)
         if tail.version < promised:
             if file is not None:
                 file.close()
@@ -316,47 +312,27 @@ class WalWriter:
         try:
             for entry in group:
                 if entry.opens_segment:
-                    self._append(written)
+                    self._segment.append(written)
                     written = []
                     self._roll(entry.tail.segment)
                 written += entry.data
-            self._append(written)
+            self._segment.append(written)
         except StorageError as error:
             return self._take_back(error)
         except FileNotFoundError as error:
             return self._take_back(StorageError(f"the log's directory {self._directory} is gone: {error}"))
-        if self._level == 2 and self._file is not None:
-            return self._sync_file(self._file)
-        return None
-
-    def _append(self, pieces: list[bytes | pa.Buffer]) -> None:
-        """Appends all pieces, small ones together; a large one isn't copied first."""
-        if self._file is None:
-            return
-        small: list[bytes | pa.Buffer] = []
-        for piece in pieces:
-            if len(piece) < _LARGE:
-                small.append(piece)
-                continue
-            self._file.append(b"".join(small))
-            self._file.append(piece)
-            small = []
-        if small:
-            self._file.append(b"".join(small))
+        return self._sync_file() if self._level == 2 else None
 
     def _roll(self, first_version: int) -> None:
         with self._sync_lock:
-            if self._file is not None:
-                error = self._sync_file(self._file)
-                if error is not None:
-                    raise error
-                self._file.close()
-            self._file = self._fs.open_append(self._directory / segment_name(first_version))
-            self._fs.fsync_dir(self._directory)
+            error = self._sync_file()
+            if error is not None:
+                raise error
+            self._segment.begin(first_version)
 
-    def _sync_file(self, file: AppendFile) -> StorageError | None:
+    def _sync_file(self) -> StorageError | None:
         try:
-            file.sync()
+            self._segment.sync()
         except StorageError as error:
             # The system may have dropped the unsynced pages: a second sync would succeed without them on disk.
             self.failed = StorageError(f"{error.message}; the log is closed for writing",
@@ -373,7 +349,7 @@ class WalWriter:
             return self.failed
         with self._sync_lock:
             try:
-                self._cut_back(self._committed)
+                self._segment.cut_back(self._committed)
             except (StorageError, FileNotFoundError) as second:
                 self._taken_back, self.refused = False, error
                 _log.error("the log in %s can't be cut back to version %d, and takes no writes before it was: %s",
@@ -381,17 +357,6 @@ class WalWriter:
                 return error
             self._taken_back = True
         return error
-
-    def _cut_back(self, tail: Tail) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        for first in list_segments(self._fs, self._directory):
-            if first > tail.segment:
-                self._fs.remove(self._directory / segment_name(first))
-        if tail.segment:
-            self._file = self._fs.open_append(self._directory / segment_name(tail.segment))
-            self._file.truncate(tail.offset)
 
     def take_back(self) -> None:
         """Makes the log end at the last acknowledged record if the disk has refused that until now.
@@ -410,6 +375,50 @@ class WalWriter:
             self._shapes.forget()  # declared again where needed: the refused records may have held declarations
             self.refused = None
 
+    # What comes from, and goes to, copies of the log: see `CopiedLog`.
+
+    @property
+    def tail(self) -> Tail:
+        """Where the last acknowledged record ends."""
+        return self._committed
+
+    def append_copied(self, data: bytes, tail: Tail, *, opens_segment: bool) -> None:
+        """Appends records of another log as they are, up to `tail`. `opens_segment`: `data` begins with its header.
+
+        The caller has checked that they fit, and nobody else writes. Raises StorageError; then they aren't there.
+        """
+        with self._condition:
+            problem = self.failed or self.refused
+            if problem is None:
+                ticket = Ticket(tail.version, len(data))
+                self._planned = tail
+                self._shapes.forget()
+                self._pending.append(_Pending(ticket, (data,), tail, opens_segment))
+        if problem is not None:
+            raise problem
+        self.commit(ticket)
+
+    def cut(self, tail: Tail) -> None:
+        """Makes the log end earlier, with the record that `tail` is behind; nobody writes meanwhile.
+
+        Raises StorageError; then the log has failed, and ends with this record or a later one.
+        """
+        self.sync()
+        with self._sync_lock, self._condition:
+            if self._leading or self._pending or tail.version > self._committed.version:
+                raise InternalError(f"the log in {self._directory} is written while it is cut")
+            self.failed = StorageError(f"cutting the log in {self._directory} was interrupted",
+                                       hint="restart the engine")
+            self._committed = self._planned = tail
+            self._synced = tail.version
+            self._shapes.forget()
+            # First nothing is promised any more of what goes.
+            self._publish()
+            self._end_file.sync()
+            self._segment.cut_back(tail)
+            self._segment.sync()
+            self.failed = None
+
     def _publish(self) -> None:
         tail = self._committed
         self._end_file.write(LogEnd(tail.version, tail.segment, tail.offset, self._synced))
@@ -421,13 +430,12 @@ class WalWriter:
                 problem = self.failed or (None if self._taken_back else self.refused)
                 if problem is not None:
                     raise problem
-                file, version = self._file, self._committed.version
+                version = self._committed.version
                 if version == self._synced:
                     return
-            if file is not None:
-                error = self._sync_file(file)
-                if error is not None:
-                    raise error
+            error = self._sync_file()
+            if error is not None:
+                raise error
             with self._condition:
                 self._synced = max(self._synced, version)
                 self._last_sync = self._clock.monotonic()
@@ -459,55 +467,5 @@ class WalWriter:
                 self.commit_all()
                 self.sync()
         finally:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._segment.close()
             self._end_file.close()
-
-
-def _recover(directory: Path, fs: Fs, vgroup_id: int, promised: int | None) -> tuple[Tail, AppendFile | None, int]:
-    """Returns the log's tail, the last segment open for appending, and how many bytes must be cut off.
-
-    `promised`: the last version that was synced for sure, None if nobody knows.
-    """
-    cut = 0
-    segments = list_segments(fs, directory)
-    while segments:
-        first = segments[-1]
-        path = directory / segment_name(first)
-        data = fs.read(path)
-        try:
-            header, crc = decode_segment_header(data, path)
-        except DamagedRecordError as error:
-            # A crash while the segment was being created leaves a file without records.
-            if good_record_behind(data, 0) is not None and (promised is None or first <= promised):
-                raise damaged(path, 0, error) from error
-            fs.remove(path)
-            cut += len(data)
-            segments.pop()
-            continue
-        if header.vgroup_id != vgroup_id or header.first_version != first:
-            raise CorruptionError(f"{path} belongs to vgroup {header.vgroup_id}, version {header.first_version}")
-        _check_chain(fs, directory, segments, header)
-        tail = find_tail(data, path, header, crc, promised)
-        if tail.version < first and tail.offset == SEGMENT_HEADER_SIZE:
-            tail = replace(tail, version=first - 1)
-        return tail, fs.open_append(path), cut + len(data) - tail.offset
-    return Tail(0, 0, 0, 0), None, cut
-
-
-def _check_chain(fs: Fs, directory: Path, segments: list[int], last: SegmentHeader) -> None:
-    """Raises CorruptionError when a segment in the middle of the log is missing or its header is damaged."""
-    expected = last.previous_first
-    for first in reversed(segments[:-1]):
-        path = directory / segment_name(first)
-        if first != expected:
-            raise CorruptionError(f"write-ahead log segment {directory / segment_name(expected)} is missing")
-        file = fs.open_read(path)
-        try:
-            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
-        except DamagedRecordError as error:
-            raise damaged(path, 0, error) from error
-        finally:
-            file.close()
-        expected = header.previous_first

@@ -380,7 +380,8 @@ def importers() -> dict[str, set[Path]]:
 
 
 #: What decides for nodes that keep copies of each other's logs: the edges that perform it come next.
-BUILT_UPON_SOON = ("mnode/cluster/log_following.py", "mnode/cluster/synchronous_set.py")
+BUILT_UPON_SOON = ("mnode/cluster/log_following.py", "mnode/cluster/synchronous_set.py",
+                   "mnode/dnode/copied_vnode_log.py")
 
 
 @for_each(PARTS)
