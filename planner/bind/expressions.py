@@ -17,9 +17,10 @@ from penstock.planner.functions import string
 from penstock.planner.functions.spec import FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
+from penstock.planner.scalar.common_type import brought_to, common_type
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
-from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer, to_text
+from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
 from penstock.planner.scalar.scalar_json import JsonValue
 from penstock.sql.dialect.literals import parse_duration, parse_timestamp
@@ -43,7 +44,6 @@ from penstock.sql.types import (
     NULL,
     STRINGS,
     UBIGINT,
-    VARCHAR,
     DataType,
     Kind,
     Precision,
@@ -60,8 +60,6 @@ _ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
     exp.Div: arithmetic.divide, exp.Mod: arithmetic.remainder,
 }
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr)
-_NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
-                 Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
 
 
 class Scope(Protocol):
@@ -105,38 +103,6 @@ def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
     and for durations of months and years, which only the select list may add to a time.
     """
     return _Compiler(scope, calendar=False).condition(node)
-
-
-def common_type(types: list[DataType]) -> DataType:
-    """Returns the type that the branches of a CASE are brought to: texts win over numbers, wide over narrow."""
-    known = [data_type for data_type in types if data_type.kind is not Kind.NULL]
-    if not known:
-        return NULL
-    kinds = {data_type.kind for data_type in known}
-    if len(kinds) == 1:
-        lengths = [data_type.length for data_type in known]
-        longest = None if None in lengths else max(length or 0 for length in lengths)
-        first = known[0]
-        return DataType(first.kind, longest, first.digits, first.scale, first.precision)
-    if kinds & {Kind.VARCHAR, Kind.NCHAR}:
-        return DataType(Kind.NCHAR if Kind.NCHAR in kinds else Kind.VARCHAR)
-    if kinds <= {Kind.TIMESTAMP, *INTEGERS}:
-        return next(data_type for data_type in known if data_type.kind is Kind.TIMESTAMP) \
-            if Kind.TIMESTAMP in kinds else _widest(kinds)
-    return _widest(kinds)
-
-
-def _widest(kinds: set[Kind]) -> DataType:
-    if not kinds <= set(_NUMBER_ORDER):
-        return DOUBLE if kinds <= {*_NUMBER_ORDER, Kind.DECIMAL, Kind.TIMESTAMP} else VARCHAR
-    widest = max(kinds, key=_NUMBER_ORDER.index)
-    integers = kinds & set(INTEGERS)
-    if widest is Kind.FLOAT and integers:
-        return DOUBLE
-    signed = any(kind in (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT) for kind in integers)
-    if widest in (Kind.UTINYINT, Kind.USMALLINT, Kind.UINT) and signed:
-        return BIGINT
-    return DataType(widest)
 
 
 class _Compiler:
@@ -387,7 +353,7 @@ class _Compiler:
         if default is not None:
             values.append(self.compile(default))
         result = common_type([value.type for value in values])
-        trees = [self._convert(value, result) for value in values]
+        trees = [brought_to(value, result, self._precision, self._session.time_zone) for value in values]
         branches = [made(exp.If, this=condition, true=tree)
                     for condition, tree in zip(conditions, trees, strict=False)]
         return SqlExpr(made(exp.Case, ifs=branches, default=trees[-1] if default is not None else None), result)
@@ -399,15 +365,6 @@ class _Compiler:
         except PenstockError as error:
             self._place(error, branch)
             raise
-
-    def _convert(self, value: SqlExpr, target: DataType) -> Tree:
-        if value.type.kind is Kind.NULL:
-            return null_of(target)
-        if value.type.kind is target.kind:
-            return value.node
-        if target.is_string:
-            return to_text(value)
-        return cast_expression(value, target, self._precision, self._session.time_zone).node
 
     def _cast(self, node: exp.Cast) -> SqlExpr:
         value = self.compile(node.this)

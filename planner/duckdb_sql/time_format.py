@@ -146,8 +146,14 @@ def _field_pattern(part: FormatPart, following: FormatPart | None) -> str:
 
 
 def _pattern(parts: list[FormatPart]) -> tuple[str, list[str]]:
+    """Returns the regular expression of a format, and the fields that its groups find.
+
+    As in TDengine, a text may end where any part of the format begins.
+    """
     pattern, names = "^", []
     for index, part in enumerate(parts):
+        # A first field that isn't there is a mismatch: '' is no time.
+        pattern += "(?:$|" if names else "(?:"
         if part.kind == "separator":
             pattern += r"\s*" if part.text.isspace() else r"\s*[!-/:-@\[-`{-~]?"
         elif part.kind == "literal":
@@ -156,7 +162,7 @@ def _pattern(parts: list[FormatPart]) -> tuple[str, list[str]]:
             following = next((p for p in parts[index + 1:] if not p.text.isspace()), None)
             pattern += r"\s*" + _field_pattern(part, following)
             names.append(part.field)
-    return pattern, names
+    return pattern + ")" * len(parts), names
 
 
 def to_timestamp(given: Tree, template: str, precision: Precision, time_zone: str) -> Tree:
@@ -193,11 +199,11 @@ class _Reading:
         local = fragment("CAST(:date AS TIMESTAMP) "
                          "+ to_microseconds((:hour * 3600 + :minute * 60 + :second) * 1000000)",
                          date=self._date(), hour=self._hour(), minute=minute, second=second)
+        units = from_local_timestamp(local, precision, time_zone)
         if "tzh" in self.where:
-            units = fragment(":units - :offset * 3600 * :per_second", offset=self._number("tzh"), per_second=per_second,
-                             units=from_local_timestamp(local, precision, "UTC"))
-        else:
-            units = from_local_timestamp(local, precision, time_zone)
+            units = fragment("CASE WHEN :written = '' THEN :here ELSE :utc - :offset * 3600 * :per_second END",
+                             written=self._text("tzh"), here=units, offset=self._number("tzh"), per_second=per_second,
+                             utc=from_local_timestamp(local, precision, "UTC"))
         nanoseconds: Tree = number(0)
         for field, scale in (("ms", 1_000_000), ("us", 1_000), ("ns", 1)):
             if field in self.where:
@@ -212,7 +218,11 @@ class _Reading:
         return made(exp.Dot, this=self.fields, expression=exp.to_identifier(self.where[field]))
 
     def _number(self, field: str, otherwise: int = 0) -> Tree:
-        return try_cast(self._text(field), "BIGINT") if field in self.where else number(otherwise)
+        """The number in a field; `otherwise` where the format hasn't it, or the text ends before; NULL if too large."""
+        if field not in self.where:
+            return number(otherwise)
+        return fragment("CASE WHEN :digits = '' THEN :otherwise ELSE TRY_CAST(:digits AS BIGINT) END",
+                        digits=self._text(field), otherwise=otherwise)
 
     def _last(self, *fields: str) -> str | None:
         return next((name for name in reversed(list(self.where)) if name in fields), None)
@@ -220,7 +230,7 @@ class _Reading:
     def _date(self) -> Tree:
         if "ddd" in self.where and not {"mm", "mon", "month", "dd"} & set(self.where):
             return fragment("TRY_CAST(printf('%04d-01-01', :year) AS DATE) + CAST(:day - 1 AS INTEGER)",
-                            year=self._year(), day=self._number("ddd"))
+                            year=self._year(), day=self._number("ddd", 1))
         return fragment("TRY_CAST(printf('%04d-%02d-%02d', :year, :month, :day) AS DATE)",
                         year=self._year(), month=self._month(), day=self._number("dd", 1))
 
@@ -228,26 +238,28 @@ class _Reading:
         chosen = self._last("yyyy", "yyy", "yy", "y")
         if chosen is None:
             return number(1970)
-        value = self._number(chosen)
+        value = self._number(chosen, 1970)
         if chosen == "yyyy":
             return value
-        if chosen == "yy":
-            return fragment(":year + CASE WHEN :year < 70 THEN 2000 WHEN :year < 100 THEN 1900 ELSE 0 END", year=value)
-        return fragment(":year + :since", year=value, since=2020 if chosen == "y" else 2000)
+        # As TDengine does: two digits are of 1970 to 2069, three of 1520 to 2519.
+        return fragment("CASE WHEN :year < 70 THEN :year + 2000 WHEN :year < 100 THEN :year + 1900 "
+                        "WHEN :year < 520 THEN :year + 2000 WHEN :year < 1000 THEN :year + 1000 ELSE :year END",
+                        year=value)
 
     def _month(self) -> Tree:
         chosen = self._last("mm", "mon", "month")
         if chosen is None or chosen == "mm":
             return self._number("mm", 1)
         names = made(exp.Array, expressions=[text(name[:3]) for name in _MONTHS.split("|")])
-        return fragment("list_position(:names, lower(left(:name, 3)))", names=names, name=self._text(chosen))
+        return fragment("CASE WHEN :name = '' THEN 1 ELSE list_position(:names, lower(left(:name, 3))) END",
+                        names=names, name=self._text(chosen))
 
     def _hour(self) -> Tree:
         half = next((name for name in ("am", "pm", "a.m.", "p.m.") if name in self.where), None)
         twelve = next((name for name in ("hh12", "hh") if name in self.where), None)
         if twelve is None and (half is None or "hh24" in self.where):
             return fragment("CASE WHEN :hour BETWEEN 0 AND 23 THEN :hour END", hour=self._number("hh24"))
-        hour = self._number(twelve) if twelve is not None else number(12)
+        hour = self._number(twelve, 12) if twelve is not None else number(12)
         within = fragment(":hour % 12", hour=hour) if half is None else fragment(
             ":hour % 12 + CASE WHEN lower(:half[1]) = 'p' THEN 12 ELSE 0 END", hour=hour, half=self._text(half))
         return fragment("CASE WHEN :hour BETWEEN 1 AND 12 THEN :within END", hour=hour, within=within)

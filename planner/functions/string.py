@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import zlib
 from functools import reduce
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, let_all, number, text
+from sqlglot import exp
+
+from penstock.planner.duckdb_sql import time_format
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, let_all, made, number, text
 from penstock.planner.functions.spec import (
+    ANY,
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,
@@ -22,7 +27,7 @@ from penstock.planner.functions.spec import (
 )
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import text_to_double
-from penstock.sql.types import BIGINT, STRINGS, VARCHAR, Kind
+from penstock.sql.types import BIGINT, FLOATS, STRINGS, VARCHAR, DataType, Kind
 
 # No text has a place so far out, and DuckDB takes it.
 _FAR = 1 << 31
@@ -50,6 +55,23 @@ def _length(given: ScalarCall) -> Tree:
     if kind is Kind.VARBINARY:
         return call("octet_length", given.arguments[0].node)
     return fragment("length(:text) * 4" if kind is Kind.NCHAR else "strlen(:text)", text=given.text(0))
+
+
+def _crc32(given: ScalarCall) -> Tree:
+    """The checksum of zlib and MySQL, byte by byte by a table; DuckDB has none."""
+    value = given.arguments[0]
+    if value.type.kind is Kind.TIMESTAMP:
+        printed = time_format.to_char(value.node, "YYYY-MM-DD HH24:MI:SS", given.precision, given.session.time_zone)
+    elif value.type.kind in FLOATS:
+        printed = fragment("regexp_replace(CAST(:value AS VARCHAR), '[.]0$', '')", value=value.node)
+    else:
+        printed = given.text(0)
+    table = made(exp.Array, expressions=[number(zlib.crc32(bytes([byte ^ 255])) ^ 0xFF00_0000) for byte in range(256)])
+    return let(printed, lambda x: fragment(
+        "CAST(xor(list_reduce(list_transform(range(strlen(:x)), "
+        "lambda place: CAST('0x' || substring(hex(:x), 2 * place + 1, 2) AS UBIGINT)), "
+        "lambda crc, byte: xor(crc >> 8, CAST((:table)[CAST(xor(crc, byte) & 255 AS BIGINT) + 1] AS UBIGINT)), "
+        "CAST(:start AS UBIGINT)), :start) AS UINTEGER)", x=x, table=table, start=0xFFFF_FFFF))
 
 
 def _too_long(given: ScalarCall) -> Tree:
@@ -226,4 +248,6 @@ FUNCTIONS = (
     _function("ascii", (_TEXT,), always(BIGINT), _ascii, "ascii('a')", "The first byte of the text as a number."),
     _function("char", (Argument("code", NUMBERS | TEXTS, repeats=1000),), always(VARCHAR), _char, "char(77, 121)",
               "The characters with these codes; NULLs are skipped."),
+    _function("crc32", (Argument("value", ANY - {Kind.JSON, Kind.GEOMETRY}),), always(DataType(Kind.UINT)), _crc32,
+              "crc32('abc')", "The CRC-32 checksum of the text, or of the value as text."),
 )

@@ -5,7 +5,18 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from penstock.common.errors import NotFoundError, Position
-from penstock.planner.functions import aggregates, conversion, math, pseudo, selections, series, string, system, time
+from penstock.planner.functions import (
+    aggregates,
+    conversion,
+    extremes,
+    math,
+    pseudo,
+    selections,
+    series,
+    string,
+    system,
+    time,
+)
 from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
@@ -27,8 +38,8 @@ __all__ = [
 
 FUNCTIONS: dict[str, FunctionSpec] = {
     spec.name: spec for spec in (
-        *math.FUNCTIONS, *string.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS,
-        *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
+        *math.FUNCTIONS, *extremes.FUNCTIONS, *string.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS,
+        *system.FUNCTIONS, *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
 }
 
 

@@ -9,7 +9,6 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.binder import Builder
-from penstock.planner.bind.expressions import common_type
 from penstock.planner.bind.limits import OrderTerm, Output, output_name
 from penstock.planner.bind.query_parts import Planned, ordinal
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
@@ -17,6 +16,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import LimitRows, Operator, Project, Sort, Union
 from penstock.planner.logical.written import text_of
+from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
 from penstock.sql.tree.statements import OrderItem, SetOperation
 from penstock.sql.types import DataType, Kind, Precision

@@ -63,6 +63,21 @@ STRINGS = [
     ("ascii('testascii')", 116), ("ascii('北')", 0xE5), ("ascii(null)", None),
     ("char(77)", "M"), ("char(77.5)", "M"), ("char(77, null, 77)", "MM"), ("char(77 * 256 + 77)", "MM"),
     ("char('77')", "M"), ("cast(char(49) as int)", 1),
+    ("crc32(null)", None), ("crc32('')", 0), ("crc32(123)", 2286445522), ("crc32(123.456)", 844093190),
+    ("crc32('This is a string')", 141976383), ("crc32('这是一个字符串')", 1902862441),
+    ("crc32(to_timestamp('2000-01-01', 'yyyy-mm-dd hh24:mi:ss'))", 2274736693),
+]
+
+EXTREMES = [
+    ("greatest(3, 12, 34, 8, 25)", 34), ("least(3, 12, 34, 8, 25)", 3), ("greatest(1, 2.5, 3)", 3.0),
+    ("least(1.5, 2, 0.5)", 0.5), ("greatest(-5, -1, -10)", -1), ("least(-1, -2, -3)", -3),
+    ("greatest('cherry', 'apple', 'banana')", "cherry"), ("least('banana', 'apple', 'cherry')", "apple"),
+    ("greatest(1, null, 5)", None), ("least(null, null)", None), ("greatest(cast('a' as nchar(10)), 'b')", "b"),
+    ("greatest(2, '10')", "2"), ("least(2, '10')", "10"), ("least(now, 1.0)", 1.0), ("least(now, '1')", "1"),
+    ("greatest(cast(101 as tinyint), cast(100 as timestamp))", 101), ("least(now, 1)", 1),
+    ("greatest(cast(100 as tinyint), cast(101 as varchar(20)), cast(102 as float))", "102.000000"),
+    ("least(cast(100 as float), cast(101 as tinyint), cast(102 as varchar(20)))", "100.000000"),
+    ("least(cast(100 as tinyint), cast(101 as varchar(20)), cast(102 as float))", "100"),
 ]
 
 TIMES = [
@@ -106,10 +121,13 @@ FORMATS = [
     ("2023-Feb-03 DAY MONDAY", 'YYYY-Mon-DD "DAY" DAY', "2023-02-03 00:00:00", "2023-Feb-03 DAY FRIDAY   "),
     ("200101/2", "yyyyMM1/dd", "2001-01-02 00:00:00", "2001011/02"),
     ("07:08", "HH24:MI", "1970-01-01 07:08:00", "07:08"),
+    ("2024-03", "yyyy-mm-dd hh24:mi:ss TZH", "2024-03-01 00:00:00", "2024-03-01 00:00:00 +00"),
+    ("2024", "yyyy month dd hh12:mi am", "2024-01-01 00:00:00", "2024 january   01 12:00 am"),
+    ("999-1-2", "yyy-mm-dd", "1999-01-02 00:00:00", "999-01-02"), ("5", "y", "2005-01-01 00:00:00", "5"),
 ]
 
 
-@pytest.mark.parametrize(("expression", "want"), [*MATH, *STRINGS, *TIMES])
+@pytest.mark.parametrize(("expression", "want"), [*MATH, *STRINGS, *EXTREMES, *TIMES])
 def test_function_gives_known_value(expression: str, want: object) -> None:
     """Every function gives the value that TDengine gives, in the type that the table promises."""
     got = value(expression)

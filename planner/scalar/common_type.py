@@ -1,0 +1,56 @@
+"""The type that values of several types are brought to, where one of them is chosen: CASE, UNION, GREATEST."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.planner.duckdb_sql.duckdb_tree import Tree
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.scalar.scalar_cast import cast, null_of, to_text
+from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, NULL, VARCHAR, DataType, Kind, Precision
+
+_NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
+                 Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
+
+
+def common_type(types: Sequence[DataType]) -> DataType:
+    """Returns the type that all are brought to: texts win over numbers, wide over narrow."""
+    known = [data_type for data_type in types if data_type.kind is not Kind.NULL]
+    if not known:
+        return NULL
+    kinds = {data_type.kind for data_type in known}
+    if len(kinds) == 1:
+        lengths = [data_type.length for data_type in known]
+        longest = None if None in lengths else max(length or 0 for length in lengths)
+        first = known[0]
+        return DataType(first.kind, longest, first.digits, first.scale, first.precision)
+    if kinds & {Kind.VARCHAR, Kind.NCHAR}:
+        return DataType(Kind.NCHAR if Kind.NCHAR in kinds else Kind.VARCHAR)
+    if kinds <= {Kind.TIMESTAMP, *INTEGERS}:
+        return next(data_type for data_type in known if data_type.kind is Kind.TIMESTAMP) \
+            if Kind.TIMESTAMP in kinds else _widest(kinds)
+    return _widest(kinds)
+
+
+def _widest(kinds: set[Kind]) -> DataType:
+    if not kinds <= set(_NUMBER_ORDER):
+        return DOUBLE if kinds <= {*_NUMBER_ORDER, Kind.DECIMAL, Kind.TIMESTAMP} else VARCHAR
+    widest = max(kinds, key=_NUMBER_ORDER.index)
+    integers = kinds & set(INTEGERS)
+    if widest is Kind.FLOAT and integers:
+        return DOUBLE
+    signed = any(kind in (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT) for kind in integers)
+    if widest in (Kind.UTINYINT, Kind.USMALLINT, Kind.UINT) and signed:
+        return BIGINT
+    return DataType(widest)
+
+
+def brought_to(value: SqlExpr, target: DataType, precision: Precision, time_zone: str) -> Tree:
+    """Returns a tree of the type `target`, which is the common type of this value and others."""
+    if value.type.kind is Kind.NULL:
+        return null_of(target)
+    if value.type.kind is target.kind:
+        return value.node
+    if target.is_string:
+        return to_text(value)
+    return cast(value, target, precision, time_zone).node
