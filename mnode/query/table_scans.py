@@ -17,11 +17,12 @@ from penstock.mnode.dnode.stream_cuts import check_cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.external_tables import ExternalTables
 from penstock.planner.duckdb_sql.quoting import quote_name
-from penstock.planner.logical.operators import Scan
+from penstock.planner.logical.operators import ROWS, TABLE_UID, Scan
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table
 from penstock.sql.types import Kind
-from penstock.vnode.read.snapshot import Snapshot, epoch_of
+from penstock.vnode.read.snapshot import RowCount, Snapshot
+from penstock.vnode.read.snapshot_sql import epochs
 from penstock.vnode.store.memtable import VERSION_COLUMN
 
 SMALL_ROWS = 200_000
@@ -85,7 +86,7 @@ class Scans:
         if table.kind == "system":
             rows = self._system_tables.read(
                 table.database, table.name, scan.columns or (table.columns[0].name,), reader)
-            return _whole(_epochs(rows))
+            return _whole(epochs(rows))
         if table.kind == "external":
             wanted = [column for column in table.columns if column.name in scan.columns] or [table.columns[0]]
             return _whole(self._external_tables.rows(table, wanted))
@@ -113,6 +114,14 @@ class Scans:
         if scan.newest is not None and (newest := self._newest_rows(scan, vgroups, columns, wanted)) is not None:
             return newest
         snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups]
+        if scan.counted:
+            return self._counted(snapshots, scan, columns)
+        return self._read(snapshots, scan, columns, tuids, wanted)
+
+    def _read(
+        self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None = None,
+        wanted: Sequence[int] | None = None,
+    ) -> ScanRelation:
         few = wanted is not None and len(wanted) <= FEW_TABLES
         if few or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
             return self._gathered(snapshots, scan, columns, tuids)
@@ -133,7 +142,19 @@ class Scans:
         physical = [column.physical for column in columns]
         pieces = [snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
         rows = pa.concat_tables([piece.select(["_tuid", *physical]) for piece in pieces])
-        return _whole(_epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+        return _whole(epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+
+    def _counted(self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column]) -> ScanRelation:
+        """Returns rows that stand for those of whole parts, and the other rows for themselves."""
+        found = [snapshot.counted(scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        told = _whole(_told([count for count, _ in found if count is not None], columns))
+        rest = [snapshot for _, snapshot in found if snapshot.row_count_estimate]
+        if not rest:
+            return told
+        others = self._read(rest, scan, columns)
+        names = ", ".join(["_tuid", *(quote_name(column.name) for column in columns)])
+        sql = f"{told.sql} UNION ALL SELECT {names}, 1::BIGINT FROM ({others.sql})"
+        return ScanRelation(sql, {**told.tables, **others.tables}, others.holds)
 
     def _newest_rows(
         self, scan: Scan, vgroups: Sequence[int], columns: Sequence[Column], wanted: Sequence[int] | None
@@ -148,7 +169,7 @@ class Scans:
                 return None
             pieces.append(rows)
         names = ["_tuid", *(column.name for column in columns)]
-        return _whole(_epochs(pa.concat_tables(pieces).rename_columns(names)))
+        return _whole(epochs(pa.concat_tables(pieces).rename_columns(names)))
 
     def _between_cuts(
         self, scan: Scan, cuts: tuple[Cut, Cut], vgroups: Sequence[int], columns: Sequence[Column],
@@ -164,14 +185,15 @@ class Scans:
             rows = snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts)
             written = pc.greater(rows.column(VERSION_COLUMN), pa.scalar(first[vgroup], pa.uint64()))
             pieces.append(rows.filter(written).select(["_tuid", *physical]))
-        return _whole(_epochs(pa.concat_tables(pieces).rename_columns(
+        return _whole(epochs(pa.concat_tables(pieces).rename_columns(
             ["_tuid", *(column.name for column in columns)])))
 
     def _in_place(
         self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
     ) -> ScanRelation:
         physical = [column.physical for column in columns]
-        relations = [snapshot.to_sql(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        relations = [snapshot.to_sql(physical, tuids, scan.first_ts, scan.last_ts, epochs=True)
+                     for snapshot in snapshots]
         values = ", ".join(["_tuid", *(_named(column) for column in columns)])
         union = "\nUNION ALL\n".join(f"({relation.sql})" for relation in relations)
         tables = {name: table for relation in relations for name, table in relation.tables.items()}
@@ -218,21 +240,23 @@ def tag_array(tag: Column, values: Sequence[object]) -> pa.Array:
     return pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
 
 
+def _told(counts: Sequence[RowCount], columns: Sequence[Column]) -> pa.Table:
+    """Returns two rows that stand for all that were counted, with the first and the last time; none for none."""
+    times, rows = [], []
+    if counts:
+        times = [min(count.first_ts for count in counts), max(count.last_ts for count in counts)]
+        rows = [sum(count.rows for count in counts) - 1, 1]
+    if rows[:1] == [0]:
+        times, rows = times[:1], [1]
+    names = [TABLE_UID, *(column.name for column in columns), ROWS]
+    return pa.table([pa.array([0] * len(rows), pa.uint64()), *(pa.array(times, pa.int64()) for _ in columns),
+                     pa.array(rows, pa.int64())], names)
+
+
 def _whole(rows: pa.Table) -> ScanRelation:
     name = f"_rows_{next(_numbers)}"
     return ScanRelation(f"SELECT * FROM {name}", {name: rows})
 
 
-def _epochs(rows: pa.Table) -> pa.Table:
-    """Returns the table with its timestamps as integers; that copies nothing."""
-    for place, column in enumerate(rows.schema):
-        if pa.types.is_timestamp(column.type):
-            rows = rows.set_column(place, column.name, rows.column(place).cast(pa.int64()))
-    return rows
-
-
 def _named(column: Column) -> str:
-    value = quote_name(column.physical)
-    if column.type.kind is Kind.TIMESTAMP:
-        value = epoch_of(value, column.type.arrow())
-    return f"{value} AS {quote_name(column.name)}"
+    return f"{quote_name(column.physical)} AS {quote_name(column.name)}"

@@ -135,12 +135,13 @@ class ScanSlot:
     cuts: tuple[Cut, Cut] | None = None
     precision: Precision = "ms"
     newest: NewestRows | None = None
+    counted: bool = False
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
         return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision,
-                    self.newest)
+                    self.newest, self.counted)
 
 
 @dataclass(slots=True)

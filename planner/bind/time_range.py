@@ -60,6 +60,17 @@ def bounds_of(where: exp.Expression | None, scope: RowScope, time: RelColumn | N
     return time_bounds(where, lambda node: scope.find(node) is time, constant)
 
 
+def is_time_range(where: exp.Expression, scope: RowScope, time: RelColumn | None) -> bool:
+    """Tells whether a condition is true for the rows between its `bounds_of`, and for no others."""
+    node = unwrapped(where)
+    if isinstance(node, exp.And):
+        return is_time_range(node.this, scope, time) and is_time_range(node.expression, scope, time)
+    first, last = bounds_of(node, scope, time)
+    if isinstance(node, exp.Between):
+        return first is not None and last is not None
+    return type(node) in _MIRROR and (first is not None or last is not None)
+
+
 def time_bounds(
     where: exp.Expression | None, is_time: Callable[[exp.Expression], bool],
     constant: Callable[[exp.Expression], float | int | None],

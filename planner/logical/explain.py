@@ -121,6 +121,8 @@ def _scan(scan: Scan) -> Properties:
         properties.append(("tables", str(len(scan.tuids))))
     if scan.newest is not None:
         properties.append(("newest", scan.newest))
+    if scan.counted:
+        properties.append(("rows", "counted"))
     if scan.first_ts is not None or scan.last_ts is not None:
         first = "" if scan.first_ts is None else str(scan.first_ts)
         last = "" if scan.last_ts is None else str(scan.last_ts)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from penstock.planner.logical.expr import Expr, Written
 from penstock.sql.schema import UserFunction
-from penstock.sql.types import DOUBLE, DataType
+from penstock.sql.types import BIGINT, DOUBLE, DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +96,16 @@ class SharedValue:
         return self.value.type
 
 
-GroupValue: TypeAlias = AggregateCall | PickedColumn | Covered | SharedValue
+@dataclass(frozen=True, slots=True)
+class RowTotal:
+    """The column `name` of groups: how many rows there are, of a scan whose rows stand for several each."""
+
+    name: str
+
+    @property
+    def type(self) -> DataType:
+        return BIGINT
+
+
+GroupValue: TypeAlias = AggregateCall | PickedColumn | Covered | SharedValue | RowTotal
 """A column that is computed over the rows of each group."""

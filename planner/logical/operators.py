@@ -27,6 +27,8 @@ TABLE_UID = "_tuid"
 AT, FILLED, ORIGIN = "#at", "#filled", "#origin"
 #: What the one column of the row without columns is called.
 ONE = "#one"
+#: The column of a counted scan that says how many rows each stands for.
+ROWS = "#rows"
 #: The column that numbers the driving rows of a window join.
 ROW = "#row"
 TBNAME = DataType(Kind.VARCHAR, 192)
@@ -53,6 +55,8 @@ class Scan:
     are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
     behind the first and up to the second stream cut, as they were at the second. `newest`: of each child table all
     rows may be left out but the newest one, if `values` in a column are needed only where none of these is NULL.
+    `counted`: nothing matters but the number of rows and their first and last times; each row of the relation has ROWS,
+    how many it stands for, and those with these times are among them. It has no columns but the primary timestamp.
     """
 
     name: str
@@ -64,11 +68,13 @@ class Scan:
     cuts: tuple[Cut, Cut] | None = None
     precision: Precision = "ms"
     newest: NewestRows | None = None
+    counted: bool = False
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         uid = () if self.table.kind in ("system", "tags", "external") else (ColumnExpr(TABLE_UID, UBIGINT),)
-        return (*uid, *_of_table(self.table, self.columns, self.precision))
+        rows = (ColumnExpr(ROWS, BIGINT),) if self.counted else ()
+        return (*uid, *_of_table(self.table, self.columns, self.precision), *rows)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import ROW, Aggregate, FillGaps, FillSpan, Operator, Project
 from penstock.planner.logical.window_kinds import START
+from penstock.planner.query.counted_rows import note_counted_rows, totalled
 from penstock.planner.query.newest_needed import note_newest_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows, interval_of
@@ -41,7 +42,9 @@ def plan_groups(query: QueryContext) -> Planned:
     interval = isinstance(select.window, IntervalWindow)
     aggregation = Aggregation(
         query.relation, query.scope.within("an argument"), query.builder, list(query.key_columns), interval)
-    note_newest_rows(query, calls)
+    counted = note_counted_rows(query, calls)
+    if not counted:
+        note_newest_rows(query, calls)
     groups = list(query.key_columns)
     driving_time = query.relation.time
     if select.window is None:
@@ -69,6 +72,8 @@ def plan_groups(query: QueryContext) -> Planned:
     scope = GroupScope(query.scope, aggregation, query.keys, selecting, query.constants,
                        windowed=select.window is not None)
     plan = _grouped(query, aggregation, groups, calls)
+    if counted:
+        plan = totalled(plan)
     compiled = [query.compiled(item.expression, scope) for item in query.items]
     if query.relation.driver is not None:
         # There is a result row per driving row: its time is the time line.

@@ -18,7 +18,8 @@ from kits.basics.faulty_fs import FaultyFs
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.vnode.read.detached_reader import DetachedVnode
-from penstock.vnode.read.snapshot import SnapshotSql, SnapshotTooOldError
+from penstock.vnode.read.snapshot import RowCount, Snapshot, SnapshotTooOldError
+from penstock.vnode.read.snapshot_sql import SnapshotSql
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.wal.log import LogFiles
@@ -113,6 +114,20 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
             found = duckdb_rows(snapshot.to_sql(**arguments))
             assert as_rows(found, model.key_columns) == expected
             assert found.schema.types == rows.schema.types
+            integers = duckdb_rows(snapshot.to_sql(**arguments, epochs=True)).cast(found.schema)
+            assert as_rows(integers, model.key_columns) == expected
+            check_count(snapshot, expected, model.key_columns, arguments)
+
+
+def check_count(snapshot: Snapshot, expected: dict[Key, Any], key_columns: int, arguments: dict[str, Any]) -> None:
+    """Compares what is known without a look at rows, and the rows that it isn't known of, with the model."""
+    if "tuids" in arguments:
+        return
+    known, rest = snapshot.counted(arguments.get("first_ts"), arguments.get("last_ts"))
+    others = as_rows(duckdb_rows(rest.to_sql(**arguments)), key_columns)
+    assert others.items() <= expected.items()
+    times = sorted(key[1] for key in expected.keys() - others.keys())
+    assert known == (RowCount(len(times), times[0], times[-1]) if times else None)
 
 
 # Few keys and many flushes, so that rows of one key meet in different parts.

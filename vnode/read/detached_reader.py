@@ -16,7 +16,8 @@ from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import InvalidValueError, NotFoundError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.quantities import MIB, TIB
-from penstock.vnode.read.snapshot import Snapshot, SnapshotSql
+from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.read.snapshot_sql import SnapshotSql
 from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.memtable import VERSION_COLUMN
 from penstock.vnode.store.parts import PartCache

@@ -19,7 +19,7 @@ from penstock.common.errors import StorageError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.paths import DataPaths
 from penstock.common.private import FILE_MODE
-from penstock.vnode.read.snapshot import quoted, text_literal
+from penstock.vnode.read.snapshot_sql import quoted, text_literal
 from penstock.vnode.store.parts import parquet_bytes
 
 #: in views.sql, before the directory whose files the views read, as JSON

@@ -12,7 +12,7 @@ from sqlglot import exp
 from penstock.common.errors import InternalError
 from penstock.planner.bind.aggregate_calls import selection_of
 from penstock.planner.bind.user_functions import called
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, made, null
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment, made, null
 from penstock.planner.functions.grouped_call import GroupedCall, in_order, rank
 from penstock.planner.functions.partials import present_only
 from penstock.planner.functions.table import require
@@ -22,9 +22,10 @@ from penstock.planner.logical.group_values import (
     GroupValue,
     PickedColumn,
     RowKey,
+    RowTotal,
     SharedValue,
 )
-from penstock.planner.logical.operators import Aggregate, Operator, inputs_of
+from penstock.planner.logical.operators import ROWS, Aggregate, Operator, inputs_of
 from penstock.planner.task_plans.user_calls import Step, UserCall
 from penstock.sql.types import Kind
 
@@ -40,6 +41,8 @@ def aggregate(value: GroupValue) -> Tree:
             return _covered(value)
         case SharedValue():
             return fragment("any_value(:value)", value=value.value.node)
+        case RowTotal():
+            return fragment("coalesce(sum(:rows), 0)::BIGINT", rows=column(ROWS))
 
 
 def given_call(found: AggregateCall) -> GroupedCall:

@@ -1,0 +1,193 @@
+"""A snapshot as DuckDB SQL over the parts and some Arrow tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.errors import InvalidStatementError
+from penstock.vnode.store.memtable import VERSION_COLUMN, Run, as_table
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
+from penstock.vnode.store.table_state import PartHandle
+from penstock.vnode.store.tombstones import Tombstone
+from penstock.wal.record import TUID_COLUMN
+
+_INLINE_TUIDS = 64
+_US_LIMIT = 9_223_372_036_854_775_000
+_names = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSql:
+    """`sql` is a SELECT for DuckDB; the caller registers `tables` under their names on its connection first.
+
+    `holds` keeps the files that the SELECT reads; keep this until it was executed.
+    """
+
+    sql: str
+    tables: dict[str, pa.Table]
+    holds: tuple[object, ...] = field(default=(), repr=False)
+
+
+def quoted(name: str) -> str:
+    """Returns a DuckDB identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text_literal(text: str) -> str:
+    """Returns a DuckDB string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def duckdb_type(type_: pa.DataType) -> str:
+    """Returns the DuckDB type that Arrow values of this type have when they are registered."""
+    if pa.types.is_timestamp(type_):
+        return {"ms": "TIMESTAMP_MS", "us": "TIMESTAMP", "ns": "TIMESTAMP_NS", "s": "TIMESTAMP_S"}[type_.unit]
+    if pa.types.is_decimal(type_):
+        return f"DECIMAL({type_.precision}, {type_.scale})"
+    simple = {pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER",
+              pa.int64(): "BIGINT", pa.uint8(): "UTINYINT", pa.uint16(): "USMALLINT", pa.uint32(): "UINTEGER",
+              pa.uint64(): "UBIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR",
+              pa.large_string(): "VARCHAR", pa.binary(): "BLOB", pa.large_binary(): "BLOB", pa.null(): "INTEGER"}
+    if type_ not in simple:
+        raise InvalidStatementError(f"columns of type {type_} cannot be stored")
+    return simple[type_]
+
+
+def epochs(rows: pa.Table) -> pa.Table:
+    """Returns the table with its timestamps as integers; that copies nothing."""
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type):
+            rows = rows.set_column(place, column.name, rows.column(place).cast(pa.int64()))
+    return rows
+
+
+def _stored_epoch(column: str, type_: pa.DataType) -> str:
+    """Returns SQL for a timestamp of a part as BIGINT in its own unit.
+
+    DuckDB reads milliseconds as microseconds; to divide these is much cheaper than to cast them, or epoch_ms().
+    """
+    return f"epoch_us({column}) // 1000" if type_.unit == "ms" else f"epoch_{type_.unit}({column})"
+
+
+class SqlBuilder:
+    """Builds the SELECTs of one `SnapshotSql` and collects its Arrow tables."""
+
+    def __init__(self, schema: pa.Schema, keys: list[str], names: list[str], version: int, first: int, last: int,
+                 tuids: pa.Array | None, *, epochs: bool = False) -> None:
+        """`epochs`: timestamps are integers."""
+        self._schema = schema
+        self._keys = keys
+        self._names = names
+        self._read = list(dict.fromkeys([*keys, *names]))
+        self._version = version
+        self._first = first
+        self._last = last
+        self._epochs = epochs
+        self.tables: dict[str, pa.Table] = {}
+        self._tuid_filter = self._filter_tuids(tuids)
+
+    def _register(self, table: pa.Table) -> str:
+        name = f"_penstock_{next(_names)}"
+        self.tables[name] = table
+        return name
+
+    def _filter_tuids(self, tuids: pa.Array | None) -> list[str]:
+        if tuids is None:
+            return []
+        wanted = np.unique(np.asarray(tuids, dtype=np.uint64))
+        if not len(wanted):
+            return ["false"]
+        if len(wanted) <= _INLINE_TUIDS:
+            return [f"_tuid IN ({', '.join(str(uid) for uid in wanted.tolist())})"]
+        name = self._register(pa.table({TUID_COLUMN: wanted}))
+        return [f"_tuid BETWEEN {wanted[0]} AND {wanted[-1]}", f"_tuid IN (SELECT _tuid FROM {name})"]
+
+    def _bound(self, ts: int) -> str:
+        unit = self._schema.field(0).type.unit
+        if unit == "ns":
+            return f"make_timestamp_ns({ts})"
+        micros = ts * (1000 if unit == "ms" else 1)
+        return f"make_timestamp({min(max(micros, -_US_LIMIT), _US_LIMIT)})"
+
+    def _where(self, *, newer_possible: bool, integers: bool) -> str:
+        ts = quoted(self._keys[0])
+        conditions = list(self._tuid_filter)
+        if self._first != TS_MIN:
+            conditions.append(f"{ts} >= {self._first if integers else self._bound(self._first)}")
+        if self._last != TS_MAX:
+            conditions.append(f"{ts} <= {self._last if integers else self._bound(self._last)}")
+        if newer_possible:
+            conditions.append(f"_ver <= {self._version}")
+        return " WHERE " + " AND ".join(conditions) if conditions else ""
+
+    def _select(self, source: str, present: Sequence[str], *, newer_possible: bool, integers: bool = False) -> str:
+        """Returns the SELECT from one source; `integers`: its timestamps are such already."""
+        available = set(present)
+        columns = []
+        for name in self._read:
+            type_ = self._schema.field(name).type
+            if self._epochs and pa.types.is_timestamp(type_):
+                value = "CAST(NULL AS BIGINT)" if name not in available else (
+                    quoted(name) if integers else _stored_epoch(quoted(name), type_))
+                value = f"{value} AS {quoted(name)}"
+            elif name not in available or pa.types.is_timestamp(type_):
+                # Parquet readers hand milliseconds out as microseconds; the cast gives every source the same type.
+                value = quoted(name) if name in available else "NULL"
+                value = f"CAST({value} AS {duckdb_type(type_)}) AS {quoted(name)}"
+            else:
+                value = quoted(name)
+            columns.append(value)
+        where = self._where(newer_possible=newer_possible, integers=integers)
+        return f"SELECT _tuid, {', '.join(columns)}, _ver FROM {source}{where}"
+
+    def rows(self, parts: Sequence[PartHandle], runs: Sequence[Run], tombstones: Sequence[Tombstone], *,
+             newest_only: bool) -> str:
+        """Returns the SELECT over these parts and runs."""
+        selects = []
+        shapes: dict[tuple[tuple[str, ...], bool], list[PartHandle]] = {}
+        for part in parts:
+            shapes.setdefault((part.info.columns, part.info.max_version > self._version), []).append(part)
+        for (columns, newer), group in shapes.items():
+            files = ", ".join(text_literal(str(part.path)) for part in group)
+            selects.append(self._select(f"read_parquet([{files}])", columns, newer_possible=newer))
+        if runs:
+            table = as_table(runs)
+            newer = any(run.max_version > self._version for run in runs)
+            selects.append(self._select(self._register(epochs(table) if self._epochs else table), table.column_names,
+                                        newer_possible=newer, integers=self._epochs))
+        if not selects:
+            empty = pa.schema([(TUID_COLUMN, pa.uint64()), *self._schema, (VERSION_COLUMN, pa.uint64())])
+            selects.append(self._select(self._register(empty.empty_table()), empty.names, newer_possible=False))
+        outer = ", ".join(["_tuid", *(quoted(name) for name in self._names), "_ver"])
+        conditions = self._visible(tombstones)
+        if len(selects) == 1 and not conditions and not newest_only and self._read == self._names:
+            return selects[0]
+        sql = f"SELECT {outer} FROM (\n{' UNION ALL '.join(selects)}\n) AS r"
+        if conditions:
+            sql += f" WHERE {' AND '.join(conditions)}"
+        if newest_only:
+            keys = ", ".join(["_tuid", *(quoted(name) for name in self._keys)])
+            sql += f" QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _ver DESC) = 1"
+        return sql
+
+    def _visible(self, tombstones: Sequence[Tombstone]) -> list[str]:
+        type_ = self._schema.field(0).type
+        ts = f"r.{quoted(self._keys[0])}"
+        if not self._epochs:
+            ts = f"epoch_{type_.unit}({ts})"
+        conditions = [f"NOT ({ts} BETWEEN {t.first_ts} AND {t.last_ts} AND r._ver < {t.version})"
+                      for t in tombstones if t.tuids is None]
+        rows = [(uid, t.first_ts, t.last_ts, t.version) for t in tombstones for uid in t.tuids or ()]
+        if rows:
+            tuid, first, last, version = (list(column) for column in zip(*rows, strict=True))
+            name = self._register(pa.table({
+                "uid": pa.array(tuid, pa.uint64()), "a": pa.array(first, pa.int64()),
+                "b": pa.array(last, pa.int64()), "v": pa.array(version, pa.uint64())}))
+            conditions.append(f"NOT EXISTS (SELECT 1 FROM {name} AS d WHERE d.uid = r._tuid "
+                              f"AND {ts} BETWEEN d.a AND d.b AND r._ver < d.v)")
+        return conditions
