@@ -8,7 +8,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, made, number, text, try_cast
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, made, number, text
 from penstock.planner.duckdb_sql.timezones import from_local_timestamp, local_timestamp
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 

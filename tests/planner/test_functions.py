@@ -35,7 +35,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "logical/explain.py": ({"mode", "count", "timezone"}, "words of EXPLAIN"),
     "lower/duckdb/group_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
-    "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt"},
+    "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest"},
                                         "DuckDB's functions, which kernels compute, too"),
     "query/query_context.py": ({"_irowts"}, "the pseudo columns that are a time line"),
     "lower/row_marks.py": ({"count"}, "a kind of windows"),
@@ -43,6 +43,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
                                 "what the clock says, as expressions of the statement"),
     "streams/stream_scopes.py": ({"first"}, "what the state of a window is taken with"),
     "task_plans/kernel_spec.py": ({"count", "sum", "min", "max"}, "what kernels compute"),
+    "task_plans/kernel_text.py": ({"greatest", "least"}, "words of EXPLAIN"),
     "task_plans/stream_plan.py": ({"count"}, "a kind of windows"),
 }
 
