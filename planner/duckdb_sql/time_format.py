@@ -150,7 +150,8 @@ def _pattern(parts: list[FormatPart]) -> tuple[str, list[str]]:
 
     As in TDengine, a text may end where any part of the format begins.
     """
-    pattern, names = "^", []
+    pattern = "^"
+    names: list[str] = []
     for index, part in enumerate(parts):
         # A first field that isn't there is a mismatch: '' is no time.
         pattern += "(?:$|" if names else "(?:"
