@@ -10,7 +10,7 @@ OFTEN = $(shell grep -rlE --include='test_*.py' '^from conftest import .*(times|
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-$(READY): pyproject.toml requirements.lock tests/clients.lock scripts/site/packages.lock scripts/setup
+$(READY): pyproject.toml requirements.lock tests/clients.lock tests/tools.lock scripts/site/packages.lock scripts/setup
 	@scripts/setup
 
 demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
@@ -49,11 +49,14 @@ sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (20
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py
 
-lock: $(READY)  ## Writes requirements.lock, tests/clients.lock and scripts/site/packages.lock: packages to set up with, and hashes, for all Pythons and machines.
+lock: $(READY)  ## Writes requirements.lock, tests/clients.lock, tests/tools.lock and scripts/site/packages.lock: packages to set up with, and hashes, for all Pythons and machines.
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--extra dev --extra demo --output-file requirements.lock pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--no-emit-package pyarrow --no-emit-package setuptools --output-file tests/clients.lock tests/clients.in
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		$(foreach name,duckdb grpcio numpy pandas pyarrow setuptools sqlalchemy sqlglot,--no-emit-package $(name)) \
+		--output-file tests/tools.lock tests/tools.in
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--output-file scripts/site/packages.lock scripts/site/packages.in
 

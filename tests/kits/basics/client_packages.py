@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,25 @@ from kits.basics.external_servers import IN_CI
 from kits.basics.places import ROOT, TESTS
 
 _PACKAGES = ROOT / ".venv" / "clients"
+TOOLS = ROOT / ".venv" / "tools"
 
 needs_clients = pytest.mark.skipif(not (_PACKAGES / "duckdb").exists() and not IN_CI,
                                    reason="the clients aren't installed; `make` does that")
+needs_tools = pytest.mark.skipif(not (TOOLS / "dbt").exists() and not IN_CI,
+                                 reason="the tools aren't installed; `make` does that")
+
+
+def run_tool(*words: str, cwd: Path, packages: str = str(TOOLS)) -> str:
+    """Runs a command that the tools have, without a word to their makers; returns its output, and fails where it does.
+
+    `packages` come before Penstock's.
+    """
+    environment = {**os.environ, "PYTHONPATH": packages, "DO_NOT_TRACK": "1", "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
+                   "PLOOMBER_STATS_ENABLED": "false", "HOME": str(cwd), "NO_COLOR": "1"}
+    answer = subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True,
+                            check=False, timeout=300)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
 
 
 class ClientProcess:
