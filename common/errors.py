@@ -139,6 +139,14 @@ class DataDirectoryInUseError(PenstockError):
     retry = True
 
 
+class ReplicasMissingError(PenstockError):
+    """Rows are written, but not by as many nodes as the database asks for, within `replicaTimeout` or before this node
+    ceased to be the active one. They may be there later, or not; to write the same rows again does no harm.
+    """
+
+    retry = True
+
+
 class UserFunctionError(PenstockError):
     """A function that a user wrote in Python cannot be loaded, raised an exception, or returned something else than
     it was declared to.
