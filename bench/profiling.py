@@ -22,8 +22,10 @@ from bench.answers import check, expected
 from bench.queries import Query, Trigger
 from bench.rows import Shape, arrivals
 from bench.setup import create_tables, feed
+from penstock.common.responsiveness import leave_out_what_stays
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.write.result_store import ResultStore
+from penstock.tasks.compiled.compiled_loops import load
 from penstock.tasks.dnode_access.dnode_client import RowsRequest, SpanRequest
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.worker.local_environment import LocalStream
@@ -66,6 +68,8 @@ def profile(
     `follow`: the stream works after each batch instead, as one that keeps up with its rows does. `calls`: prints so
     many functions with the most time of their own to stderr; the profiler slows everything down.
     """
+    load()  # both as workers have done before they start
+    leave_out_what_stays()
     with Sandbox("UTC", _NOW_MS, config, directory) as sandbox:
         engine, session = sandbox.engine, sandbox.session
 

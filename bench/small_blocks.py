@@ -23,8 +23,10 @@ import pyarrow as pa
 
 from bench.setup import DATABASE
 from bench.trickle import create_streams, tick_rows, unit_us
+from penstock.common.responsiveness import leave_out_what_stays
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.write.result_store import ResultStore
+from penstock.tasks.compiled.compiled_loops import load
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.worker.local_environment import LocalStream
 
@@ -34,6 +36,8 @@ _WARM_UP = 50
 
 def measure(folder: Path, streams: int, rows: int, inserts: int, calls: int) -> dict[str, Any]:
     """Returns what streams cost per INSERT; with `calls`, prints so many of the most expensive functions to stderr."""
+    load()  # both as workers have done before they start
+    leave_out_what_stays()
     with Sandbox("UTC", _NOW_MS, {"streamSinkDataRate": 0, "sinkTablesPerSecond": 0, "sinkCallsPerSecond": 100_000},
                  folder) as sandbox:
         writes = _TimedWrites(sandbox.engine.results)

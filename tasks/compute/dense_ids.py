@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.tasks.compute.id_table import Ids, IdTable, Numbers
+from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compute.id_table import Ids, IdTable, Numbers, first_of_each
 
 _FEW, _RECENT = 64, 4096
 
@@ -26,7 +27,7 @@ class Numbering(IdTable):
         return self._ids[:self._held]
 
     def find(self, ids: Ids) -> Numbers:
-        if len(ids) > _FEW:
+        if len(ids) > _FEW or compiled() is not None:
             return super().find(ids)
         wanted = ids.tolist()
         known = [*map(self._recent.get, wanted)]
@@ -44,8 +45,7 @@ class Numbering(IdTable):
         unknown = (numbers < 0).nonzero()[0]
         if not len(unknown):
             return numbers, unknown
-        _, first = np.unique(ids[unknown], return_index=True)
-        return numbers, unknown[np.sort(first)]
+        return numbers, first_of_each(ids, unknown)
 
     def add(self, ids: Ids) -> None:
         """Numbers ids that are distinct and not known yet."""

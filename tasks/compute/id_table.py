@@ -1,15 +1,20 @@
-"""Finds numbers by 64-bit ids, whole columns at a time: a hash table with open addressing, at most half full."""
+"""Finds numbers by 64-bit ids, whole columns at a time: a hash table with open addressing, at most half full.
+
+What is compiled and what NumPy does read and write the same table, so that either may go on with it.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.loops import FREE, GONE
+
 Ids = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
 
 _FIRST_PLACES = 1024
-_FREE, _GONE = -1, -2
 _HALF = np.uint64(32)
 _MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
@@ -37,22 +42,26 @@ class IdTable:
 
     def find(self, ids: Ids) -> Numbers:
         """Returns the number of each id; -1 for ids that have none."""
+        loops = compiled()
+        if loops is not None:
+            numbers: Numbers = np.empty(len(ids), np.int64)
+            loops.find(self._table, self._ids, self._shift, ids, numbers)
+            return numbers
         places = self._places_of(ids)
-        numbers = self._table[places]
-        rows = np.flatnonzero(self._are_others(numbers, ids))
+        found = self._table[places]
+        rows = np.flatnonzero(self._are_others(found, ids))
         while len(rows):
             places[rows] = behind = (places[rows] + 1) & self._mask
-            found = self._table[behind]
-            numbers[rows] = found
-            rows = rows[self._are_others(found, ids[rows])]
-        return numbers.astype(np.int64)
+            found[rows] = there = self._table[behind]
+            rows = rows[self._are_others(there, ids[rows])]
+        return found.astype(np.int64)
 
     def number(self, id_: int) -> int:
         """Returns the number of one id; -1 if it has none. Faster than `find` for one."""
         place = ((id_ ^ id_ >> int(_HALF)) * int(_MULTIPLIER) & 0xFFFF_FFFF_FFFF_FFFF) >> int(self._shift)
         while True:
             number = int(self._table[place])
-            if number == _FREE or (number >= 0 and int(self._ids[number]) == id_):
+            if number == FREE or (number >= 0 and int(self._ids[number]) == id_):
                 return number
             place = place + 1 & self._mask
 
@@ -76,16 +85,20 @@ class IdTable:
         if not self._held:
             self._clear(_FIRST_PLACES)
             return
+        self._marks += len(numbers)
+        loops = compiled()
+        if loops is not None:
+            loops.leave(self._table, self._ids, self._shift, numbers)
+            return
         places = self._places_of(self._ids[numbers])
         rows = np.flatnonzero(self._table[places] != numbers)
         while len(rows):
             places[rows] = behind = (places[rows] + 1) & self._mask
             rows = rows[self._table[behind] != numbers[rows]]
-        self._table[places] = _GONE
-        self._marks += len(numbers)
+        self._table[places] = GONE
 
     def _clear(self, places: int) -> None:
-        self._table: npt.NDArray[np.int32] = np.full(places, _FREE, np.int32)
+        self._table: npt.NDArray[np.int32] = np.full(places, FREE, np.int32)
         self._mask = places - 1
         self._shift = np.uint64(65 - places.bit_length())
         self._marks = 0
@@ -95,7 +108,7 @@ class IdTable:
         others: npt.NDArray[np.bool_] = self._ids[numbers] != ids
         others &= numbers >= 0
         if self._marks:
-            others |= numbers == _GONE
+            others |= numbers == GONE
         return others
 
     def _places_of(self, ids: Ids) -> Numbers:
@@ -104,9 +117,25 @@ class IdTable:
 
     def _place(self, numbers: Numbers) -> None:
         """Puts numbers into the table: each into the first free place from its own on."""
+        loops = compiled()
+        if loops is not None:
+            loops.enter(self._table, self._ids, self._shift, numbers)
+            return
         places = self._places_of(self._ids[numbers])
         while len(numbers):
-            free = self._table[places] == _FREE
+            free = self._table[places] == FREE
             self._table[places[free]] = numbers[free]  # of several for one place, one stays
             moving = self._table[places] != numbers
             numbers, places = numbers[moving], (places[moving] + 1) & self._mask
+
+
+def first_of_each(ids: Ids, rows: Numbers) -> Numbers:
+    """Returns the first of some rows, which ascend, with each of their ids, in order."""
+    loops = compiled()
+    if loops is None:
+        _, first = np.unique(ids[rows], return_index=True)
+        return rows[np.sort(first)]
+    bits = (2 * len(rows)).bit_length()
+    firsts = np.empty(len(rows), np.int64)
+    count = loops.first_of_each(ids, rows, np.full(1 << bits, FREE, np.int32), np.uint64(64 - bits), firsts)
+    return firsts[:count].copy()

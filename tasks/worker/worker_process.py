@@ -21,6 +21,7 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.common.processes import end_with_parent
+from penstock.tasks.compiled.compiled_loops import load_when_compiled
 from penstock.tasks.dnode_access.data_access import DataAccess, FileAccess, NetworkAccess
 from penstock.tasks.dnode_access.data_place import reaches_files
 from penstock.tasks.dnode_access.dnode_client import DnodeClient
@@ -136,6 +137,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._connection.send(
             Hello(self._spec.group, self._index, os.getpid(), self._exchange.address, self._logs is None))
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
+        load_when_compiled(self._leaving)
         while not self._leaving.is_set():
             self.obey(self._connection.receive())
 

@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 ROOMS: dict[str, tuple[str, ...]] = {
     "sql": ("", "tree", "dialect", "rows"),
     "vnode": ("store", "read", "write", "", "repair"),
-    "tasks": ("protocol", "state", "dnode_access", "compute", "flow", "external", "operators", "window", "dropped",
-              "recalculation", "source", "join", "sink", "ingest", "worker"),
+    "tasks": ("compiled", "protocol", "state", "dnode_access", "compute", "flow", "external", "operators", "window",
+              "dropped", "recalculation", "source", "join", "sink", "ingest", "worker"),
     "mnode": ("cluster", "catalog", "access", "dnode", "ddl", "write", "query", "checkpoints", "groups", "coordinator",
               "controller", "explain", "streams", "show", "http", "", "admin"),
     "shell": ("flight_sql", "api", "terminal", "server", "postgres", "commands", ""),
@@ -46,6 +46,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
     "sqlglot": ("sql/*/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/write/deletes.py",
                 "mnode/ddl/tag_values.py", "shell/postgres/catalog_queries.py", "scripts/function_reference.py"),
+    "numba": ("tasks/compiled/compiled_loops.py",),
     "prometheus_client": ("mnode/http/metrics.py",),
     "fsspec": ("mnode/checkpoints/backup_store.py", "tasks/external/connectors/files.py"),
     "confluent_kafka": ("tasks/external/connectors/kafka*.py", "bench/external.py"),
