@@ -90,6 +90,8 @@ class Scans:
         if table.kind == "external":
             wanted = [column for column in table.columns if column.name in scan.columns] or [table.columns[0]]
             return _whole(self._external_tables.rows(table, wanted))
+        if scan.names:
+            return _whole(_with_uids(self._catalog.children(table.uid), names=True))
         with self._storage.looking():
             return self._stored(scan, table)
 
@@ -212,16 +214,14 @@ class Scans:
             children = self._children(table, scan.tuids)
         else:
             children = self._catalog.children(table.uid)
-        arrays = {"_tuid": pa.array([child.uid for child in children], pa.uint64())}
-        if names_wanted:
-            arrays["tbname"] = pa.array([child.name for child in children], pa.string())
+        members = _with_uids(children, names=names_wanted)
         for tag in tags:
             place = table.tags.index(tag)
-            arrays[tag.name] = tag_array(tag, [child.tag_values[place] for child in children])
+            members = members.append_column(tag.name, tag_array(tag, [child.tag_values[place] for child in children]))
         name = f"_children_{next(_numbers)}"
-        joined = ", ".join(f"c.{quote_name(column)}" for column in arrays if column != "_tuid")
+        joined = ", ".join(f"c.{quote_name(column)}" for column in members.column_names[1:])
         sql = f"SELECT r.*, {joined} FROM ({rows.sql}) AS r JOIN {name} AS c ON c._tuid = r._tuid"
-        return ScanRelation(sql, {**rows.tables, name: pa.table(arrays)}, rows.holds)
+        return ScanRelation(sql, {**rows.tables, name: members}, rows.holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,14 @@ class _ScansOf:
 def tag_array(tag: Column, values: Sequence[object]) -> pa.Array:
     """Returns tag values as compiled SQL expects them: TIMESTAMP as integers."""
     return pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
+
+
+def _with_uids(children: Sequence[ChildTable], *, names: bool) -> pa.Table:
+    """Returns a row per child table: its uid, and if wanted its name."""
+    arrays = {TABLE_UID: pa.array([child.uid for child in children], pa.uint64())}
+    if names:
+        arrays["tbname"] = pa.array([child.name for child in children], pa.string())
+    return pa.table(arrays)
 
 
 def _told(counts: Sequence[RowCount], columns: Sequence[Column]) -> pa.Table:

@@ -136,12 +136,13 @@ class ScanSlot:
     precision: Precision = "ms"
     newest: NewestRows | None = None
     counted: bool = False
+    names: bool = False
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
         return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision,
-                    self.newest, self.counted)
+                    self.newest, self.counted, self.names)
 
 
 @dataclass(slots=True)
@@ -149,7 +150,7 @@ class Builder:
     """Collects the scans and constant tables of one statement.
 
     `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
-    have an order where the statement doesn't ask for one.
+    have an order where the statement doesn't ask for one. `of_stream`: scans are what tasks are given.
     """
 
     catalog: CatalogView
@@ -157,6 +158,7 @@ class Builder:
     text: str
     base: int = 0
     ordered: bool = True
+    of_stream: bool = False
     scans: list[ScanSlot] = field(default_factory=list)
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
     _names: int = 0
@@ -202,6 +204,14 @@ def resolve_table(name: Name, builder: Builder) -> Table:
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE, position=at,
                             hint=did_you_mean(name.name, builder.catalog.table_names(database)))
     return table
+
+
+def names_of_tables(table: Table, builder: Builder) -> Plan:
+    """Returns the scan of the names of a super table's child tables."""
+    name = RelColumn("tbname", TBNAME, "tbname", role="tbname", used=True)
+    slot = ScanSlot(builder.fresh("scan"), table, (name,), names=True)
+    builder.scans.append(slot)
+    return slot.scan
 
 
 def external_relation(source: ExternalSource, builder: Builder, precision: Precision) -> Relation:

@@ -15,6 +15,7 @@ from penstock.planner.logical.operators import (
     Join,
     LimitRows,
     Lookup,
+    NameTables,
     OneRow,
     Operator,
     Parameter,
@@ -77,8 +78,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Lookup", [("kind", "left" if operator.outer else "inner"), *written]
         case Join():
             return "Join", _join(operator)
-        case Window():
-            return None  # the operator that computes over it says so
+        case Window() | NameTables():
+            return None  # the operator that computes over it, or below it, says so
         case Aggregate():
             window = [("window", window_text(operator.window))] if operator.window is not None else []
             functions = " ".join(map(text_of, operator.functions)) or "none"

@@ -57,6 +57,7 @@ class Scan:
     rows may be left out but the newest one, if `values` in a column are needed only where none of these is NULL.
     `counted`: nothing matters but the number of rows and their first and last times; each row of the relation has ROWS,
     how many it stands for, and those with these times are among them. It has no columns but the primary timestamp.
+    `names`: no rows of the table, but one per child table, with its uid and `tbname`.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Scan:
     precision: Precision = "ms"
     newest: NewestRows | None = None
     counted: bool = False
+    names: bool = False
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -115,6 +117,23 @@ class Filter:
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.input.output
+
+
+@dataclass(frozen=True)
+class NameTables:
+    """Gives the column `key`, which has the uids of child tables, their names instead, as `names` has them.
+
+    Groups are told apart by uids faster than by names, and have fewer rows than what they are groups of.
+    """
+
+    input: Operator
+    key: str
+    names: Scan
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return tuple(ColumnExpr(self.key, TBNAME) if column.name == self.key else column
+                     for column in self.input.output)
 
 
 @dataclass(frozen=True)
@@ -546,8 +565,8 @@ class Union:
 
 
 Operator: TypeAlias = (
-    "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | FillGaps | SeriesValues "
-    "| Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Union")
+    "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | NameTables | FillGaps "
+    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Union")
 """One operator of a plan, with all below it."""
 
 

@@ -25,7 +25,7 @@ def note_counted_rows(query: QueryContext, calls: Sequence[exp.Anonymous]) -> bo
     That is so for functions of the time line alone, over all rows in a range of time.
     """
     select, relation = query.select, query.relation
-    if (select.window is not None or query.keys or not calls or relation.driver is not None
+    if (query.builder.of_stream or select.window is not None or query.keys or not calls or relation.driver is not None
             or len(relation.times) != 1 or relation.table is None or relation.table.kind not in ("super", "normal")):
         return False
     _, slot = relation.times[0]

@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Plan, Relation, RelColumn, is_pseudo, qualifier_of
+from penstock.planner.bind.binder import (
+    TBNAME,
+    Builder,
+    Plan,
+    Relation,
+    RelColumn,
+    is_pseudo,
+    names_of_tables,
+    qualifier_of,
+)
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.grouping import constant_columns
 from penstock.planner.bind.limits import Ending, OrderTerm, Output
@@ -29,11 +38,14 @@ from penstock.planner.bind.scopes import (
 )
 from penstock.planner.bind.tag_filter import selected_children
 from penstock.planner.bind.time_range import bounds_of
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import Filter, Operator
+from penstock.planner.logical.operators import TABLE_UID, Filter, NameTables, Operator, Scan
+from penstock.planner.query.late_names import LateKey, late_key
 from penstock.sql.tree.statements import PartitionItem, Select
+from penstock.sql.types import UBIGINT
 
 
 class QueryContext:
@@ -52,9 +64,24 @@ class QueryContext:
         self.having = None if select.having is None else self._with_items(select.having)
         self.keys: list[GroupKey] = []
         self.constants: list[RelColumn] = []
+        self.late_key: LateKey | None = None
         self.bounds: Bounds = (None, None)
         self.scope = RowScope(relation, builder, "the SELECT list")
         self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
+
+    def with_names(self, groups: Plan) -> Plan:
+        """Returns groups with names of child tables, where these were told apart by uids."""
+        late, table = self.late_key, self.relation.table
+        if late is None or table is None:
+            return groups
+        key, names = late.column, names_of_tables(table, self.builder)
+
+        def plan() -> Operator:
+            scan = names()
+            assert isinstance(scan, Scan)
+            return NameTables(groups(), key, scan)
+
+        return plan
 
     @property
     def functions(self) -> list[FunctionSpec]:
@@ -90,6 +117,7 @@ class QueryContext:
                 slot.first_ts, slot.last_ts = bounds_of(select.where, scope, time)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
+        self.late_key = late_key(self)
         keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
         if condition is not None and select.where is not None:
             where = select.where
@@ -107,8 +135,12 @@ class QueryContext:
                 column.name == node.name for column in self.relation.columns) and not is_pseudo(node, *TIME_NAMES):
             node = next((other.expression for other in self.items if other.alias == node.name), node)
         scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
-        value = compile_expression(node, scope)
         column = f"#g{len(self.keys)}"
+        if self.late_key is not None and self.late_key.item is item:
+            self.keys.append(GroupKey(column, TBNAME, fingerprint(node, scope), item.alias, item.text))
+            self.late_key.column = column
+            return Computed(column, SqlExpr(column_tree(TABLE_UID), UBIGINT))
+        value = compile_expression(node, scope)
         is_time = self.relation.is_time_line(scope.find(unwrapped(node)))
         self.keys.append(GroupKey(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
         return Computed(column, value)

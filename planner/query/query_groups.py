@@ -72,8 +72,7 @@ def plan_groups(query: QueryContext) -> Planned:
     scope = GroupScope(query.scope, aggregation, query.keys, selecting, query.constants,
                        windowed=select.window is not None)
     plan = _grouped(query, aggregation, groups, calls)
-    if counted:
-        plan = totalled(plan)
+    plan = totalled(plan) if counted else query.with_names(plan)
     compiled = [query.compiled(item.expression, scope) for item in query.items]
     if query.relation.driver is not None:
         # There is a result row per driving row: its time is the time line.

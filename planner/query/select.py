@@ -63,13 +63,17 @@ ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
 
 
 @with_headroom
-def plan_query(statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True) -> BatchPlan:
+def plan_query(
+    statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True, of_stream: bool = False
+) -> BatchPlan:
     """Returns the plan of a query. `ordered`: rows have an order where the statement doesn't ask for one.
+
+    `of_stream`: scans have all rows, with the names of their tables, since a task of a stream is given these.
 
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
     """
-    builder = Builder(catalog, session, statement.source_text, statement.source_start, ordered)
+    builder = Builder(catalog, session, statement.source_text, statement.source_start, ordered, of_stream)
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
     plan = planned.plan()

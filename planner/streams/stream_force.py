@@ -122,7 +122,7 @@ def _asked(stream: StreamContext, window: IntervalWindow, *, instants: bool) -> 
              for item in query.items]
     _follow(stream, items)
     select = _batch_query(stream, items, time, None if instants else window)
-    batch = plan_query(select, stream.catalog, stream.session)
+    batch = plan_query(select, stream.catalog, stream.session, of_stream=True)
     if len(batch.scans) != 1 or batch.tables:
         raise InternalError("the query of a stream reads more than the rows of its table")
     given = batch.columns[len(stream.keys) + 1:]

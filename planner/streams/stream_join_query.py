@@ -60,11 +60,11 @@ def plan_join_query(stream: StreamContext, query: JoinedTables) -> JoinQuery:
         items=(*keys, *hidden, *select.items), source_text=stream.statement.source_text,
         source_start=stream.statement.source_start,
         partition_by=select.partition_by if window is not None else ())
-    batch = plan_query(asked, stream.catalog, stream.session, ordered=False)
+    batch = plan_query(asked, stream.catalog, stream.session, ordered=False, of_stream=True)
     alone = batch
     if query.reading.source.kind == "inner" or query.reading.source.variant in ("semi", "anti"):
         alone = plan_query(asked.with_changes(source=_outer(query), where=None), stream.catalog, stream.session,
-                           ordered=False)
+                           ordered=False, of_stream=True)
     if len(batch.scans) != 2 or batch.tables:
         raise InternalError("the query of a join reads something else than its two tables")
     names = [column.name for column in batch.columns[len(keys) + len(hidden):]]

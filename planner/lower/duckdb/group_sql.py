@@ -36,7 +36,7 @@ from penstock.planner.duckdb_sql.pieces import (
     star,
 )
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import Aggregate, FillColumn, FillGaps
+from penstock.planner.logical.operators import TABLE_UID, Aggregate, FillColumn, FillGaps, NameTables
 from penstock.planner.logical.window_kinds import END, START
 from penstock.planner.lower.duckdb.aggregate_sql import aggregate as computed
 from penstock.planner.lower.duckdb.steps import Steps
@@ -60,6 +60,15 @@ def aggregated(aggregate: Aggregate, steps: Steps) -> exp.Select:
     if aggregate.least is not None:
         return select([star()], steps.add("groups", found), where=long_enough(aggregate.least))
     return found
+
+
+def tables_named(named_tables: NameTables, steps: Steps) -> exp.Select:
+    """Returns groups with names of child tables in place of uids."""
+    key = named_tables.key
+    groups, names = steps.rows(named_tables.input, "groups"), steps.rows(named_tables.names)
+    same = fragment(":one = :other", one=column(TABLE_UID, "t"), other=column(key, "r"))
+    return select([named(column("tbname", "t"), key), star(of="r", without=[key])], relation(groups, "r"),
+                  joins=[joined(relation(names, "t"), same)])
 
 
 def _present(values: Sequence[SqlExpr]) -> Tree:

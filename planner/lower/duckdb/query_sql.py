@@ -33,6 +33,7 @@ from penstock.planner.logical.operators import (
     Interpolate,
     Join,
     LimitRows,
+    NameTables,
     OneRow,
     Operator,
     PartitionLimit,
@@ -44,7 +45,7 @@ from penstock.planner.logical.operators import (
     Union,
     Window,
 )
-from penstock.planner.lower.duckdb.group_sql import aggregated, filled
+from penstock.planner.lower.duckdb.group_sql import aggregated, filled, tables_named
 from penstock.planner.lower.duckdb.interpolation_sql import interpolated
 from penstock.planner.lower.duckdb.join_sql import joined_rows
 from penstock.planner.lower.duckdb.series_sql import picked, ran
@@ -77,6 +78,8 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return windowed(operator, steps)
         case Aggregate():
             return aggregated(operator, steps)
+        case NameTables():
+            return tables_named(operator, steps)
         case FillGaps():
             return filled(operator, steps)
         case SeriesValues():

@@ -11,8 +11,8 @@ from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, call, column, 
 from penstock.planner.duckdb_sql.interval_windows import (
     expanded_windows,
     interval_end,
-    interval_start,
     is_local,
+    quick_start,
     starts_in_range,
 )
 from penstock.planner.duckdb_sql.pieces import (
@@ -74,7 +74,7 @@ def _on_grid(window: Window, interval: ByInterval, rows: str, steps: Steps) -> e
     if is_local(interval.window, interval.zone):
         found = _by_calendar(interval, time, rows, steps)
     elif interval.window.sliding is None:
-        found = select([star(), named(interval_start(column(time), *grid), START)], rows)
+        found = select([star(), named(quick_start(column(time), *grid), START)], rows)
     else:
         starts = call("unnest", expanded_windows(column(time), *grid))
         found = select([star(), named(starts, START)], rows)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
-from penstock.planner.logical.operators import Scan
+from penstock.planner.logical.operators import ROWS, Scan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import render_tree
@@ -127,6 +127,9 @@ class Harness:
         members = [t for t in self.tables.values() if table.uid in (t.uid, t.super_uid) and t.kind != "super"]
         names = ["_tuid", *scan.columns]
         data: dict[str, list[object]] = {name: [] for name in names}
+        if scan.names:
+            data = {"_tuid": [member.uid for member in members], "tbname": [member.name for member in members]}
+            members = []
         for member in members:
             if scan.tuids is not None and member.uid not in scan.tuids:
                 continue
@@ -142,6 +145,8 @@ class Harness:
                 for name in names:
                     data[name].append(values[name])
         arrays = {name: pa.array(values, self._arrow_type(table, name)) for name, values in data.items()}
+        if scan.counted:
+            arrays[ROWS] = pa.array([1] * len(arrays["_tuid"]), pa.int64())
         return Rows(f"SELECT * FROM data_{scan.name}", {f"data_{scan.name}": pa.table(arrays)})
 
     @staticmethod

@@ -16,7 +16,7 @@ from kits.streams.shared_computers import SharedComputer
 from kits.streams.stream_kit import Store, StreamKit
 
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
-from penstock.planner.logical.operators import Scan
+from penstock.planner.logical.operators import ROWS, Scan
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
@@ -191,7 +191,12 @@ class Player:
         table = self.store.rows()
         if scan.table.kind == "child":
             table = table.filter(pa.compute.equal(table.column("tbname"), scan.table.name))
-        return _Rows(f"SELECT * FROM {name}", {name: table.select(["_tuid", *scan.columns])})
+        found = table.select(["_tuid", *scan.columns])
+        if scan.names:
+            found = table.group_by(["_tuid", "tbname"]).aggregate([])
+        elif scan.counted:
+            found = found.append_column(ROWS, pa.array([1] * len(found), pa.int64()))
+        return _Rows(f"SELECT * FROM {name}", {name: found})
 
 
 class _Rows:
