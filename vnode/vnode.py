@@ -24,6 +24,7 @@ from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.write.child_transfer import ChildTransfer
 from penstock.vnode.write.compaction import Compactor
 from penstock.vnode.write.flushing import Flusher
+from penstock.vnode.write.log_copying import LogCopying
 from penstock.vnode.write.log_retention import LogRetention
 from penstock.vnode.write.table_definitions import TableDefinitions
 from penstock.vnode.write.vnode_writer import BegunWrite, VnodeWriter
@@ -44,6 +45,8 @@ class Vnode:
         self._retention = LogRetention(store)
         self._writer = VnodeWriter(store, self._flusher.flush)
         self._reader = VnodeReader(store)
+        #: gives the log to other nodes of a cluster, or takes it from them
+        self.copying = LogCopying(store, self._tables)
         #: moves child tables to another vnode, or takes them from there
         self.transfer = ChildTransfer(store, self._tables, self._tombstone_files, self._flusher.flush)
 
@@ -64,13 +67,15 @@ class Vnode:
             # needs is deleted from here on, so that one must not come back.
             fs.fsync_dir(folder)
         log_options = WalOptions(options.vgroup_id, options.wal_level, options.segment_bytes)
-        wal = WalWriter.open(directory / "wal", log_options, fs=fs, clock=clock)
+        persisted = 0 if manifest is None else manifest.persisted_version
+        wal = WalWriter.open(directory / "wal", log_options, fs=fs, clock=clock,
+                             acknowledged=persisted if options.replicated else None)
         try:
             if manifest is None:
                 manifest = _first_manifest(folder, options.vgroup_id, wal, fs)
-            if wal.acknowledged_version < manifest.persisted_version:
+            if wal.written_version < manifest.persisted_version:
                 raise CorruptionError(
-                    f"the log in {directory / 'wal'} ends at version {wal.acknowledged_version}, but the parts hold "
+                    f"the log in {directory / 'wal'} ends at version {wal.written_version}, but the parts hold "
                     f"rows up to {manifest.persisted_version}", hint="restore the log from a copy")
             store = TableStore(directory, options, fs=fs, clock=clock, wal=wal, manifest=manifest)
             store.files.adopt(manifest)
@@ -108,7 +113,7 @@ class Vnode:
         Raises StorageError if what was written before can't be made as durable as they say.
         """
         before, self._store.options = self._store.options, options
-        if options.wal_level != before.wal_level:
+        if options.wal_level != before.wal_level and not self.copying.follows:
             self._wal.set_level(options.wal_level)
 
     def maintain(self) -> None:
@@ -308,7 +313,7 @@ class Vnode:
 
 def _first_manifest(folder: Path, vgroup_id: int, wal: WalWriter, fs: Fs) -> Manifest:
     """Writes the MANIFEST of a new vnode. Raises CorruptionError if it isn't new."""
-    if wal.acknowledged_version or fs.list(folder / "parts"):
+    if wal.written_version or fs.list(folder / "parts"):
         raise CorruptionError(f"{folder / manifests.NAME} is missing, but the vnode has data",
                               hint="restore the file from a copy of the vnode")
     manifest = Manifest(vgroup_id)

@@ -11,15 +11,9 @@ from penstock.common.errors import InvalidValueError, NotFoundError
 from penstock.common.fs import Fs
 from penstock.wal.copied_records import CopiedRecords, behind_copied, walk
 from penstock.wal.cut_records import keep_cut_records
-from penstock.wal.record import HEADER_SIZE, DamagedRecordError, RecordKind, decode_header
-from penstock.wal.segment import (
-    SEGMENT_HEADER_SIZE,
-    Tail,
-    damaged,
-    decode_segment_header,
-    list_segments,
-    segment_name,
-)
+from penstock.wal.places import place_behind
+from penstock.wal.record import HEADER_SIZE, DamagedRecordError
+from penstock.wal.segment import SEGMENT_HEADER_SIZE, Tail, damaged, list_segments, segment_name
 from penstock.wal.writer import WalWriter
 
 _PLACES = 16  # more than nodes that copy one log
@@ -99,25 +93,10 @@ class CopiedLog:
 
     def _place_behind(self, version: int) -> Tail:
         """Returns where a version ends. Raises NotFoundError if nobody knows any more."""
-        segments = list_segments(self._fs, self._directory)
-        before = [first for first in segments if first <= version]
-        if not before:
-            if version + 1 not in segments and (version or segments):
-                raise self._too_old(version)
-            return Tail(version, 0, 0, 0)
-        path = self._directory / segment_name(before[-1])
-        data, at = self._fs.read(path), 0
-        try:
-            header, _ = decode_segment_header(data[:SEGMENT_HEADER_SIZE], path)
-            at = SEGMENT_HEADER_SIZE
-            while at < len(data):
-                record = decode_header(data[at:at + HEADER_SIZE])
-                at += record.total_size
-                if record.version == version and record.kind is not RecordKind.SCHEMA:
-                    return Tail(version, before[-1], at, record.crc, header.format)
-        except DamagedRecordError as error:
-            raise damaged(path, at, error) from error
-        raise damaged(path, at, f"it ends before version {version}")
+        place = place_behind(self._fs, self._directory, version)
+        if place is None:
+            raise self._too_old(version)
+        return place
 
     def _too_old(self, version: int) -> NotFoundError:
         return NotFoundError(f"the log in {self._directory} begins with version {self.begin}, not {version + 1}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -99,6 +100,17 @@ class LogFiles:
         if self._end_file is not None:
             self._end_file.close()
             self._end_file = None
+
+
+class WrittenLogFiles(LogFiles):
+    """A log as its writer knows it: to the end of what is written, whether it is acknowledged or not."""
+
+    def __init__(self, path: Path, fs: Fs, written: Callable[[], LogEnd]) -> None:
+        super().__init__(path, fs)
+        self._written = written
+
+    def end(self) -> LogEnd:
+        return self._written()
 
 
 class SegmentFile:

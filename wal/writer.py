@@ -12,18 +12,17 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.errors import InternalError, InvalidValueError, StorageError
+from penstock.common.errors import InternalError, PenstockError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
-from penstock.wal.declared_shapes import DeclaredShapes
+from penstock.wal.acknowledged_end import AcknowledgedEnd, open_end
 from penstock.wal.open_segment import OpenSegment
 from penstock.wal.packed_rows import RowFormat
 from penstock.wal.record import IngestOrigin, Pieces, RecordKind, size_of
+from penstock.wal.record_plan import PlannedRecord, RecordPlan
 from penstock.wal.recovery import recover
 from penstock.wal.segment import (
-    FORMAT,
     NO_END,
-    SEGMENT_HEADER_SIZE,
     EndFile,
     LogEnd,
     SegmentHeader,
@@ -34,7 +33,6 @@ from penstock.wal.segment import (
 
 _log = logging.getLogger(__name__)
 
-MAX_PAYLOAD = 1 << 30
 
 
 class Ticket:
@@ -47,14 +45,6 @@ class Ticket:
         self.size = size
         self.done = False
         self.error: StorageError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    ticket: Ticket
-    data: Pieces
-    tail: Tail
-    opens_segment: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +81,37 @@ class WalWriter:
     is synced, replaced or cut back; who needs both takes it first.
     """
 
-    def __init__(self, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock, end_file: EndFile, tail: Tail,
+    def __init__(self, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock, end: AcknowledgedEnd, tail: Tail,
                  file: AppendFile | None, recovery: Recovery) -> None:
         self._directory = directory
         self._clock = clock
-        self._vgroup_id = options.vgroup_id
         self._level = options.level
-        self._segment_bytes = options.segment_bytes
-        self._end_file = end_file
+        self._end = end
         self._segment = OpenSegment(directory, fs, file)
         self.recovery = recovery
         self._condition = threading.Condition()
         self._sync_lock = threading.Lock()
-        self._pending: list[_Pending] = []
+        self._pending: list[tuple[Ticket, PlannedRecord]] = []
         self._leading = False
         self._committed = tail
-        self._planned = tail
-        self._shapes = DeclaredShapes()
+        self._plan = RecordPlan(options.vgroup_id, options.segment_bytes, clock, tail)
         self._synced = tail.version
         self._last_sync = clock.monotonic()
         self._taken_back = True
         self.refused: StorageError | None = None
         self.failed: StorageError | None = None
+        #: why this log takes only copies of records now
+        self.following: PenstockError | None = None
+        #: waits until the cluster has acknowledged a version, or raises
+        self.await_cluster: Callable[[int], None] | None = None
 
     @classmethod
-    def open(cls, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock) -> WalWriter:
+    def open(cls, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock, acknowledged: int | None = None
+             ) -> WalWriter:
         """Opens the log, creating it when missing, and cuts a torn tail.
 
+        `acknowledged`: a cluster has acknowledged all up to this version for sure, and will acknowledge what is behind
+        it; None: what is written is acknowledged.
         Raises CorruptionError when acknowledged records cannot be read, StorageError when the system refuses.
         """
         fs.make_dirs(directory)
@@ -136,11 +130,11 @@ class WalWriter:
                 file.truncate(tail.offset)
             file.sync()
         recovery = Recovery(tail.version, cut, max(0, before.version - tail.version))
-        end_file.write(LogEnd(tail.version, tail.segment, tail.offset, tail.version))
+        end = open_end(end_file, before, tail, fs, directory, acknowledged)
         end_file.sync()
         if before is NO_END:
             fs.fsync_dir(directory)
-        return cls(directory, options, fs=fs, clock=clock, end_file=end_file, tail=tail, file=file, recovery=recovery)
+        return cls(directory, options, fs=fs, clock=clock, end=end, tail=tail, file=file, recovery=recovery)
 
     @staticmethod
     def begin(directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, version: int) -> None:
@@ -151,12 +145,34 @@ class WalWriter:
 
     @property
     def acknowledged_version(self) -> int:
+        """The version that readers may go to."""
+        return self._end.tail.version
+
+    @property
+    def written_version(self) -> int:
+        """The version of the last written record; at level 2 it is synced. In a cluster it may not count yet."""
         return self._committed.version
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a cluster acknowledges what is written."""
+        return self._end.bounded
+
+    @property
+    def written_end(self) -> LogEnd:
+        """Where the last written record ends."""
+        tail = self._committed
+        return LogEnd(tail.version, tail.segment, tail.offset, self._synced)
+
+    def acknowledge(self, version: int) -> None:
+        """The cluster has acknowledged all up to a version, which is written here: readers go on to it."""
+        with self._condition:
+            self._end.acknowledge(version, self._synced)
 
     @property
     def last_version(self) -> int:
         """The version of the last enqueued record."""
-        return self._planned.version
+        return self._plan.tail.version
 
     @property
     def synced_version(self) -> int:
@@ -168,9 +184,10 @@ class WalWriter:
         """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._condition:
-            return self._enqueue_rows(
+            self._require_open()
+            return self._add(self._plan.rows(
                 RecordKind.ROWS, table_uid, batch.schema, ingest_time_ms,
-                lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind))
+                lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind)))
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
                        ingest_time_ms: int, origin: IngestOrigin | None = None) -> Ticket:
@@ -180,80 +197,52 @@ class WalWriter:
         """
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._condition:
-            return self._enqueue_rows(
+            self._require_open()
+            return self._add(self._plan.rows(
                 RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
-                lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind))
+                lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind)))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int) -> Ticket:
         """Enqueues a DELETE record."""
-        with self._condition:
-            payload = wire.delete_payload(table_uid, tuids, first_ts, last_ts)
-            return self._enqueue(RecordKind.DELETE, payload, ingest_time_ms)
+        return self._enqueue(
+            RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms)
 
     def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
         """Enqueues a META record."""
-        with self._condition:
-            return self._enqueue(RecordKind.META, wire.meta_payload(body), ingest_time_ms)
+        return self._enqueue(RecordKind.META, wire.meta_payload(body), ingest_time_ms)
 
     def enqueue_time_mark(self, writer: str, ts_ms: int, ingest_time_ms: int) -> Ticket:
         """Enqueues a TIME_MARK record."""
+        return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
+
+    def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int) -> Ticket:
         with self._condition:
-            return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
+            self._require_open()
+            return self._add(self._plan.record(kind, payload, ingest_time_ms))
 
-    def _enqueue_rows(self, kind: RecordKind, table_uid: int, schema: pa.Schema, ingest_time_ms: int,
-                      payload_of: Callable[[int], Pieces], origin_size: int = 0) -> Ticket:
-        """Enqueues rows; `payload_of` returns the payload for the id of their shape."""
-        shape = self._shapes.find(table_uid, schema)
-        payload = payload_of(self._shapes.next_id if shape is None else shape)
-        if shape is not None and self._must_roll(size_of(payload)):
-            self._shapes.forget()
-            shape, payload = None, payload_of(self._shapes.next_id)
-        return self._enqueue(kind, payload, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size)
-
-    def _must_roll(self, payload_size: int) -> bool:
-        used = self._planned.offset
-        # What an older version has begun it may have to read again: it gets no records that it doesn't know.
-        return (self._planned.segment == 0 or self._planned.format < FORMAT
-                or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
-
-    def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int,
-                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0) -> Ticket:
+    def _require_open(self) -> None:
         problem = self.failed or self.refused
         if problem is not None:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
-        size = size_of(payload)
-        if size > MAX_PAYLOAD:
-            raise InvalidValueError(f"a record of {size} bytes is too large for the log",
-                                    hint=f"write at most {MAX_PAYLOAD} bytes at once")
-        planned = self._planned
-        version = planned.version + 1
-        opens = self._must_roll(size)
-        parts: list[bytes | pa.Buffer] = []
-        segment, offset, crc = planned.segment, planned.offset, planned.crc
-        if opens:
-            header = SegmentHeader(self._vgroup_id, version, self._clock.now_ms(), segment, crc)
-            data, crc = header.encode()
-            parts.append(data)
-            segment, offset = version, len(data)
-            self._shapes.forget()
-        if declaration is not None:
-            table_uid, schema = declaration
-            shape = self._shapes.next_id
-            self._shapes.declare(table_uid, schema)
-            pieces, crc = wire.encode(RecordKind.SCHEMA, version, ingest_time_ms,
-                                      wire.schema_payload(table_uid, shape, schema), crc)
-            parts += pieces
-            offset += size_of(pieces)
-        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size)
-        parts += pieces
-        self._planned = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else planned.format)
-        ticket = Ticket(version, size)
-        self._pending.append(_Pending(ticket, tuple(parts), self._planned, opens))
+        if self.following is not None:
+            raise self.following
+
+    def _add(self, planned: PlannedRecord) -> Ticket:
+        ticket = Ticket(planned.tail.version, planned.size)
+        self._pending.append((ticket, planned))
         return ticket
 
     def commit(self, ticket: Ticket) -> None:
-        """Waits until the record is acknowledged. Raises StorageError when it was refused."""
+        """Waits until the record is acknowledged. Raises StorageError when it was refused.
+
+        In a cluster it raises what `await_cluster` does, too: the record is written, but nobody knows what will be.
+        """
+        self._commit(ticket)
+        if self.await_cluster is not None:
+            self.await_cluster(ticket.version)
+
+    def _commit(self, ticket: Ticket) -> None:
         with self._condition:
             while not ticket.done:
                 if not self._leading:
@@ -266,17 +255,25 @@ class WalWriter:
             raise ticket.error
 
     def commit_all(self) -> None:
-        """Waits until everything enqueued so far is acknowledged. Raises StorageError when some was refused."""
+        """Waits until everything enqueued so far is written. Raises StorageError when some was refused."""
         with self._condition:
-            ticket = self._pending[-1].ticket if self._pending else None
+            ticket = self._pending[-1][0] if self._pending else None
             if ticket is None:
                 while self._leading:
                     self._condition.wait()
                 problem = self.failed or self.refused
         if ticket is not None:
-            self.commit(ticket)
+            self._commit(ticket)
         elif problem is not None:
             raise problem
+
+    def commit_written(self) -> int:
+        """Waits until everything enqueued so far is acknowledged; returns the last version. Raises as `commit` does."""
+        self.commit_all()
+        version = self.written_version
+        if self.await_cluster is not None:
+            self.await_cluster(version)
+        return version
 
     def _lead(self) -> None:
         """Writes everything that is pending as one group; only the thread that set `_leading` comes here."""
@@ -298,24 +295,24 @@ class WalWriter:
                     if self.failed is None:
                         self.refused = error
                 elif group:
-                    self._committed = group[-1].tail
+                    self._committed = group[-1][1].tail
                     if self._level == 2:
                         self._synced = max(self._synced, self._committed.version)
-                    self._publish()
-                for entry in group:
-                    entry.ticket.error = error
-                    entry.ticket.done = True
+                    self._end.written(group, self._committed, self._synced)
+                for ticket, _ in group:
+                    ticket.error = error
+                    ticket.done = True
                 self._condition.notify_all()
 
-    def _write(self, group: list[_Pending]) -> StorageError | None:
+    def _write(self, group: list[tuple[Ticket, PlannedRecord]]) -> StorageError | None:
         written: list[bytes | pa.Buffer] = []
         try:
-            for entry in group:
-                if entry.opens_segment:
+            for _, record in group:
+                if record.opens_segment:
                     self._segment.append(written)
                     written = []
-                    self._roll(entry.tail.segment)
-                written += entry.data
+                    self._roll(record.tail.segment)
+                written += record.data
             self._segment.append(written)
         except StorageError as error:
             return self._take_back(error)
@@ -371,15 +368,14 @@ class WalWriter:
     def reset(self) -> None:
         """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
         with self._condition:
-            self._planned = self._committed
-            self._shapes.forget()  # declared again where needed: the refused records may have held declarations
+            self._plan.go_on_behind(self._committed)
             self.refused = None
 
     # What comes from, and goes to, copies of the log: see `CopiedLog`.
 
     @property
     def tail(self) -> Tail:
-        """Where the last acknowledged record ends."""
+        """Where the last written record ends."""
         return self._committed
 
     def append_copied(self, data: bytes, tail: Tail, *, opens_segment: bool) -> None:
@@ -390,13 +386,11 @@ class WalWriter:
         with self._condition:
             problem = self.failed or self.refused
             if problem is None:
-                ticket = Ticket(tail.version, len(data))
-                self._planned = tail
-                self._shapes.forget()
-                self._pending.append(_Pending(ticket, (data,), tail, opens_segment))
+                self._plan.go_on_behind(tail)
+                ticket = self._add(PlannedRecord((data,), tail, opens_segment, len(data)))
         if problem is not None:
             raise problem
-        self.commit(ticket)
+        self._commit(ticket)
 
     def cut(self, tail: Tail) -> None:
         """Makes the log end earlier, with the record that `tail` is behind; nobody writes meanwhile.
@@ -409,19 +403,14 @@ class WalWriter:
                 raise InternalError(f"the log in {self._directory} is written while it is cut")
             self.failed = StorageError(f"cutting the log in {self._directory} was interrupted",
                                        hint="restart the engine")
-            self._committed = self._planned = tail
+            self._committed = tail
             self._synced = tail.version
-            self._shapes.forget()
+            self._plan.go_on_behind(tail)
             # First nothing is promised any more of what goes.
-            self._publish()
-            self._end_file.sync()
+            self._end.cut(tail)
             self._segment.cut_back(tail)
             self._segment.sync()
             self.failed = None
-
-    def _publish(self) -> None:
-        tail = self._committed
-        self._end_file.write(LogEnd(tail.version, tail.segment, tail.offset, self._synced))
 
     def sync(self) -> None:
         """Makes everything acknowledged so far durable. Raises StorageError; then the log has failed."""
@@ -439,7 +428,7 @@ class WalWriter:
             with self._condition:
                 self._synced = max(self._synced, version)
                 self._last_sync = self._clock.monotonic()
-                self._publish()
+                self._end.publish(self._synced)
 
     def set_level(self, level: int) -> None:
         """Acknowledges at another level from the next record on; with 2, all before it is durable on return, too.
@@ -468,4 +457,4 @@ class WalWriter:
                 self.sync()
         finally:
             self._segment.close()
-            self._end_file.close()
+            self._end.close()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from penstock.common.errors import InternalError, InvalidValueError
 from penstock.common.fs import Fs
 from penstock.mnode.cluster.cluster_messages import LogChunk
 from penstock.mnode.cluster.log_epochs import NO_EPOCH, Epochs, EpochStart, added, cut_to, start_of
+from penstock.mnode.cluster.stored_logs import LogBounds
+from penstock.vnode.vnode import Vnode
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.copied_records import CopiedRecords
 from penstock.wal.epoch_file import load_epochs, save_epochs
@@ -66,7 +70,13 @@ def read_chunk(log: CopiedLog, epochs: Epochs, after: int, size_max: int) -> Log
     return LogChunk(records.after, records.last, start, records.opens_segment, records.data)
 
 
-def append_chunk(log: CopiedLog, epochs: EpochList, end: int, chunk: LogChunk) -> None:
+class TakesCopies(Protocol):
+    """What appends copies of records; see `CopiedLog.append`."""
+
+    def append(self, records: CopiedRecords, before: Callable[[], None]) -> None: ...
+
+
+def append_chunk(log: TakesCopies, epochs: EpochList, end: int, chunk: LogChunk) -> None:
     """Appends records and notes their epoch before; see `StoredLog.append`. `end`: the log's last version."""
     def note() -> None:
         known = cut_to(epochs.all, end)
@@ -79,3 +89,41 @@ def append_chunk(log: CopiedLog, epochs: EpochList, end: int, chunk: LogChunk) -
             raise InvalidValueError(error.message) from error
 
     log.append(CopiedRecords(chunk.after, chunk.last, chunk.opens_segment, chunk.data), note)
+
+
+class CopiedVnodeLog:
+    """A vnode's log, as the cluster keeps copies of it: a `StoredLog`."""
+
+    def __init__(self, vnode: Vnode, fs: Fs) -> None:
+        """`vnode` is open, and replicated. Raises CorruptionError."""
+        self._vnode = vnode
+        self._epochs = EpochList(fs, vnode.directory / "wal")
+
+    def bounds(self) -> LogBounds:
+        copying = self._vnode.copying
+        return LogBounds(copying.log.begin, copying.floor, copying.written_version, copying.synced_version)
+
+    def epochs(self) -> Epochs:
+        return cut_to(self._epochs.all, self._vnode.copying.written_version + 1)
+
+    def note_epoch(self, start: EpochStart) -> None:
+        if start.epoch != NO_EPOCH:
+            self._epochs.note(start, self._vnode.copying.written_version)
+
+    def read(self, after: int, size_max: int) -> LogChunk | None:
+        return read_chunk(self._vnode.copying.log, self._epochs.all, after, size_max)
+
+    def append(self, chunk: LogChunk) -> None:
+        append_chunk(self._vnode.copying, self._epochs, self._vnode.copying.written_version, chunk)
+
+    def sync(self) -> None:
+        self._vnode.sync()
+
+    def cut(self, version: int) -> int:
+        count = self._vnode.copying.cut(version)
+        # Behind the cut: a list that is too long for a while does no harm, one that is too short would.
+        self._epochs.cut(version)
+        return count
+
+    def acknowledge(self, version: int) -> None:
+        self._vnode.copying.acknowledge(version)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.vnode.store.sorted_keys import (
@@ -76,6 +77,10 @@ class Run:
     def slice(self, start: int, stop: int) -> Run:
         """Returns some of the rows, uncopied; at least one."""
         return Run.of(self.data.slice(start, stop - start), self.updates)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Run:
+        """Returns the chosen rows; at least one."""
+        return Run.of(self.data.filter(pa.array(chosen)), self.updates)
 
     def column(self, name: str) -> pa.Array | None:
         """Returns a column, or None when the run is older than the column."""
@@ -179,6 +184,16 @@ class Memtable:
         runs, self._runs = self.runs, []
         self.num_rows = self.num_bytes = self._small = 0
         return runs
+
+    def take_until(self, version: int) -> list[Run]:
+        """Takes out what was written up to a version, and returns it."""
+        runs = self.take_all()
+        for run in runs:
+            if run.max_version > version:
+                later = run if run.min_version > version else run.where(run.version > version)
+                self.append(later, later.data.nbytes)
+        return [run if run.max_version <= version else run.where(run.version <= version)
+                for run in runs if run.min_version <= version]
 
     def put_back(self, runs: Sequence[Run]) -> None:
         """Puts older runs back in front after a failed flush."""

@@ -14,21 +14,20 @@ from penstock.vnode.store.memtable import newest_times
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.table_state import TableState
-from penstock.wal.log import LogFiles
+from penstock.wal.log import Log
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord, crc32c
 
 
-def load_tables(directory: Path, manifest: Manifest, cache: PartCache, fs: Fs) -> dict[int, TableState]:
-    """Returns all tables as of the end of the log. `directory`: the vnode's. Raises CorruptionError."""
-    store = directory / "store"
+def load_tables(store: Path, manifest: Manifest, cache: PartCache, fs: Fs, log: Log) -> dict[int, TableState]:
+    """Returns all tables as of the end of the log. `store`: the folder of its files. Raises CorruptionError."""
     tables: dict[int, TableState] = {}
     for entry in manifest.tables.values():
         table = tables[entry.table_uid] = TableState.stored(entry, store / "parts" / str(entry.table_uid))
         load_newest_times(table, store / "last", cache, fs)
         for tombstone in entry.tombstones:
             table.delete(tombstone)
-    reader = WalReader(LogFiles(directory / "wal", fs), manifest.persisted_version + 1)
+    reader = WalReader(log, manifest.persisted_version + 1)
     try:
         while records := reader.read():
             for record in records:

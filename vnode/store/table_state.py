@@ -93,6 +93,7 @@ class TableState:
         self.newest = NewestTimes()
         self.places: dict[Partition, Place] = {}  # of ingests
         self.stored_places: dict[Partition, Place] = {}  # as of what the parts hold
+        self._noted_places: list[tuple[int, Partition, Place]] = []  # by their versions, since then
         self._index: TombstoneIndex | None = None
         self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
         self.set_schema(schema, key_columns)
@@ -121,14 +122,26 @@ class TableState:
         if isinstance(record, RowsRecord):
             self.append(*stored_form(record), record.batch.nbytes)
             if record.origin is not None:
-                self.note_place(record.origin)
+                self.note_place(record.origin, record.version)
         else:
             self.delete(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
 
-    def note_place(self, origin: IngestOrigin) -> None:
-        """Keeps in mind how far an ingest is: rows of it were written."""
+    def note_place(self, origin: IngestOrigin, version: int) -> None:
+        """Keeps in mind how far an ingest is: rows of it were written, as a version."""
         partition, place = place_of(origin)
         self.places[partition] = place
+        self._noted_places.append((version, partition, place))
+
+    def places_at(self, version: int) -> dict[Partition, Place]:
+        """Returns how far ingests were as of a version that the parts don't have all of yet."""
+        places = dict(self.stored_places)
+        places.update((partition, place) for noted, partition, place in self._noted_places if noted <= version)
+        return {partition: place for partition, place in places.items() if partition in self.places}
+
+    def set_stored_places(self, places: dict[Partition, Place], version: int) -> None:
+        """The parts hold all rows up to a version."""
+        self.stored_places = places
+        self._noted_places = [noted for noted in self._noted_places if noted[0] > version]
 
     def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
         """Sets the columns that writes are completed to."""

@@ -17,6 +17,7 @@ from penstock.vnode.store.store_files import StoreFiles
 from penstock.vnode.store.table_loading import load_tables
 from penstock.vnode.store.table_state import TableState
 from penstock.vnode.store.vnode_options import VnodeOptions
+from penstock.wal.log import WrittenLogFiles
 from penstock.wal.writer import WalWriter
 
 
@@ -61,7 +62,16 @@ class TableStore:
 
     def load(self, manifest: Manifest) -> None:
         """Rebuilds all tables from the MANIFEST and the log behind it. Raises CorruptionError."""
-        self.tables = load_tables(self.directory, manifest, self.cache, self.fs)
+        self.tables = load_tables(self.folder, manifest, self.cache, self.fs, self.written_log())
+
+    def written_log(self) -> WrittenLogFiles:
+        """Returns the log for a reader of all that is written."""
+        return WrittenLogFiles(self.directory / "wal", self.fs, lambda: self.wal.written_end)
+
+    def reload(self) -> None:
+        """Goes back to what is in the log; the caller holds `lock`. Raises CorruptionError."""
+        self.generation += 1
+        self.load(self._manifest())
 
     def require_writable(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write.
@@ -74,8 +84,7 @@ class TableStore:
             raise self.wal.failed
         if self.wal.refused is not None:
             self.wal.take_back()
-            self.generation += 1
-            self.load(self._manifest())
+            self.reload()
             self.wal.reset()
 
     def table(self, table_uid: int) -> TableState:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class VnodeOptions:
     """How one vnode keeps its data. `flush_interval_s`: how stale the Parquet files may be for other readers.
 
-    `wal_pin_max_bytes`: how much log a stream that lags may hold back before it is left behind.
+    `wal_pin_max_bytes`: how much log a stream that lags may hold back before it is left behind. `replicated`: a cluster
+    keeps copies of the log, and acknowledges what is written to it.
     """
 
     vgroup_id: int
@@ -23,3 +24,4 @@ class VnodeOptions:
     compact_min_parts: int = 8
     part_grace_s: float = 60.0
     wal_pin_max_bytes: int | None = 8 << 30
+    replicated: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.common.errors import UnavailableError
 from penstock.vnode.store.delivery import Partition, Place
 from penstock.vnode.store.manifest import PartInfo
 from penstock.vnode.store.part_writing import write_last_times, write_parts
@@ -55,7 +56,7 @@ class ChildTransfer:
 
         Raises StorageError if rows that are in memory can't be written into parts.
         """
-        self._flush()
+        self._flush_all()
         with self._store.lock:
             table = self._store.table(table_uid)
             newest = table.newest
@@ -96,7 +97,7 @@ class ChildTransfer:
         No delete says so: it would hide the rows from readers of other processes wherever they are.
         """
         store = self._store
-        self._flush()
+        self._flush_all()
         with store.manifest_lock:
             table = store.table(table_uid)
             with store.lock:
@@ -122,6 +123,13 @@ class ChildTransfer:
                 table.newest.forget(tuple(tuids.tolist()))
                 store.files.replace_parts(table_uid, old, new)
                 store.files.replace_last_times(table_uid, before[1])
+
+    def _flush_all(self) -> None:
+        self._flush()
+        store = self._store
+        if store.persisted < store.wal.last_version:
+            raise UnavailableError(f"vnode {store.options.vgroup_id} has rows that its cluster hasn't acknowledged",
+                                   hint="try again")
 
     def _tuids_of(self, part: PartHandle) -> U64:
         return np.concatenate([group.tuid for group in

@@ -98,14 +98,18 @@ class Flusher:
         store = self._store
         with store.lock:
             store.require_writable()
-            persisted = store.wal.last_version
+            written = store.wal.last_version
+            persisted = store.wal.acknowledged_version if store.wal.bounded else written
             self._last_flush = store.clock.monotonic()
-            if persisted == store.persisted:
+            if persisted <= store.persisted:
                 return None
             for table in store.tables.values():
-                table.sealed = tuple(table.memtable.take_all())
-            tables = tuple(_SealedTable(table, table.sealed, table.tombstones, _times_to_store(table),
-                                        dict(table.places)) for table in store.tables.values())
+                memtable = table.memtable
+                table.sealed = tuple(memtable.take_all() if persisted == written else memtable.take_until(persisted))
+            # Newest times of what the cluster hasn't acknowledged may be taken back: they aren't stored.
+            tables = tuple(_SealedTable(table, table.sealed, table.tombstones,
+                                        _times_to_store(table) if persisted == written else None,
+                                        table.places_at(persisted)) for table in store.tables.values())
             return _FlushJob(persisted, store.horizon(persisted), store.generation, tables)
 
     def _write(self, sealed: _SealedTable, job: _FlushJob) -> _FlushedTable:
@@ -150,6 +154,7 @@ class Flusher:
                         table.floor = max(table.floor, store.horizon(job.persisted))
             for result, (_, last, *_) in zip(flushed, before, strict=True):
                 result.table.sealed = ()
+                result.table.set_stored_places(result.places, job.persisted)
                 if last != result.table.last_times:
                     store.files.replace_last_times(result.table.uid, last)
 

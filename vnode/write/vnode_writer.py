@@ -35,8 +35,7 @@ class BegunWrite:
         Raises StorageError.
         """
         if self._ticket is None:
-            self._wal.commit_all()
-            return self._wal.acknowledged_version
+            return self._wal.commit_written()
         self._wal.commit(self._ticket)
         if self._flush is not None:
             flush, self._flush = self._flush, None
@@ -92,7 +91,7 @@ class VnodeWriter:
                 table_uid, table.wal_schema, _by_key(rows, packed), table.row_format, store.clock.now_ms(), origin)
             table.append_packed(rows, packed, ticket.version)
             if origin is not None:
-                table.note_place(origin)
+                table.note_place(origin, ticket.version)
             return self._begun(table, ticket)
 
     def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
@@ -115,7 +114,7 @@ class VnodeWriter:
         ticket = self._wal.enqueue_rows(table.uid, table.wal_batch(decided), now, origin)
         table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size, rows.starts)
         if origin is not None:
-            table.note_place(origin)
+            table.note_place(origin, ticket.version)
         return ticket
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:

@@ -1,0 +1,91 @@
+"""Where the next record of a log goes, and its bytes: version, segment, declared shapes. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InvalidValueError
+from penstock.wal import record as wire
+from penstock.wal.declared_shapes import DeclaredShapes
+from penstock.wal.record import Pieces, RecordKind, size_of
+from penstock.wal.segment import FORMAT, SEGMENT_HEADER_SIZE, SegmentHeader, Tail
+
+MAX_PAYLOAD = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRecord:
+    """A record's bytes, with what comes before it; where it ends; how many bytes of payload it has."""
+
+    data: Pieces
+    tail: Tail
+    opens_segment: bool
+    size: int
+
+
+class RecordPlan:
+    """Plans one record behind the other. Not thread-safe."""
+
+    def __init__(self, vgroup_id: int, segment_bytes: int, clock: Clock, tail: Tail) -> None:
+        #: where the last planned record ends
+        self.tail = tail
+        self._vgroup_id = vgroup_id
+        self._segment_bytes = segment_bytes
+        self._clock = clock
+        self._shapes = DeclaredShapes()
+
+    def go_on_behind(self, tail: Tail) -> None:
+        """Plans what comes next behind another place; shapes are declared again where they are needed."""
+        self.tail = tail
+        self._shapes.forget()
+
+    def rows(self, kind: RecordKind, table_uid: int, schema: pa.Schema, ingest_time_ms: int,
+             payload_of: Callable[[int], Pieces], origin_size: int = 0) -> PlannedRecord:
+        """Plans rows; `payload_of` returns the payload for the id of their shape. Raises InvalidValueError."""
+        shape = self._shapes.find(table_uid, schema)
+        payload = payload_of(self._shapes.next_id if shape is None else shape)
+        if shape is not None and self._must_roll(size_of(payload)):
+            self._shapes.forget()
+            shape, payload = None, payload_of(self._shapes.next_id)
+        return self.record(kind, payload, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size)
+
+    def _must_roll(self, payload_size: int) -> bool:
+        used = self.tail.offset
+        # What an older version has begun it may have to read again: it gets no records that it doesn't know.
+        return (self.tail.segment == 0 or self.tail.format < FORMAT
+                or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
+
+    def record(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int,
+               declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0) -> PlannedRecord:
+        """Plans a record of any kind, behind the `declaration` of its shape. Raises InvalidValueError."""
+        size = size_of(payload)
+        if size > MAX_PAYLOAD:
+            raise InvalidValueError(f"a record of {size} bytes is too large for the log",
+                                    hint=f"write at most {MAX_PAYLOAD} bytes at once")
+        before = self.tail
+        version = before.version + 1
+        opens = self._must_roll(size)
+        parts: list[bytes | pa.Buffer] = []
+        segment, offset, crc = before.segment, before.offset, before.crc
+        if opens:
+            header = SegmentHeader(self._vgroup_id, version, self._clock.now_ms(), segment, crc)
+            data, crc = header.encode()
+            parts.append(data)
+            segment, offset = version, len(data)
+            self._shapes.forget()
+        if declaration is not None:
+            table_uid, schema = declaration
+            shape = self._shapes.next_id
+            self._shapes.declare(table_uid, schema)
+            pieces, crc = wire.encode(RecordKind.SCHEMA, version, ingest_time_ms,
+                                      wire.schema_payload(table_uid, shape, schema), crc)
+            parts += pieces
+            offset += size_of(pieces)
+        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size)
+        parts += pieces
+        self.tail = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else before.format)
+        return PlannedRecord(tuple(parts), self.tail, opens, size)
