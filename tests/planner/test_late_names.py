@@ -30,7 +30,8 @@ OTHERS = (
     "SELECT tbname, count(tbname) FROM m PARTITION BY tbname", "SELECT tbname n, min(v) FROM m PARTITION BY n",
     "SELECT upper(tbname), count(*) FROM m GROUP BY upper(tbname)",
     "SELECT tbname, count(*) FROM m WHERE tbname > 'a' PARTITION BY tbname", "SELECT g, count(*) FROM m GROUP BY g",
-    "SELECT tbname, count(*) FROM m PARTITION BY tbname SESSION(ts, 3a)", "SELECT tbname, count(*) FROM a GROUP BY tbname",
+    "SELECT tbname, count(*) FROM m PARTITION BY tbname SESSION(ts, 3a)",
+    "SELECT tbname, count(*) FROM a GROUP BY tbname",
     "SELECT tbname, csum(v) FROM m PARTITION BY tbname", "SELECT tbname, top(v, 2) FROM m PARTITION BY tbname",
 )
 
