@@ -45,6 +45,7 @@ site: $(READY)  ## The documentation as web pages, in build/site.
 
 sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (2000) of them, on all cores.
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),2000) $(ARGS)
+	PYTHONPATH=tests $(BIN)/python -m simulation.nodes --seeds $(or $(SEEDS),2000)
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py

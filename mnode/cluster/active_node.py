@@ -105,8 +105,9 @@ class ActiveNode:
                     messages += ((node, one) for one in shipping.poll(now, self.acknowledged.get(log, 0)))
             session.watch.compare(now, replicated)
         if may_acknowledge:
+            latest = self._latest()
             for log, end in ends.items():
-                self._acknowledge(log, logs[log], CopyProgress(end.written, end.synced))
+                self._acknowledge(log, logs[log], CopyProgress(end.written, end.synced), latest)
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._settings.heartbeat_every_s
             self._heartbeat += 1
@@ -184,11 +185,11 @@ class ActiveNode:
                 latest[session.watch.life] = session.watch
         return latest
 
-    def _acknowledge(self, log: int, stored: StoredLog, own: CopyProgress) -> None:
+    def _acknowledge(self, log: int, stored: StoredLog, own: CopyProgress, latest: Mapping[Life, MemberWatch]) -> None:
         wanted = self._replicas.get(log)
         if wanted is None:
             return
-        progress = {life: watch.progress[log] for life, watch in self._latest().items() if log in watch.progress}
+        progress = {life: watch.progress[log] for life, watch in latest.items() if log in watch.progress}
         version = self.members.acknowledged(wanted, {**progress, self._life: own})
         if version is not None and version > self.acknowledged.get(log, 0):
             self.acknowledged[log] = version

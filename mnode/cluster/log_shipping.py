@@ -73,20 +73,21 @@ class LogShipping:
         return self.progress.written + 1 if self.phase is ShippingPhase.MATCHED else None
 
     def on_state(self, now: float, message: LogState) -> None:
-        """The standby tells what it has. A request that is known is answered again and changes nothing."""
+        """The standby tells what it has. What it has told already is answered as before and changes nothing."""
         if message.request < self._request:
+            return
+        self._match_due = True
+        if message.request == self._request:
             return
         bounds = self._stored.bounds()
         version = common_end(self._stored.epochs(), bounds.written, message.epochs, message.written)
         reason = (f"the active's log begins at version {bounds.begin}, this one is the same up to {version}"
                   if version + 1 < bounds.begin else None)
-        if message.request > self._request:
-            self._request = message.request
-            self.phase = ShippingPhase.MATCHED if reason is None else ShippingPhase.COPYING
-            self.progress = CopyProgress()
-            self._send_from(now, version)
+        self._request = message.request
+        self.phase = ShippingPhase.MATCHED if reason is None else ShippingPhase.COPYING
+        self.progress = CopyProgress()
+        self._send_from(now, version)
         self._match = LogMatch(self._epoch, self._session, self._log, message.request, version, reason)
-        self._match_due = True
 
     def on_ack(self, now: float, message: Ack) -> None:
         """The standby tells what it has got; old news change nothing."""

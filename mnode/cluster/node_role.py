@@ -221,7 +221,10 @@ class NodeRole:
             self._offered_at = now
             self._read_at = now + self._settings.gather_s / 2
             return [OfferCandidacy(Candidate(self._me.life, length))]
-        if self._change is None and now >= self._turn_at(now):
+        offered = self._me.life in [one.life for one in self._candidates]
+        if not offered and self._seen_at > self._offered_at + self._settings.gather_s:
+            self._offered_at = None  # the note got lost, or went with a session
+        elif self._change is None and now >= self._turn_at(now):
             self._change = self._takeover()
             return [self._change]
         return []

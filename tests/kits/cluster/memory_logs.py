@@ -42,7 +42,7 @@ def record_after(previous: MemoryRecord | None, version: int, epoch: int, payloa
 class MemoryLog:
     """A log whose records are in memory. `refusals`: so many of the next writes and syncs are refused.
 
-    What was cut away is in `set_aside`. Holds its users to the rules: no cut below the floor or what is acknowledged.
+    What was cut away is in `set_aside`; `freed` is what tables alone hold. Holds its users to the rules of logs.
     """
 
     records: list[MemoryRecord] = field(default_factory=list)
@@ -53,7 +53,7 @@ class MemoryLog:
     noted: Epochs = ()
     refusals: int = 0
     set_aside: list[MemoryRecord] = field(default_factory=list)
-    base: MemoryRecord | None = None
+    freed: list[MemoryRecord] = field(default_factory=list)
 
     @property
     def written(self) -> int:
@@ -133,7 +133,7 @@ class MemoryLog:
         version = min(version, self.floor)
         count = version + 1 - self.begin
         if count > 0:
-            self.base = self.records[count - 1]
+            self.freed += self.records[:count]
             del self.records[:count]
             self.begin = version + 1
 
@@ -153,14 +153,19 @@ class MemoryLog:
         """Returns a copy as another node gets it: tables, and the log up to what is acknowledged."""
         end = max(self.acknowledged, self.floor)
         return MemoryLog(self.records[:end + 1 - self.begin], self.begin, end, self.floor, self.floor,
-                         cut_to(self.noted, end), base=self.base)
+                         cut_to(self.noted, end), freed=list(self.freed))
 
     def payloads(self) -> list[tuple[int, int]]:
         """Returns version and payload of each record that is still in the log."""
         return [(record.version, record.payload) for record in self.records]
 
+    def payload(self, version: int) -> int:
+        """Returns what a record says that is in the log or in tables."""
+        at = version - self.begin
+        return (self.records[at] if at >= 0 else self.freed[at]).payload
+
     def _last(self) -> MemoryRecord | None:
-        return self.records[-1] if self.records else self.base
+        return self.records[-1] if self.records else self.freed[-1] if self.freed else None
 
     def _may_refuse(self) -> None:
         if self.refusals:
