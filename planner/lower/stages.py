@@ -57,7 +57,7 @@ from penstock.planner.lower.kernels.kernel_planner import expression_kernel, exp
 from penstock.planner.lower.partial_aggregates import split
 from penstock.planner.lower.row_marks import RowMarks, bookkeeping, marks_of, rows_query
 from penstock.planner.lower.targets import converted_results, key_fields, sink_plan
-from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel
+from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel, ValueKeys
 from penstock.planner.task_plans.stream_plan import (
     ARRIVAL_COLUMN,
     LAST_ROW,
@@ -78,9 +78,10 @@ from penstock.planner.task_plans.stream_plan import (
 from penstock.planner.task_plans.user_calls import Step, UserCall
 from penstock.sql.schema import Table
 from penstock.sql.tree.statements import IntervalWindow
-from penstock.sql.types import Kind, Precision
+from penstock.sql.types import INTEGERS, STRINGS, Kind, Precision
 
 TBNAME = "tbname"
+_COUNTABLE = (*INTEGERS, *STRINGS, Kind.BOOL, Kind.TIMESTAMP)
 _STEPS: tuple[Step, ...] = ("partial", "finish")
 #: What the bounds of windows are called between tasks.
 WINDOW_START, WINDOW_END = "_wstart", "_wend"
@@ -474,21 +475,44 @@ def _kernel(
     rows: SourceRows, projections: Sequence[Tree], partials: Sequence[Partial] = (),
     interval: ByInterval | None = None, marks: RowMarks | None = None,
 ) -> SourceKernel | None:
-    """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
-    if rows.lookup is not None or (rows.keys and not rows.keys_are_of_tables):
+    """Returns what a source task can compute without DuckDB: groups must follow from the child table, or from values
+    that are whole numbers or texts."""
+    if rows.lookup is not None:
         return None
+    values = None
+    if rows.keys and not rows.keys_are_of_tables:
+        values = _value_keys(rows)
+        if values is None or marks is not None:
+            return None
     panes = panes_of(*_grid(interval)) if interval is not None else None
     if interval is not None and panes is None:
         return None
     groups = None
-    if rows.keys:
+    if rows.keys and values is None:
         groups = render(select([column("_tuid"), named(rows.gid, "_gid"), *rows.key_columns()], "children"))
     types = {"_tuid": Kind.UBIGINT, TBNAME: Kind.VARCHAR, **{tag.name: tag.type.kind for tag in rows.table.tags},
              **{used.name: used.type.kind for used in rows.used}}
     return source_kernel(
         condition=rows.condition, groups_sql=groups, partials=partials, projections=projections,
         marks=marks.marks if marks is not None else (), mark_condition=marks.condition if marks is not None else None,
-        panes=panes, types=types)
+        panes=panes, types=types, values=values)
+
+
+def _value_keys(rows: SourceRows) -> ValueKeys | None:
+    """Returns how groups follow from the rows' values: each key is a column, or of the child table."""
+    of_tables = {TBNAME, *rows.tags}
+    columns: dict[str, None] = {}
+    kinds = {used.name: used.type.kind for used in rows.used}
+    for key in rows.keys:
+        if not key.partitions:
+            return None
+        if columns_in(key.value) <= of_tables:
+            continue
+        if key.column is None or kinds[key.column] not in _COUNTABLE:
+            return None
+        columns[key.column] = None
+    return ValueKeys(render(select([named(rows.gid, "_gid"), *rows.key_columns()], "keys")), tuple(columns),
+                     any(columns_in(key.value) & of_tables for key in rows.keys))
 
 
 def _partials(

@@ -62,12 +62,24 @@ class Panes:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueKeys:
+    """How the values of rows make groups: those of `columns`, and if `of_tables` the child table, decide on the group.
+
+    `sql` reads these columns, `tbname` and the tags from `keys`, and yields `_gid` and the keys, row by row.
+    """
+
+    sql: str
+    columns: tuple[str, ...]
+    of_tables: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourceKernel:
     """What `SourcePlan.sql` computes, for `tasks.source_kernel`.
 
     `groups_sql` reads `children` and yields `_tuid`, `_gid` and the keys; None: all rows are of the group 0, without
-    keys. `aggregates` are in the order of the partial's fields; `projections` those of a scalar stream. `panes` is None
-    where there is no INTERVAL.
+    keys, unless `values` says how groups follow from rows. `aggregates` are in the order of the partial's fields;
+    `projections` those of a scalar stream. `panes` is None where there is no INTERVAL.
     `marks` are the named columns by which `tasks.windower` tells row windows apart, `mark_condition` which rows count.
     """
 
@@ -78,6 +90,7 @@ class SourceKernel:
     projections: tuple[Expr, ...]
     marks: tuple[tuple[str, Expr], ...] = ()
     mark_condition: Expr | None = None
+    values: ValueKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,10 @@ def source_kernel_lines(kernel: SourceKernel) -> list[str]:
     lines = []
     if kernel.condition is not None:
         lines.append(f"keep rows where {expression_text(kernel.condition)}")
-    lines.append("group 0" if kernel.groups_sql is None else f"groups of tables: {kernel.groups_sql}")
+    if kernel.values is not None:
+        lines.append(f"groups of values: {kernel.values.sql}")
+    else:
+        lines.append("group 0" if kernel.groups_sql is None else f"groups of tables: {kernel.groups_sql}")
     if kernel.panes is not None:
         panes = kernel.panes
         lines.append(f"windows of {panes.width} units, one every {panes.step} from {panes.offset}, "

@@ -61,19 +61,27 @@ def leave(table: Array, held: Array, shift: int, numbers: Array) -> None:
         table[place] = GONE
 
 
-def first_of_each(ids: Array, rows: Array, table: Array, shift: int, firsts: Array) -> int:
-    """Puts the first of `rows` with each id into `firsts`, in order; returns how many. `table` is empty before."""
+def number(ids: Array, table: Array, shift: int, numbers: Array, firsts: Array) -> int:
+    """Numbers the distinct ids 0, 1, ... in the order in which they come; returns how many there are.
+
+    Puts the number of each row's id into `numbers`, and the first row of each number into `firsts`. `table` is empty
+    before.
+    """
     mask = np.uint64(len(table) - 1)
     count = 0
-    for row in rows:
+    for row in range(len(ids)):
         id_ = ids[row]
         place = ((id_ ^ (id_ >> _HALF)) * _MULTIPLIER) >> shift
-        while table[place] != FREE and ids[table[place]] != id_:
+        found = table[place]
+        while found != FREE and ids[firsts[found]] != id_:
             place = (place + _ONE) & mask
-        if table[place] == FREE:
-            table[place] = row
+            found = table[place]
+        if found == FREE:
+            found = count
+            table[place] = count
             firsts[count] = row
             count += 1
+        numbers[row] = found
     return count
 
 
@@ -84,5 +92,5 @@ SIGNATURES: dict[str, str] = {
     "find": f"i8(i4[::1], u8[::1], u8, {READ['ids']}, i8[::1])",
     "enter": f"void(i4[::1], u8[::1], u8, {READ['numbers']})",
     "leave": f"void(i4[::1], u8[::1], u8, {READ['numbers']})",
-    "first_of_each": f"i8({READ['ids']}, {READ['numbers']}, i4[::1], u8, i8[::1])",
+    "number": f"i8({READ['ids']}, i4[::1], u8, i8[::1], i8[::1])",
 }

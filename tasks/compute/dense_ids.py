@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.tasks.compiled.compiled_loops import compiled
-from penstock.tasks.compute.id_table import Ids, IdTable, Numbers, first_of_each
+from penstock.tasks.compute.id_table import Ids, IdTable, Numbers, numbered
 
 _FEW, _RECENT = 64, 4096
 
@@ -45,8 +45,17 @@ class Numbering(IdTable):
         unknown = (numbers < 0).nonzero()[0]
         if not len(unknown):
             return numbers, unknown
-        return numbers, first_of_each(ids, unknown)
+        return numbers, unknown[numbered(ids[unknown])[1]]
 
     def add(self, ids: Ids) -> None:
         """Numbers ids that are distinct and not known yet."""
         self.put(ids, np.arange(self._held, self._held + len(ids)))
+
+    def intern(self, ids: Ids) -> Numbers:
+        """Returns the numbers of ids; new ones get theirs."""
+        numbers, firsts = self.find_or_first(ids)
+        if len(firsts):
+            self.add(ids[firsts])
+            unknown = (numbers < 0).nonzero()[0]
+            numbers[unknown] = self.find(ids[unknown])
+        return numbers

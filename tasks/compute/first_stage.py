@@ -20,7 +20,8 @@ from penstock.tasks.compute.partial_columns import PartialsBlock, PartialTypes
 from penstock.tasks.compute.row_segments import TIME_COLUMN
 from penstock.tasks.compute.segment_kernel import segment_partials, sorted_rows, sorted_schema
 from penstock.tasks.compute.source_kernel import RowColumns, partials_batch, projected, window_partials
-from penstock.tasks.compute.vnode_groups import Groups
+from penstock.tasks.compute.value_groups import ValueGroups
+from penstock.tasks.compute.vnode_groups import Groups, RowGroups
 from penstock.tasks.protocol.block_schema import WINDOW_START
 
 _ROW_NUMBERS = pa.schema([("_row", pa.int64())])
@@ -38,7 +39,7 @@ class FirstStage:
         self._children = children
         self._types: PartialTypes | None = None
         self._known: pa.Table | None = None
-        self._groups: Groups | None = None
+        self._groups: Groups | ValueGroups | None = None
         self._looked_up: pa.Table | None = None
 
     def note_children(self) -> None:
@@ -150,7 +151,7 @@ class FirstStage:
         if kernel is None:
             return self._table(self._source.rows_sql, rows=rows)
         try:
-            return sorted_rows(kernel, rows, self.groups, self._source.time_column,
+            return sorted_rows(kernel, rows, self._groups_of_tables, self._source.time_column,
                                in_order=in_order and self._source.group_is_table)
         except NotInKernelError:
             schema = sorted_schema(kernel, rows.schema)
@@ -164,7 +165,8 @@ class FirstStage:
         if kernel is None:
             return self._run(self._source.sql, self._schema, windowed=windowed)
         try:
-            return partials_batch(segment_partials(kernel, windowed, self.groups), self.groups, self._schema)
+            groups = self._groups_of_tables
+            return partials_batch(segment_partials(kernel, windowed, groups), groups, self._schema)
         except NotInKernelError:
             if not self._source.needs_children:
                 return self._run(self._source.sql, self._schema, windowed=windowed)
@@ -182,16 +184,28 @@ class FirstStage:
         return counted
 
     @property
-    def groups(self) -> Groups:
-        """The groups of the tables that are known now."""
-        assert self._kernel is not None
+    def groups(self) -> RowGroups:
+        """The groups of the tables that are known now, or of the values that came so far."""
+        kernel = self._kernel
+        assert kernel is not None
         self.note_children()
+        if isinstance(self._groups, ValueGroups) and self._groups.full:
+            self._groups = None
         if self._groups is None:
+            keys, children = self._plan.grouping.keys, self._children.table()
+            if kernel.values is not None:
+                self._groups = ValueGroups(kernel.values, keys, children, self._computer)
+                return self._groups
             if self._known is not None:
                 self._computer.register("children", self._known)
-            self._groups = Groups(
-                self._kernel.groups_sql, self._plan.grouping.keys, self._children.table(), self._computer)
+            self._groups = Groups(kernel.groups_sql, keys, children, self._computer)
         return self._groups
+
+    @property
+    def _groups_of_tables(self) -> Groups:
+        groups = self.groups
+        assert isinstance(groups, Groups)  # windows of rows have a kernel for no others
+        return groups
 
     def _by_kernel(self, rows: pa.Table, keep: Bools | None = None) -> pa.RecordBatch | None:
         kernel = self._kernel

@@ -129,13 +129,17 @@ class IdTable:
             numbers, places = numbers[moving], (places[moving] + 1) & self._mask
 
 
-def first_of_each(ids: Ids, rows: Numbers) -> Numbers:
-    """Returns the first of some rows, which ascend, with each of their ids, in order."""
+def numbered(ids: Ids) -> tuple[Numbers, Numbers]:
+    """Numbers distinct ids 0, 1, ... in the order in which they come: returns each row's number, and the first row of
+    each number."""
     loops = compiled()
     if loops is None:
-        _, first = np.unique(ids[rows], return_index=True)
-        return rows[np.sort(first)]
-    bits = (2 * len(rows)).bit_length()
-    firsts = np.empty(len(rows), np.int64)
-    count = loops.first_of_each(ids, rows, np.full(1 << bits, FREE, np.int32), np.uint64(64 - bits), firsts)
-    return firsts[:count].copy()
+        _, first, place = np.unique(ids, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        return rank[place], first[order]
+    bits = max((2 * len(ids)).bit_length(), 1)
+    numbers, firsts = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    count = loops.number(ids, np.full(1 << bits, FREE, np.int32), np.uint64(64 - bits), numbers, firsts)
+    return numbers, firsts[:count]

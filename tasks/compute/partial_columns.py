@@ -14,7 +14,7 @@ from penstock.tasks.compute.accumulators import Values, numpy_type
 from penstock.tasks.compute.id_table import Ids
 from penstock.tasks.compute.kernel_vectors import Vector
 from penstock.tasks.compute.source_kernel import Partials, partials_batch
-from penstock.tasks.compute.vnode_groups import Groups
+from penstock.tasks.compute.vnode_groups import RowGroups
 from penstock.tasks.protocol.block_schema import ADD, GROUP, ROWS, WINDOW_START, with_operation
 from penstock.tasks.protocol.messages import Block
 
@@ -64,16 +64,16 @@ class PartialsBlock(Block):
     __slots__ = ("_found", "_groups", "_made", "_types")
 
     _found: Partials
-    _groups: Groups
+    _groups: RowGroups
     _made: pa.RecordBatch | None
     _types: PartialTypes
 
-    def __init__(self, found: Partials, groups: Groups, types: PartialTypes) -> None:
+    def __init__(self, found: Partials, groups: RowGroups, types: PartialTypes) -> None:
         self._set("_found", found)
         self._set("_groups", groups)
         self._set("_types", types)
         self._set("_made", None)
-        self._set("nbytes", 8 * len(found.starts) * (len(types.fields) + len(groups.keys) + 3))
+        self._set("nbytes", 8 * len(found.starts) * len(types.schema))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # a block is frozen
@@ -102,8 +102,7 @@ class PartialsBlock(Block):
         found, groups, count = self._found, self._groups, len(self._found.starts)
 
         def keys(places: Ints) -> list[pa.Array]:
-            chosen = pa.array(found.groups[places])
-            return [key.take(chosen) for key in groups.keys]
+            return groups.keys_of(found.groups[places])
 
         return PartialColumns(
             groups.gids[found.groups], keys, found.starts, found.rows,

@@ -17,8 +17,17 @@ from penstock.planner.task_plans.kernel_spec import FieldKernel, Panes, SourceKe
 from penstock.planner.task_plans.stream_plan import Accumulator
 from penstock.tasks.compute.accumulators import Values, columns_for, combine
 from penstock.tasks.compute.dense_aggregation import Coded, DenseAggregation, Ints
-from penstock.tasks.compute.kernel_vectors import Bools, Columns, Vector, evaluate, mask_of, vector_of
-from penstock.tasks.compute.vnode_groups import Groups
+from penstock.tasks.compute.id_table import numbered
+from penstock.tasks.compute.kernel_vectors import (
+    Bools,
+    Columns,
+    NotInKernelError,
+    Vector,
+    evaluate,
+    mask_of,
+    vector_of,
+)
+from penstock.tasks.compute.vnode_groups import RowGroups
 
 _DENSE_MIN = 8_192
 _DENSE_SHARE = 4
@@ -37,7 +46,7 @@ class Partials:
 class RowColumns:
     """The columns of some rows, each converted once: those of the table by name, else tags and marks."""
 
-    def __init__(self, rows: pa.Table, groups: Groups) -> None:
+    def __init__(self, rows: pa.Table, groups: RowGroups) -> None:
         self._rows = rows
         self._groups = groups
         self._names = frozenset(rows.column_names)
@@ -70,8 +79,8 @@ class Chosen:
 
 
 def window_partials(
-    kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: Groups, time: str,
-    keep: Bools | None = None,
+    kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: RowGroups,
+    time: str, keep: Bools | None = None,
 ) -> Partials:
     """Returns the partials of `count` rows in their INTERVAL windows. `keep`: which rows count. Raises
     NotInKernelError."""
@@ -86,7 +95,8 @@ def window_partials(
 
 
 def _by_pane(
-    kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: Groups, time: str
+    kernel: SourceKernel, accumulators: Sequence[Accumulator], columns: Columns, count: int, groups: RowGroups,
+    time: str,
 ) -> Partials:
     panes = kernel.panes
     assert panes is not None
@@ -99,26 +109,34 @@ def _by_pane(
     low = int(numbers.min())
     span = int(numbers.max()) - low + 1
     numbers -= low
-    group = groups.of(columns("_tuid").values)
-    coded, code_of = _coded(group, numbers, len(groups.gids), span, count)
+    group = groups.of_rows(columns)
+    coded, code_of = _coded(group, numbers, len(groups.gids), span, ordered=panes.pane != panes.width)
     fields = aggregate(kernel, coded, columns)
     found = Partials(code_of // span, (code_of % span + low) * panes.pane + panes.offset, coded.rows[coded.present],
                      fields)
     return found if panes.pane == panes.width else _in_windows(found, panes, accumulators)
 
 
-def _coded(group: Ints, pane: Ints, groups: int, span: int, count: int) -> tuple[Coded, Ints]:
-    """Returns the rows by code, and group * span + pane of each code that has rows."""
+def _coded(group: Ints, pane: Ints, groups: int, span: int, *, ordered: bool) -> tuple[Coded, Ints]:
+    """Returns the rows by code, and group * span + pane of each code that has rows; `ordered`: ascending."""
+    if groups * span >= 1 << 63:
+        raise NotInKernelError
     codes = pane
     if groups > 1:
         codes = group * span
         codes += pane
-    if groups * span <= max(_DENSE_MIN, _DENSE_SHARE * count):
+    if groups * span <= max(_DENSE_MIN, _DENSE_SHARE * len(group)):
         coded = Coded.of(codes, groups * span)
         return coded, coded.present
-    distinct, codes = np.unique(codes, return_inverse=True)
-    coded = Coded.of(codes, len(distinct))
-    return coded, distinct
+    keys = codes
+    codes, firsts = numbered(keys.view(np.uint64))
+    distinct = keys[firsts]
+    if ordered:
+        order = np.argsort(distinct)
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        codes, distinct = rank[codes], distinct[order]
+    return Coded.of(codes, len(distinct)), distinct
 
 
 def aggregate(kernel: SourceKernel, coded: Coded, columns: Columns) -> list[Vector]:
@@ -180,11 +198,10 @@ def _vector(column: Values) -> Vector:
     return Vector(column.data, None if column.valid.all() else column.valid)
 
 
-def partials_batch(found: Partials, groups: Groups, schema: pa.Schema) -> pa.RecordBatch:
+def partials_batch(found: Partials, groups: RowGroups, schema: pa.Schema) -> pa.RecordBatch:
     """Returns partials as a block: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields."""
     count = len(found.starts)
-    everyone = pa.array(found.groups)
-    arrays = [pa.array(groups.gids[found.groups]), *(key.take(everyone) for key in groups.keys),
+    arrays = [pa.array(groups.gids[found.groups]), *groups.keys_of(found.groups),
               pa.array(found.starts), pa.array(found.rows)]
     place = len(arrays)
     arrays += [vector.arrow(schema.field(place + n).type, count) for n, vector in enumerate(found.fields)]
@@ -192,7 +209,7 @@ def partials_batch(found: Partials, groups: Groups, schema: pa.Schema) -> pa.Rec
 
 
 def projected(
-    kernel: SourceKernel, columns: Columns, count: int, groups: Groups, schema: pa.Schema
+    kernel: SourceKernel, columns: Columns, count: int, groups: RowGroups, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Returns the results of a scalar stream: `_row`, `_gid`, keys, the result columns. Raises NotInKernelError."""
     if kernel.condition is not None:
@@ -201,9 +218,8 @@ def projected(
             columns = Chosen(columns, mask)
             count = int(mask.sum())
     tuids: npt.NDArray[np.uint64] = columns("_tuid").values
-    group = groups.of(tuids)
-    everyone = pa.array(group)
-    arrays = [pa.array(tuids), pa.array(groups.gids[group]), *(key.take(everyone) for key in groups.keys)]
+    group = groups.of_rows(columns)
+    arrays = [pa.array(tuids), pa.array(groups.gids[group]), *groups.keys_of(group)]
     place = len(arrays)
     arrays += [evaluate(part, columns).arrow(schema.field(place + n).type, count)
                for n, part in enumerate(kernel.projections)]

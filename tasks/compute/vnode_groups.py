@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +11,29 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.duckdb_computer import Computer
-from penstock.tasks.compute.kernel_vectors import NotInKernelError, Vector, vector_of
+from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector, vector_of
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
 
 _SPARSE = 16
 _ALWAYS_DENSE = 65_536
 _RUN = 4
+
+
+class RowGroups(Protocol):
+    """The groups of rows, numbered."""
+
+    @property
+    def gids(self) -> npt.NDArray[np.uint64]:
+        """The ids of groups by their numbers."""
+
+    def of_rows(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Returns the group number of each row; raises NotInKernelError."""
+
+    def keys_of(self, groups: npt.NDArray[np.int64]) -> list[pa.Array]:
+        """Returns the keys of groups, column by column."""
+
+    def column(self, name: str, tuids: npt.NDArray[np.uint64]) -> Vector:
+        """Returns `tbname` or a tag of each row."""
 
 
 class IdIndex:
@@ -77,14 +95,23 @@ class Groups:
         self._sql = sql
         if sql is None:
             self.gids = np.zeros(1, np.uint64)
-            self.keys: list[pa.Array] = []
+            self._keys: list[pa.Array] = []
             return
         schema = pa.schema([pa.field("_tuid", pa.uint64()), GROUP, *fields_schema(keys)])
         found = computer.run(sql, schema)
         self.gids, first, group_of = np.unique(
             found.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
         self._group_of = IdIndex(found.column("_tuid").to_numpy(), group_of.astype(np.int64))
-        self.keys = [column.take(pa.array(first)) for column in found.columns[2:]]
+        self._keys = [column.take(pa.array(first)) for column in found.columns[2:]]
+
+    def of_rows(self, columns: Columns) -> npt.NDArray[np.int64]:
+        """Returns the group number of each row; raises NotInKernelError for unknown tables."""
+        return self.of(columns("_tuid").values)
+
+    def keys_of(self, groups: npt.NDArray[np.int64]) -> list[pa.Array]:
+        """Returns the keys of groups, column by column."""
+        places = pa.array(groups)
+        return [key.take(places) for key in self._keys]
 
     def of(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the group number of each row, given their tables; raises NotInKernelError for unknown tables."""
@@ -98,3 +125,7 @@ class Groups:
         if vector is None:
             vector = self._vectors[name] = vector_of(self._children.column(name))
         return vector.take(self._tables.find(tuids))
+
+    def places(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Returns the places of tables among the child tables; raises NotInKernelError for unknown ones."""
+        return self._tables.find(tuids)

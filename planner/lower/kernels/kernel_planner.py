@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from penstock.planner.duckdb_sql.interval_windows import grid_of
 from penstock.planner.functions.partials import Partial, PartialColumn
-from penstock.planner.task_plans.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel
+from penstock.planner.task_plans.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel, ValueKeys
 from penstock.sql.tree.statements import IntervalWindow
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind, Precision
 
@@ -64,7 +64,7 @@ def expression_kernels(trees: Iterable[exp.Expression], types: Types) -> tuple[E
 def source_kernel(
     *, condition: exp.Expression | None, groups_sql: str | None, partials: Iterable[Partial],
     projections: Iterable[exp.Expression], marks: Sequence[tuple[exp.Expression, str]],
-    mark_condition: exp.Expression | None, panes: Panes | None, types: Types,
+    mark_condition: exp.Expression | None, panes: Panes | None, types: Types, values: ValueKeys | None = None,
 ) -> SourceKernel | None:
     """Returns the kernel of a source task, or None. `marks` are expressions with their names."""
     try:
@@ -74,7 +74,7 @@ def source_kernel(
             None if condition is None else _boolean(_bounded(condition), types), groups_sql, panes,
             tuple(kernel for partial in partials for part in partial.parts for kernel in _aggregates(part, marked)),
             tuple(_expression(_bounded(tree), types) for tree in projections), tuple(named.items()),
-            None if mark_condition is None else _boolean(_bounded(mark_condition), marked))
+            None if mark_condition is None else _boolean(_bounded(mark_condition), marked), values)
     except _TooComplex:
         return None
 

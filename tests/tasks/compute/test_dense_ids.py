@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from kits.basics.loops_of_both import BOTH, loops
 
 from penstock.tasks.compute.dense_ids import Numbering
-from penstock.tasks.compute.id_table import IdTable, first_of_each
+from penstock.tasks.compute.id_table import IdTable, numbered
 
 IDS = st.integers(0, 40) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 
@@ -48,8 +48,24 @@ def test_ids_that_share_slots_are_told_apart(count: int, compiled: bool) -> None
             numbering.add(ids[start:start + 100])
         assert numbering.find(ids).tolist() == list(range(len(ids)))
         assert [numbering.number(each) for each in ids.tolist()] == list(range(len(ids)))
-        twice = np.concatenate([ids, ids])
-        assert first_of_each(twice, np.arange(1, len(twice))).tolist() == [*range(1, len(ids) + 1)]
+        assert numbering.intern(ids[::-1].copy()).tolist() == [*range(len(ids))][::-1]
+
+
+@BOTH
+@given(column=st.lists(IDS, max_size=300))
+def test_distinct_ids_are_numbered_as_they_come(column: list[int], compiled: bool) -> None:
+    """In one block, and over several where they are kept."""
+    distinct = [*dict.fromkeys(column)]
+    with loops(compiled=compiled):
+        ids = np.array(column, np.uint64)
+        numbers, firsts = numbered(ids)
+        assert ids[firsts].tolist() == distinct
+        assert firsts.tolist() == [column.index(id_) for id_ in distinct]
+        assert numbers.tolist() == [distinct.index(id_) for id_ in column]
+        kept = Numbering()
+        assert [number for id_ in column for number in kept.intern(np.array([id_], np.uint64)).tolist()] == (
+            numbers.tolist())
+        assert kept.intern(ids).tolist() == numbers.tolist()
 
 
 class Table(RuleBasedStateMachine):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from kits.basics.loops_of_both import BOTH, loops
 from kits.streams.stream_kit import SUPER_UID, TAGS, Catalog
 
 from penstock.common.errors import InvalidValueError
@@ -22,6 +23,7 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Column, Session, Table
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DataType, Kind, timestamp
+from penstock.tasks.compute import value_groups
 from penstock.tasks.compute.accumulators import Values
 from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.duckdb_computer import Computer
@@ -92,6 +94,9 @@ CONDITIONS = st.sampled_from([
     "tbname = 'd1' or i4 < 0", "f8 / i4 > 0.5", "ts >= 10000",
 ])
 PARTITIONS = st.sampled_from(["", "partition by tbname", "partition by site", "partition by tbname, site"])
+OF_TABLES = ["tbname", "site", "concat(site, tbname)"]
+VALUES = st.lists(st.sampled_from([*INTEGERS, "b", "txt", "ts", *OF_TABLES]), min_size=1, max_size=3,
+                  unique=True).filter(lambda keys: not {*keys} <= {*OF_TABLES})
 WINDOWS = st.sampled_from([
     "interval(10s)", "interval(7s, 3s)", "interval(10s) sliding(5s)", "interval(25s) sliding(10s)"])
 ROW_WINDOWS = st.sampled_from([
@@ -210,6 +215,51 @@ def check_columns(by_kernel: FirstStage, rows: pa.Table) -> None:
         assert (mine.type, mine.dtype) == (its.type, its.dtype)
         np.testing.assert_array_equal(mine.valid, its.valid)
         np.testing.assert_array_equal(mine.data, its.data)
+
+
+@BOTH
+@QUIET
+@given(some=st.lists(blocks(), min_size=1, max_size=3), keys=VALUES, condition=st.one_of(st.none(), CONDITIONS),
+       aggregates=st.lists(AGGREGATES, min_size=1, max_size=2, unique=True), window=WINDOWS,
+       most=st.sampled_from([3, 1 << 21]))
+def test_groups_of_values(
+    some: list[pa.Table], keys: list[str], condition: str | None, aggregates: list[str], window: str, most: int,
+    compiled: bool,
+) -> None:
+    """Columns of rows make the groups that they make in SQL, block after block, with a bound of how many or without."""
+    columns = ", ".join(f"{text} a{n}" for n, text in enumerate(aggregates))
+    named = ", ".join(f"{key} k{n}" for n, key in enumerate(keys))
+    plan = planned(f"select _wstart, {columns} from meters {f'where {condition}' if condition else ''} "
+                   f"partition by {named} {window}")
+    by_kernel, by_sql = stages(plan)
+    with loops(compiled=compiled), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(value_groups, "MOST_GROUPS", most)
+        for rows in some:
+            got, want = by_kernel.compute(rows), by_sql.compute(rows)
+            assert_same(rows_of(got, 2 + len(keys)), rows_of(want, 2 + len(keys)))
+            check_columns(by_kernel, rows)
+
+
+@BOTH
+@pytest.mark.parametrize("window", ["interval(1s)", "interval(3s, 1s) sliding(1s)", ""])
+def test_many_groups_of_values(window: str, compiled: bool) -> None:
+    """Tables grow, and rows far apart in time are told apart, too."""
+    random = np.random.default_rng(5)
+    plan = planned(f"select {'_wstart, count(*) c, sum(i4) s' if window else 'ts, i4 * 2.5 c'} from meters "
+                   f"partition by {'' if window else 'tbname n, '}i8 k, txt t {window}")
+    by_kernel, by_sql = stages(plan)
+    with loops(compiled=compiled):
+        for count in (20, 30_000, 30_000, 20):
+            rows = pa.table({
+                "_tuid": pa.array(SUPER_UID + 1 + random.integers(0, TABLES, count).astype(np.uint64)),
+                "ts": pa.array(random.integers(0, 20_000, count) + random.integers(0, 2, count) * 4_000_000_000_000),
+                "i8": pa.array(random.integers(0, 9_000, count), mask=random.random(count) < 0.01),
+                "txt": pa.array(random.choice(["a", "b", "żółw"], count), mask=random.random(count) < 0.1),
+                "i4": pa.array(random.integers(-9, 9, count).astype(np.int32))})
+            got, want = by_kernel.compute(rows), by_sql.compute(rows)
+            assert got.schema == want.schema
+            order = [(name, "ascending") for name in got.schema.names]
+            assert got.sort_by(order).equals(want.sort_by(order))
 
 
 @QUIET
