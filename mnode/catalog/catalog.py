@@ -14,6 +14,8 @@ from pathlib import Path
 
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import NotSupportedError
+from penstock.mnode.catalog.catalog_copying import CatalogCopying
+from penstock.mnode.catalog.catalog_log import CatalogLog
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
 from penstock.mnode.catalog.catalog_store import FIRST_UID, MAP_BYTES, META, CatalogEntry, CatalogStore, Counters
@@ -33,8 +35,9 @@ class Catalog(TableIndex):
     are read and changed in their repositories. Raises what `CatalogStore` does.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES) -> None:
-        self._store = CatalogStore(path, map_bytes)
+    def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, log: CatalogLog | None = None) -> None:
+        """`log`: a cluster keeps copies of the changes; `close` closes it."""
+        self._store = CatalogStore(path, map_bytes, log)
         super().__init__(self._store.lock)
         #: asks an external server for one of its tables; set by the engine
         self.describe_external: Callable[[str, str], Table] | None = None
@@ -66,6 +69,10 @@ class Catalog(TableIndex):
     def close(self) -> None:
         """Closes the files; everything is durable already."""
         self._store.close()
+
+    def copying(self) -> CatalogCopying:
+        """Returns what gives the log of this catalog to other nodes of a cluster, or takes it from them."""
+        return CatalogCopying(self._store)
 
     # --- what the planner asks besides ------------------------------------------------------------------------
 

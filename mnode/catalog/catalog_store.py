@@ -18,6 +18,7 @@ from penstock.common.errors import CorruptionError, NotFoundError, StorageError
 from penstock.common.fs import shortage
 from penstock.common.private import FILE_MODE, make_private
 from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
@@ -31,6 +32,12 @@ META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTION
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
     b"ingests", b"unfinished")
 _STORES = (META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS, UNFINISHED)
+
+
+_LOGGED = b"logged"
+_OWN = {(META, _LOGGED), (META, b"format")}
+"""What a catalog has for itself: no log tells it to others."""
+_ENTRIES_PER_RECORD = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +136,27 @@ class StoredEntries:
 class Transaction:
     """Changes that happen together: on disk, and then in memory. An exception in its block undoes them all."""
 
-    def __init__(self, transaction: lmdb.Transaction, stores: Mapping[bytes, Any], counters: Counters) -> None:
+    def __init__(self, transaction: lmdb.Transaction, stores: Mapping[bytes, Any], counters: Counters, *, logged: bool
+                 ) -> None:
+        """`logged`: its changes are noted for a log."""
         self._transaction = transaction
         self._stores = stores
         self._afterwards: list[Callable[[], None]] = []
+        self._noted: list[EntryChange] | None = [] if logged else None
         #: as they are once it is committed
         self.counters = counters
 
     def put(self, store: bytes, key: bytes, value: Any) -> None:
-        self._transaction.put(key, codec.seal(value), db=self._stores[store])
+        self._set(store, key, codec.seal(value))
 
     def delete(self, store: bytes, key: bytes) -> None:
-        self._transaction.delete(key, db=self._stores[store])
+        self._set(store, key, None)
+
+    def _set(self, store: bytes, key: bytes, data: bytes | None) -> None:
+        if self._noted is not None:
+            before = self._transaction.get(key, db=self._stores[store])
+            self._noted.append(EntryChange(store, key, None if before is None else bytes(before), data))
+        set_entry(self._transaction, self._stores[store], key, data)
 
     def afterwards(self, change: Callable[[], None]) -> None:
         """Has memory changed once the transaction is committed."""
@@ -171,25 +187,38 @@ class Transaction:
                 self.put(META, name.encode(), value)
         self.counters = counters
 
-    def commit(self) -> None:
+    def end(self) -> list[EntryChange] | None:
+        """Returns all its changes if they are logged."""
         self.put(META, b"generation", self.counters.generation)
-        self._transaction.commit()
+        return self._noted
 
     def change_memory(self) -> None:
         for change in self._afterwards:
             change()
 
 
+def set_entry(transaction: lmdb.Transaction, store: Any, key: bytes, data: bytes | None) -> None:
+    """Stores sealed bytes; None deletes what is there."""
+    if data is None:
+        transaction.delete(key, db=store)
+    else:
+        transaction.put(key, data, db=store)
+
+
 class CatalogStore:
     """The catalog's files, open for the engine. Safe for many threads.
 
     `StorageError` if LMDB is full or the disk is; `CorruptionError` if stored values fail their checksum or are of a
-    newer format.
+    newer format. With a log, a transaction is in it first; what is in it counts, and is done again by the next start.
     """
 
-    def __init__(self, path: Path, map_bytes: int = MAP_BYTES) -> None:
+    def __init__(self, path: Path, map_bytes: int = MAP_BYTES, log: CatalogLog | None = None) -> None:
+        """`log`: a cluster keeps copies of the changes; this closes it."""
         make_private(path)
         self._path = path
+        self.log = log
+        #: waits until the cluster has acknowledged a version of the log, or raises
+        self.await_cluster: Callable[[int], None] | None = None
         #: held by transactions, and by those who read what one of them changes in several steps
         self.lock = threading.RLock()
         #: called after each transaction, with the lock held
@@ -202,10 +231,9 @@ class CatalogStore:
         self.entries = StoredEntries(self._env, self._stores, path)
         try:
             self._require_format()
-            read = self.entries.get
-            self.counters = Counters(
-                read(META, b"next_id") or FIRST_UID, read(META, b"next_vgroup") or FIRST_VGROUP,
-                read(META, b"generation") or 0)
+            if log is not None:
+                self._join(log)
+            self.counters = self._read_counters()
         except lmdb.Error as error:
             self._env.close()
             raise StorageError(f"the catalog {path} cannot be opened: {error}", hint=_CHECK_DISK) from error
@@ -213,34 +241,106 @@ class CatalogStore:
             self._env.close()
             raise
 
+    def _read_counters(self) -> Counters:
+        read = self.entries.get
+        return Counters(read(META, b"next_id") or FIRST_UID, read(META, b"next_vgroup") or FIRST_VGROUP,
+                        read(META, b"generation") or 0)
+
     def close(self) -> None:
         """Closes the files; everything is durable already."""
         with self.lock:
             self._env.close()
+            if self.log is not None:
+                self.log.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Gives a transaction that is committed at the end of the block: then it survives a power cut."""
+        """Gives a transaction that is committed at the end of the block: then it survives a power cut.
+
+        In a cluster it raises what `await_cluster` does, too: it is done here, but nobody knows what will be.
+        """
         with self.lock:
-            transaction = None
-            try:
-                transaction = self._env.begin(write=True)
+            with self._writing() as transaction:
                 counters = replace(self.counters, generation=self.counters.generation + 1)
-                changes = Transaction(transaction, self._stores, counters)
+                changes = Transaction(transaction, self._stores, counters, logged=self.log is not None)
                 yield changes
-                changes.commit()
-            except lmdb.MapFullError as error:
-                raise StorageError(f"the catalog {self._path} is full",
-                                   hint="drop child tables that are not needed any more") from error
-            except lmdb.Error as error:
-                raise StorageError(f"the catalog {self._path} cannot be written: {error}{shortage(self._path)}",
-                                   hint=_CHECK_DISK) from error
-            finally:
-                if transaction is not None:
-                    transaction.abort()  # does nothing after a commit
+                version = self._write_log(transaction, changes.end())
             self.counters = changes.counters
             changes.change_memory()
             self.on_change()
+        if self.await_cluster is not None:
+            self.await_cluster(version)
+
+    @contextmanager
+    def _writing(self) -> Iterator[lmdb.Transaction]:
+        transaction = None
+        try:
+            transaction = self._env.begin(write=True)
+            yield transaction
+            transaction.commit()
+        except lmdb.MapFullError as error:
+            raise StorageError(f"the catalog {self._path} is full",
+                               hint="drop child tables that are not needed any more") from error
+        except lmdb.Error as error:
+            raise StorageError(f"the catalog {self._path} cannot be written: {error}{shortage(self._path)}",
+                               hint=_CHECK_DISK) from error
+        finally:
+            if transaction is not None:
+                transaction.abort()  # does nothing after a commit
+
+    # --- in a cluster: the log of all changes --------------------------------------------------------------------
+
+    @property
+    def logged_version(self) -> int:
+        """The version of the log up to which its changes are in the catalog."""
+        return self.entries.get(META, _LOGGED) or 0
+
+    def _write_log(self, transaction: lmdb.Transaction, changes: list[EntryChange] | None) -> int:
+        """Writes what a transaction changes into the log, if there is one; returns its version there."""
+        if self.log is None or changes is None:
+            transaction.delete(_LOGGED, db=self._stores[META])  # a log that there was doesn't tell of this one
+            return 0
+        if self.logged_version != self.log.writer.written_version:
+            raise StorageError(f"the catalog {self._path} is behind its log", hint="restart the engine")
+        version = self.log.append(changes)
+        set_entry(transaction, self._stores[META], _LOGGED, codec.seal(version))
+        return version
+
+    def _join(self, log: CatalogLog) -> None:
+        """Brings catalog and log together: the log may be ahead of it after a crash, or new."""
+        own = [entry for entry in self.entries.all() if (entry.store, entry.key) not in _OWN]
+        if own and self.entries.get(META, _LOGGED) is None:
+            # There was no log when it was changed last, or the log got only a part of it: all of it is told anew.
+            log.begin_anew()
+            for start in range(0, len(own), _ENTRIES_PER_RECORD):
+                log.append([EntryChange(entry.store, entry.key, None, entry.value)
+                            for entry in own[start:start + _ENTRIES_PER_RECORD]])
+            self.set_entries((), log.writer.written_version)
+        written = log.writer.written_version
+        if self.logged_version > written:
+            raise CorruptionError(f"the log in {log.directory} ends at version {written}, but the catalog {self._path} "
+                                  f"has its changes up to {self.logged_version}", hint="restore the log from a copy")
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Applies what is in the log, and on disk for good there, but not in the catalog."""
+        if self.log is None or self.logged_version == self.log.writer.written_version:
+            return
+        with self.lock:
+            for version, changes in self.log.changes_behind(self.logged_version):
+                self.set_entries(changes, version)
+
+    def set_entries(self, changes: Iterable[EntryChange], version: int) -> None:
+        """Stores entries as they are after changes, which are all there are up to a version of the log."""
+        with self.lock:
+            with self._writing() as transaction:
+                for change in changes:
+                    if change.store not in self._stores:
+                        raise CorruptionError(f"the log of the catalog {self._path} has {change.store.decode()}",
+                                              hint="use the newer version of Penstock that wrote it")
+                    set_entry(transaction, self._stores[change.store], change.key, change.after)
+                set_entry(transaction, self._stores[META], _LOGGED, codec.seal(version))
+            self.counters = self._read_counters()
 
     def _require_format(self) -> None:
         version = self.entries.get(META, b"format")

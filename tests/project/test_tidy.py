@@ -382,7 +382,7 @@ def importers() -> dict[str, set[Path]]:
 
 #: What decides for nodes that keep copies of each other's logs: the edges that perform it come next.
 BUILT_UPON_SOON = ("mnode/cluster/acknowledgement_waits.py", "mnode/cluster/cluster_node.py",
-                   "mnode/dnode/copied_vnode_log.py")
+                   "mnode/dnode/copied_vnode_log.py", "mnode/dnode/copied_catalog_log.py")
 
 
 @for_each(PARTS)

@@ -1,0 +1,75 @@
+"""The catalog in a cluster: its log is copied from here, or copied to here and applied, or cut and taken back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from penstock.common.errors import InternalError, InvalidValueError, PenstockError
+from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
+from penstock.mnode.catalog.catalog_store import CatalogStore
+from penstock.wal.copied_records import CopiedRecords
+
+
+class CatalogCopying:
+    """What other nodes of a cluster give to the catalog's log, or get from it. Thread-safe.
+
+    Copied records are applied when they are synced: what the catalog has is never lost by a power cut of its log. Who
+    holds a `Catalog` in memory opens it anew. Methods raise StorageError, and CorruptionError where bytes are damaged.
+    """
+
+    def __init__(self, store: CatalogStore) -> None:
+        """`store` has a log."""
+        if store.log is None:
+            raise InternalError("a catalog without a log can't be copied")
+        self._store = store
+        self._lock = threading.Lock()
+        self.log: CatalogLog = store.log
+
+    def follow(self, reason: PenstockError) -> None:
+        """From now on only copies are taken: transactions raise `reason`."""
+        with self._lock, self._store.lock:
+            self.log.follow(reason)
+
+    def lead(self) -> None:
+        """From now on transactions are written here; all that was copied is part of the catalog."""
+        with self._lock, self._store.lock:
+            self.log.lead()
+            self._store.catch_up()
+
+    @property
+    def floor(self) -> int:
+        """The version up to which others may have seen what the catalog is."""
+        return self.log.writer.acknowledged_version
+
+    def append(self, records: CopiedRecords, before: Callable[[], None] = lambda: None) -> None:
+        """Writes copies into the log; see `CopiedLog.append`."""
+        with self._lock:
+            if self.log.writer.following is None:
+                raise InvalidValueError("the catalog takes no copies: it is written to")
+            self.log.copied.append(records, before)
+
+    def sync(self) -> None:
+        """Makes durable what is written, and applies it."""
+        with self._lock, self._store.lock:
+            self.log.writer.sync()
+            self._store.catch_up()
+
+    def acknowledge(self, version: int) -> None:
+        """The cluster never takes back what there is up to a version."""
+        self.log.writer.acknowledge(version)
+
+    def cut(self, version: int) -> int:
+        """Takes away, and back, what is behind a version; returns how many transactions that were.
+
+        See `CopiedLog.cut`. Raises InvalidValueError if others may have seen them.
+        """
+        with self._lock, self._store.lock:
+            if version < self.floor:
+                raise InvalidValueError(f"the catalog's changes are acknowledged up to version {self.floor}: "
+                                        f"they can't be cut to {version}")
+            undone = [change for _, changes in self.log.changes_behind(version) for change in changes]
+            # A crash behind this has the changes done again by the next start, and cut again by the cluster.
+            self._store.set_entries(
+                [EntryChange(one.store, one.key, one.after, one.before) for one in reversed(undone)], version)
+            return self.log.copied.cut(version)
