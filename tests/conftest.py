@@ -143,7 +143,7 @@ LONG = (
     "shell/test_import_command.py", "shell/test_postgres_clients.py", "shell/test_process_end.py",
     "shell/test_psycopg_session.py", "shell/test_remote_connection.py", "shell/test_safe_mode.py",
     "shell/test_queries_end.py", "shell/test_serve.py", "shell/test_shell_command.py",
-    "shell/test_sqlalchemy_suite.py", "shell/test_tools.py",
+    "shell/test_sqlalchemy_suite.py", "shell/test_taos_socket.py", "shell/test_tools.py",
     "tasks/compute/test_kernels.py", "tasks/compute/test_udf_streams.py", "tasks/dnode_access/test_network_access.py",
     "tasks/dropped/*.py", "tasks/external/*.py", "tasks/flow/test_full_queues.py",
     "tasks/ingest/test_ingest_servers.py", "tasks/ingest/test_ingest_streams.py", "tasks/join/test_stream*.py",

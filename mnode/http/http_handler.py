@@ -27,12 +27,13 @@ from penstock.mnode.http.hangups import HangUps
 from penstock.mnode.http.http_body import RequestError, read_body
 from penstock.mnode.http.http_deadlines import TimedReader
 from penstock.mnode.http.http_head import RequestHead, answer_head, read_head
-from penstock.mnode.http.http_messages import CutShort, HttpBounds, HttpRequest, Response, Route
+from penstock.mnode.http.http_messages import CutShort, HttpBounds, HttpRequest, Response, Route, TakenConnection
 from penstock.mnode.http.json_answers import document_answer, tell
 
 _log = logger(__name__)
 _monotonic = SystemClock.monotonic
 _IDLE_S = 75.0
+_PIECE_BYTES = 64 * 1024
 _WRITE_S = 75.0
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LINGER_S, _LINGER_BYTES = 1.0, 64 * 1024
@@ -133,6 +134,9 @@ class Handler(StreamRequestHandler):
         _log.debug("%s %s: %s", head.method, place, response.status.value)
         if response.delay_s:
             _pause(response.delay_s)  # the connection counts as a stranger's meanwhile, of which there may be few
+        if response.takeover is not None:
+            self._hand_over(response.takeover)
+            return False
         try:
             # Where a body wasn't read to its end, the next request can't be found.
             stays_open = self._send(response, head, stays_open=head.keeps_open and not body.is_unread)
@@ -144,6 +148,21 @@ class Handler(StreamRequestHandler):
         if body.is_unread:
             self._linger()
         return stays_open
+
+    def _hand_over(self, takeover: Callable[[TakenConnection], None]) -> None:
+        """Has somebody else hold the conversation, until it ends."""
+        def receive(wait_s: float) -> bytes:
+            self._timed.await_request(wait_s, wait_s)
+            return self.rfile.read1(_PIECE_BYTES)
+
+        def send(data: bytes) -> None:
+            self.connection.settimeout(_WRITE_S)
+            self.connection.sendall(data)
+
+        try:
+            takeover(TakenConnection(receive, send))
+        finally:
+            self._site.hang_ups.forget(self.connection)
 
     def _answer(self, head: RequestHead, path: str, body: _Body) -> Response:
         self._site.require_own_page(head.headers)

@@ -32,11 +32,24 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenConnection:
+    """A connection that isn't HTTP's any more.
+
+    `receive` returns what comes within some seconds, b"" when the client has hung up; `send` takes bytes to it. Both
+    raise OSError, TimeoutError if it takes too long.
+    """
+
+    receive: Callable[[float], bytes]
+    send: Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """What is said to it. Content that isn't bytes is sent piece by piece, as it is made.
 
-    If it has `close`, that is called afterwards. What raises CutShort ends the answer where it is. `delay_s`: how long
-    who asks waits for it, for those who come too often.
+    `takeover` has the connection instead, and says everything itself. If content has `close`, that is called
+    afterwards. What raises CutShort ends the answer where it is. `delay_s`: how long who asks waits for it, for
+    those who come too often.
     """
 
     status: HTTPStatus
@@ -44,6 +57,7 @@ class Response:
     content_type: str = "text/plain"
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
+    takeover: Callable[[TakenConnection], None] | None = None
 
 
 class CutShort(Exception):

@@ -30,6 +30,7 @@ from penstock.shell.postgres.postgres_server import PostgresServer
 from penstock.shell.server.client_sessions import Sessions
 from penstock.shell.server.flight_server import FlightAddress, FlightBounds, FlightSqlServer
 from penstock.shell.server.flight_service import FlightSql
+from penstock.shell.taos_socket.socket_route import socket_routes
 
 _log = logger(__name__)
 _SOCKET_PATH_BYTES = 107
@@ -104,8 +105,8 @@ def open_taos_rest(lease: EngineLease, config: Config) -> HttpListener | None:
         return None
     engine = lease.engine
     rest = TaosRest(engine, engine.logins, config.timezone, config.request_size_max)
-    listener = open_listener(config, config.taos_adapter_port, rest.routes(), engine.catalog.users,
-                             tls_of(config))
+    routes = {**rest.routes(), **socket_routes(engine, config.timezone, config.request_size_max, config.login_timeout)}
+    listener = open_listener(config, config.taos_adapter_port, routes, engine.catalog.users, tls_of(config))
     engine.activity.port_opened(listener.port, "TDengine's REST", listener.counts)
     return listener
 

@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
               "dropped", "recalculation", "source", "join", "sink", "ingest", "worker"),
     "mnode": ("cluster", "catalog", "access", "dnode", "ddl", "write", "query", "checkpoints", "groups", "coordinator",
               "controller", "explain", "streams", "show", "http", "", "admin"),
-    "shell": ("flight_sql", "api", "terminal", "server", "postgres", "commands", ""),
+    "shell": ("flight_sql", "api", "terminal", "server", "postgres", "taos_socket", "commands", ""),
     "planner": ("duckdb_sql", "task_plans", "logical", "scalar", "functions", "bind", "lower", "query", "streams"),
 }
 
@@ -54,7 +54,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "fastavro": ("tasks/external/connectors/avro.py",),
     "psycopg": ("tasks/external/connectors/postgres.py",),
     "httpx": ("tasks/external/connectors/webhook.py",),
-    "websockets": ("tasks/external/connectors/websocket.py",),
+    "websockets": ("shell/taos_socket/socket_route.py", "tasks/external/connectors/websocket.py"),
     "grpc": ("shell/flight_sql/*.py", "shell/server/*.py"),
     "google": ("shell/flight_sql/protobuf_messages.py",),
     "sqlalchemy": ("shell/api/sqlalchemy_*.py",),

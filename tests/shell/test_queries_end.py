@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from kits.basics.relay import Relay
 from kits.basics.waiting import wait_until
 from kits.engines.embedded import NoRuntime
 from kits.engines.served_here import ServedHere
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
 
 import penstock
 from penstock.common.clock import SystemClock
@@ -28,6 +31,7 @@ from penstock.mnode.http.rest import Rest
 from penstock.mnode.http.taos_rest import TaosRest
 from penstock.shell.api.dbapi import Connection
 from penstock.shell.postgres.postgres_server import PostgresServer
+from penstock.shell.taos_socket.socket_route import socket_routes
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.tree.statements import SetQueryTimeout
@@ -44,9 +48,9 @@ class AllServed(ServedHere):
     def __init__(self, data: Path) -> None:
         super().__init__(data)
         engine = self.lease.engine
-        routes = (Rest(engine, engine.logins, "UTC", 1 << 20), TaosRest(engine, engine.logins, "UTC", 1 << 20))
-        self.listener = HttpListener("127.0.0.1", 0, {path: route for each in routes
-                                                      for path, route in each.routes().items()})
+        self.listener = HttpListener("127.0.0.1", 0, {
+            **Rest(engine, engine.logins, "UTC", 1 << 20).routes(),
+            **TaosRest(engine, engine.logins, "UTC", 1 << 20).routes(), **socket_routes(engine, "UTC", 1 << 20, 60.0)})
         self.postgres = PostgresServer(engine, self.config, 0)
 
     def _engine(self, path: Path, config: Config) -> Engine:
@@ -187,6 +191,13 @@ def post(relay: Relay, path: str) -> None:
     client.getresponse().read()
 
 
+def by_web_socket(relay: Relay) -> None:
+    with connect(f"ws://127.0.0.1:{relay.port}/ws") as connection:
+        for action, arguments in (("conn", {"user": "who", "password": "x"}), ("query", {"sql": ENDLESS})):
+            connection.send(json.dumps({"action": action, "args": arguments}))
+            connection.recv()
+
+
 def by_psycopg(relay: Relay, ask: Callable[[psycopg.Connection[tuple[object, ...]]], object]) -> None:
     with psycopg.connect(host="127.0.0.1", port=relay.port, user="who", autocommit=True) as connection:
         ask(connection)
@@ -213,6 +224,7 @@ def by_flight(relay: Relay, host: str = "127.0.0.1") -> None:
 CLIENTS: dict[str, tuple[str, Callable[[Relay], None]]] = {
     "rest": ("http", lambda relay: post(relay, "/sql")),
     "taos rest": ("http", lambda relay: post(relay, "/rest/sql")),
+    "web socket": ("http", by_web_socket),
     "simple": ("postgres", lambda relay: by_psycopg(relay, lambda con: con.execute(ENDLESS))),
     "extended": ("postgres", lambda relay: by_psycopg(relay, lambda con: con.execute(ENDLESS, binary=True))),
     "cursor": ("postgres", lambda relay: by_psycopg(relay, by_cursor)),
@@ -229,7 +241,7 @@ def test_a_query_ends_with_its_client(all_served: AllServed, client: str) -> Non
     ports = {"http": all_served.listener.port, "postgres": all_served.postgres.port, "flight": all_served.port}
 
     def ask_in_vain(relay: Relay) -> None:
-        with suppress(PenstockError, psycopg.Error, OSError, http.client.HTTPException):
+        with suppress(PenstockError, psycopg.Error, OSError, http.client.HTTPException, WebSocketException):
             ask(relay)
 
     with Relay(all_served.socket if interface == "socket" else ("127.0.0.1", ports[interface])) as relay:

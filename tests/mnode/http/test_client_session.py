@@ -31,9 +31,9 @@ def test_the_shell_gives_the_golden_answers(engine: Threaded) -> None:
 
 
 @needs_clients
-@pytest.mark.parametrize("kind", ["plain", "alchemy"])
+@pytest.mark.parametrize("kind", ["plain", "alchemy", "by_socket"])
 def test_tdengines_connector_gets_the_answers_of_the_shell(engine: Threaded, port: int, kind: str) -> None:
-    """taosrest as it is and under SQLAlchemy: rows, numbers of rows, errors with their numbers and texts."""
+    """taosrest as it is and under SQLAlchemy, taosws: rows, numbers of rows, errors with their numbers and texts."""
     with client_process("taos_client", kind, str(port), "ada", PASSWORD, DATABASE) as client:
         run_session(engine, client.ask)
 
