@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from kits.basics.external_servers import kafka, mosquitto, postgres  # noqa: F401 - fixtures for everybody
+from kits.basics.external_servers import kafka, mosquitto, postgres, zookeeper  # noqa: F401 - fixtures for everybody
 
 import penstock
 

@@ -45,7 +45,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RegistrySeen:
-    """What is in ZooKeeper; `sent_at`: when that was asked for, by the node's monotonic clock."""
+    """What is in ZooKeeper; `sent_at`: when that was asked for, by the node's monotonic clock.
+
+    Record and lease need not be of one instant; what is written says by version what it was decided upon.
+    """
 
     record: ClusterRecord | None
     version: int

@@ -117,7 +117,8 @@ class NodeRole:
         self._free_since = None if not self._lease_is_free() else now if self._free_since is None else self._free_since
         if self.is_active:
             self._see_own_tenure(seen)
-        elif seen.lease == self._me and seen.record is not None and seen.record.epoch > self.epoch:
+        elif (seen.lease == self._me and seen.record is not None and seen.record.epoch > self.epoch
+                and seen.record.active == self._me.life):
             self._begin(seen.record)
 
     def answered(self, now: float, answer: RegistryAnswer) -> None:

@@ -47,6 +47,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "sqlglot": ("sql/*/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/write/deletes.py",
                 "mnode/ddl/tag_values.py", "shell/postgres/catalog_queries.py", "scripts/function_reference.py"),
     "numba": ("tasks/compiled/compiled_loops.py",),
+    "kazoo": ("mnode/cluster/zookeeper_registry.py",),
     "prometheus_client": ("mnode/http/metrics.py",),
     "fsspec": ("mnode/checkpoints/backup_store.py", "tasks/external/connectors/files.py"),
     "confluent_kafka": ("tasks/external/connectors/kafka*.py", "bench/external.py"),
@@ -381,8 +382,13 @@ def importers() -> dict[str, set[Path]]:
 
 
 #: What decides for nodes that keep copies of each other's logs: the edges that perform it come next.
-BUILT_UPON_SOON = ("mnode/cluster/acknowledgement_waits.py", "mnode/cluster/cluster_node.py",
-                   "mnode/dnode/copied_vnode_log.py", "mnode/dnode/copied_catalog_log.py")
+BUILT_UPON_SOON = (
+    "mnode/cluster/acknowledgement_waits.py",
+    "mnode/cluster/cluster_node.py",
+    "mnode/cluster/zookeeper_registry.py",
+    "mnode/dnode/copied_catalog_log.py",
+    "mnode/dnode/copied_vnode_log.py",
+)
 
 
 @for_each(PARTS)

@@ -119,6 +119,35 @@ class Server:
         self._process.send_signal(signal.SIGCONT)
 
 
+class ZooKeeper(Server):
+    """One ZooKeeper of Debian's package, whose sessions may be as short as half a second."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("ZooKeeper", free_port())
+        self._java = program("java")
+        jar = Path("/usr/share/java/zookeeper.jar")
+        if not jar.exists():
+            assert not IN_CI, "ZooKeeper isn't installed"
+            pytest.skip("ZooKeeper isn't installed")
+        self._classes = str(jar)
+        self._configuration = folder / "zoo.cfg"
+        self._configuration.write_text(
+            f"tickTime=250\ndataDir={folder}\nclientPortAddress={HERE}\nclientPort={self.port}\n"
+            "minSessionTimeout=500\nadmin.enableServer=false\nmaxClientCnxns=0\n")
+
+    def _command(self) -> Sequence[str]:
+        return [self._java, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", self._classes,
+                "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(self._configuration)]
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((HERE, self.port), timeout=1.0) as asked:
+                asked.sendall(b"srvr")
+                return asked.recv(100).startswith(b"Zookeeper version")
+        except OSError:
+            return False
+
+
 class Mosquitto(Server):
     """An MQTT broker. Users must log in as `username` with `password`; `lines` are added to its configuration."""
 
@@ -267,6 +296,15 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """The ZooKeeper of this test run."""
+    server = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture(scope="session")
