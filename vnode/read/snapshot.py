@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,8 @@ from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN, U64
 from penstock.vnode.store.table_state import TableState
 from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import TUID_COLUMN
+
+_SPANS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,22 +188,31 @@ class Snapshot:
         sql = SqlBuilder(self.schema, self._key_names, names, self.version, first, last, tuids, epochs=epochs)
         parts = [p for p in self._parts if p.info.max_ts >= first and p.info.min_ts <= last]
         runs = [r for r in self._runs if r.max_ts >= first and r.min_ts <= last]
-        dirty = [u for u in (*(p.info.updates for p in parts), *(r.updates for r in runs))
-                 if _overlap(u, first, last)]
+        # Where keys may exist more than once: elsewhere nobody must look for the newest version of each.
+        dirty = united([u for u in (*(p.info.updates for p in parts), *(r.updates for r in runs))
+                        if u is not None and _overlap(u, first, last)])
 
-        def is_dirty(low: int, high: int) -> bool:
-            return any(_overlap(u, low, high) for u in dirty)
+        def reaches_out(low: int, high: int) -> bool:
+            return not any(span[0] <= low and high <= span[1] for span in dirty)
 
-        clean_parts = [p for p in parts if not is_dirty(p.info.min_ts, p.info.max_ts)]
-        dirty_parts = [p for p in parts if is_dirty(p.info.min_ts, p.info.max_ts)]
-        clean_runs = [r for r in runs if not is_dirty(r.min_ts, r.max_ts)]
-        dirty_runs = [r for r in runs if is_dirty(r.min_ts, r.max_ts)]
+        def reaches_in(low: int, high: int) -> bool:
+            return any(_overlap(span, low, high) for span in dirty)
+
         tombstones = [t for t in self._tombstones if t.touches(first, last)]
+        clean_parts = [p for p in parts if not reaches_in(p.info.min_ts, p.info.max_ts)]
+        clean_runs = [r for r in runs if not reaches_in(r.min_ts, r.max_ts)]
         selects = []
         if clean_parts or clean_runs or not dirty:
-            selects.append(sql.rows(clean_parts, clean_runs, tombstones, newest_only=False))
+            selects.append(sql.rows(clean_parts, clean_runs, tombstones))
+        cut_parts = [p for p in parts if p not in clean_parts and reaches_out(p.info.min_ts, p.info.max_ts)]
+        clean = set(map(id, clean_runs))
+        cut_runs = [r for r in runs if id(r) not in clean and reaches_out(r.min_ts, r.max_ts)]
+        if cut_parts or cut_runs:
+            selects.append(sql.rows(cut_parts, cut_runs, tombstones, without=dirty))
+        dirty_parts = [p for p in parts if reaches_in(p.info.min_ts, p.info.max_ts)]
+        dirty_runs = [r for r in runs if reaches_in(r.min_ts, r.max_ts)]
         if dirty_parts or dirty_runs:
-            selects.append(sql.rows(dirty_parts, dirty_runs, tombstones, newest_only=True))
+            selects.append(sql.rows(dirty_parts, dirty_runs, tombstones, newest_in=dirty))
         return SnapshotSql("\nUNION ALL\n".join(selects), sql.tables, tuple(parts))
 
 
@@ -214,6 +226,22 @@ def _in_all(counts: Sequence[RowCount]) -> RowCount | None:
         return None
     return RowCount(sum(count.rows for count in counts), min(count.first_ts for count in counts),
                     max(count.last_ts for count in counts))
+
+
+def united(spans: Sequence[TimeRange], most: int = _SPANS_MAX) -> list[TimeRange]:
+    """Returns ascending ranges that cover all these, at most so many: those with the least between them become one."""
+    found: list[TimeRange] = []
+    for low, high in sorted(spans):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    if len(found) > most:
+        gaps = sorted((after[0] - before[1], place) for place, (before, after) in enumerate(pairwise(found), 1))
+        kept = sorted(place for _, place in gaps[len(gaps) - most + 1:])
+        found = [(found[start][0], found[stop - 1][1])
+                 for start, stop in zip([0, *kept], [*kept, len(found)], strict=True)]
+    return found
 
 
 def _overlap(span: TimeRange | None, first: int, last: int) -> bool:

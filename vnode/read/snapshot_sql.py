@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError
-from penstock.vnode.store.memtable import VERSION_COLUMN, Run, as_table
+from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange, as_table
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.table_state import PartHandle
 from penstock.vnode.store.tombstones import Tombstone
@@ -74,6 +74,14 @@ def _stored_epoch(column: str, type_: pa.DataType) -> str:
     return f"epoch_us({column}) // 1000" if type_.unit == "ms" else f"epoch_{type_.unit}({column})"
 
 
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """Which rows: those inside of some ranges of time (none: all) and not those of others."""
+
+    inside: Sequence[TimeRange] = ()
+    without: Sequence[TimeRange] = ()
+
+
 class SqlBuilder:
     """Builds the SELECTs of one `SnapshotSql` and collects its Arrow tables."""
 
@@ -114,18 +122,28 @@ class SqlBuilder:
         micros = ts * (1000 if unit == "ms" else 1)
         return f"make_timestamp({min(max(micros, -_US_LIMIT), _US_LIMIT)})"
 
-    def _where(self, *, newer_possible: bool, integers: bool) -> str:
+    def _where(self, which: _Which, *, newer_possible: bool, integers: bool) -> str:
         ts = quoted(self._keys[0])
+
+        def bound(time: int) -> str:
+            return str(time) if integers else self._bound(time)
+
         conditions = list(self._tuid_filter)
         if self._first != TS_MIN:
-            conditions.append(f"{ts} >= {self._first if integers else self._bound(self._first)}")
+            conditions.append(f"{ts} >= {bound(self._first)}")
         if self._last != TS_MAX:
-            conditions.append(f"{ts} <= {self._last if integers else self._bound(self._last)}")
+            conditions.append(f"{ts} <= {bound(self._last)}")
+        if which.inside:
+            conditions.append("(" + " OR ".join(
+                f"{ts} >= {bound(low)} AND {ts} <= {bound(high)}" for low, high in which.inside) + ")")
+        conditions += [f"({ts} < {bound(low)} OR {ts} > {bound(high)})" for low, high in which.without]
         if newer_possible:
             conditions.append(f"_ver <= {self._version}")
         return " WHERE " + " AND ".join(conditions) if conditions else ""
 
-    def _select(self, source: str, present: Sequence[str], *, newer_possible: bool, integers: bool = False) -> str:
+    def _select(
+        self, source: str, present: Sequence[str], which: _Which, *, newer_possible: bool, integers: bool = False
+    ) -> str:
         """Returns the SELECT from one source; `integers`: its timestamps are such already."""
         available = set(present)
         columns = []
@@ -142,27 +160,32 @@ class SqlBuilder:
             else:
                 value = quoted(name)
             columns.append(value)
-        where = self._where(newer_possible=newer_possible, integers=integers)
+        where = self._where(which, newer_possible=newer_possible, integers=integers)
         return f"SELECT _tuid, {', '.join(columns)}, _ver FROM {source}{where}"
 
     def rows(self, parts: Sequence[PartHandle], runs: Sequence[Run], tombstones: Sequence[Tombstone], *,
-             newest_only: bool) -> str:
-        """Returns the SELECT over these parts and runs."""
-        selects = []
+             without: Sequence[TimeRange] = (), newest_in: Sequence[TimeRange] = ()) -> str:
+        """Returns the SELECT over these parts and runs.
+
+        `without`: no rows in these ranges of time. `newest_in`: rows in these alone, the newest of each key.
+        """
+        selects, which = [], _Which(newest_in, without)
+        newest_only = bool(newest_in)
         shapes: dict[tuple[tuple[str, ...], bool], list[PartHandle]] = {}
         for part in parts:
             shapes.setdefault((part.info.columns, part.info.max_version > self._version), []).append(part)
         for (columns, newer), group in shapes.items():
             files = ", ".join(text_literal(str(part.path)) for part in group)
-            selects.append(self._select(f"read_parquet([{files}])", columns, newer_possible=newer))
+            selects.append(self._select(f"read_parquet([{files}])", columns, which, newer_possible=newer))
         if runs:
             table = as_table(runs)
             newer = any(run.max_version > self._version for run in runs)
             selects.append(self._select(self._register(epochs(table) if self._epochs else table), table.column_names,
-                                        newer_possible=newer, integers=self._epochs))
+                                        which, newer_possible=newer, integers=self._epochs))
         if not selects:
             empty = pa.schema([(TUID_COLUMN, pa.uint64()), *self._schema, (VERSION_COLUMN, pa.uint64())])
-            selects.append(self._select(self._register(empty.empty_table()), empty.names, newer_possible=False))
+            name = self._register(empty.empty_table())
+            selects.append(self._select(name, empty.names, which, newer_possible=False))
         outer = ", ".join(["_tuid", *(quoted(name) for name in self._names), "_ver"])
         conditions = self._visible(tombstones)
         if len(selects) == 1 and not conditions and not newest_only and self._read == self._names:

@@ -36,6 +36,12 @@ def join_ranges(ranges: Sequence[TimeRange | None]) -> TimeRange | None:
     return (min(r[0] for r in found), max(r[1] for r in found)) if found else None
 
 
+def clipped(span: TimeRange, first: int, last: int) -> TimeRange | None:
+    """Returns the part of a range that lies in another one, both inclusive; None if none does."""
+    low, high = max(span[0], first), min(span[1], last)
+    return (low, high) if low <= high else None
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Rows sorted by (_tuid, ts): `_tuid`, physical columns, `_ver`. Also the form in which parts are read back.

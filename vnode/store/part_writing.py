@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.common.errors import StorageError
 from penstock.vnode.store.chunk_reader import cut, gather, resolve
 from penstock.vnode.store.manifest import LastTimes
-from penstock.vnode.store.memtable import Run, TimeRange
+from penstock.vnode.store.memtable import Run, TimeRange, clipped, join_ranges
 from penstock.vnode.store.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, PartWriter, parquet_bytes
 from penstock.vnode.store.table_state import PartHandle, TableState
 from penstock.vnode.store.table_store import TableStore
@@ -28,6 +28,16 @@ def resolved(runs: Sequence[Run], fields: Sequence[pa.Field], key_name: str | No
     for selection in cut(runs, ROW_GROUP_ROWS):
         yield resolve(gather(runs, selection, fields), key_name, effective, as_of=2**64 - 1, pin=horizon,
                       unique=unique)
+
+
+def updates_left(updates: TimeRange | None, others: Iterable[PartHandle], *, collapsed: bool) -> TimeRange | None:
+    """Returns where keys of rows may still exist elsewhere or twice, of the range in which rows replaced older ones.
+
+    `others` are all other parts. `collapsed`: of these rows themselves only the newest version of each key was kept.
+    """
+    if updates is None or not collapsed:
+        return updates
+    return join_ranges([clipped(updates, part.info.min_ts, part.info.max_ts) for part in others])
 
 
 def write_parts(store: TableStore, table: TableState, pieces: Iterable[pa.Table], purged_version: int,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.vnode.store.manifest import PartInfo
-from penstock.vnode.store.memtable import TimeRange, join_ranges
+from penstock.vnode.store.memtable import join_ranges
 from penstock.vnode.store.merging import in_key_order
-from penstock.vnode.store.part_writing import resolved, rows_in, write_parts
+from penstock.vnode.store.part_writing import resolved, rows_in, updates_left, write_parts
 from penstock.vnode.store.parts import MAX_PART_ROWS, PartReader
 from penstock.vnode.store.table_state import PartHandle, TableState
 from penstock.vnode.store.table_store import TableStore
@@ -57,7 +57,8 @@ class Compactor:
                 return chosen
         if len(table.tombstones) > _MAX_TOMBSTONES:
             return [part for part in table.parts if _improvable(table, part)]
-        return []
+        horizon = self._store.horizon(self._store.persisted)
+        return next(([part] for part in table.parts if _holds_replaced_rows(table, part, horizon)), [])
 
     def _merge(self, table: TableState, chosen: Sequence[PartHandle]) -> None:
         store = self._store
@@ -72,9 +73,9 @@ class Compactor:
         unique = updates is None
         rows = (piece for runs in in_key_order([reader.row_groups() for reader in readers], _MERGED_BYTES)
                 for piece in resolved(runs, fields, table.key_name, tombstones, horizon, unique=unique))
-        if updates is not None and not _older_elsewhere(table, chosen, updates, horizon):
-            updates = None
-        self._install(table, chosen, write_parts(store, table, rows, horizon, updates), horizon)
+        left = updates_left(updates, [part for part in table.parts if part not in chosen],
+                            collapsed=max(part.info.max_version for part in chosen) <= horizon)
+        self._install(table, chosen, write_parts(store, table, rows, horizon, left), horizon)
 
     def _install(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle], horizon: int) -> None:
         """Makes the merged parts valid instead of the old ones, in the MANIFEST and in memory."""
@@ -118,11 +119,16 @@ def _improvable(table: TableState, part: PartHandle) -> bool:
         for t in table.tombstones)
 
 
-def _older_elsewhere(table: TableState, chosen: Sequence[PartHandle], updates: TimeRange, horizon: int) -> bool:
-    """Tells whether a key in the range of updates may still exist in another part, or twice in the new one."""
-    if any(p.info.min_ts <= updates[1] and p.info.max_ts >= updates[0] for p in table.parts if p not in chosen):
-        return True
-    return horizon < max((p.info.max_version for p in chosen), default=0)
+def _holds_replaced_rows(table: TableState, part: PartHandle, horizon: int) -> bool:
+    """Tells whether a part has rows that are replaced by others of its own, as no reader needs them any more.
+
+    It is written again by itself, once: queries would have to look for the newest version of all its keys.
+    """
+    info = part.info
+    if info.updates is None or info.max_version > horizon or info.rows > MAX_PART_ROWS // 2:
+        return False
+    left = updates_left(info.updates, [other for other in table.parts if other is not part], collapsed=True)
+    return left is None or 2 * (left[1] - left[0]) < info.updates[1] - info.updates[0]
 
 
 def _hides_rows_of(tombstone: Tombstone, infos: Sequence[PartInfo]) -> bool:

@@ -11,7 +11,13 @@ from penstock.common.errors import StorageError
 from penstock.vnode.store.delivery import Partition, Place
 from penstock.vnode.store.manifest import LastTimes
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run, join_ranges
-from penstock.vnode.store.part_writing import resolved, rows_in, write_last_times, write_parts
+from penstock.vnode.store.part_writing import (
+    resolved,
+    rows_in,
+    updates_left,
+    write_last_times,
+    write_parts,
+)
 from penstock.vnode.store.table_state import PartHandle, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
@@ -121,7 +127,9 @@ class Flusher:
             fields = [f for f in known.values() if f.name not in (TUID_COLUMN, VERSION_COLUMN)]
             updates = join_ranges([run.updates for run in runs])
             rows = resolved(runs, fields, table.key_name, sealed.tombstones, job.horizon, unique=updates is None)
-            parts = write_parts(self._store, table, rows, job.horizon, updates)
+            newest = max(run.max_version for run in runs)
+            left = updates_left(updates, table.parts, collapsed=newest <= job.horizon)
+            parts = write_parts(self._store, table, rows, job.horizon, left)
             collapsed = rows_in(parts) < sum(run.num_rows for run in runs)
         last = table.last_times
         if sealed.times is not None:
