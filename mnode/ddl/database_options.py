@@ -41,7 +41,7 @@ class OptionSpec:
 SPECS: Mapping[str, OptionSpec] = {
     "VGROUPS": OptionSpec("2", 1, 1024),
     "PRECISION": OptionSpec("ms", words=("ms", "us", "ns")),
-    "REPLICA": OptionSpec("1", numbers=(1, 3), alterable=True),
+    "REPLICA": OptionSpec("1", numbers=(1, 2, 3), alterable=True),
     "BUFFER": OptionSpec("256", 3, 16384, alterable=True),
     "PAGES": OptionSpec("256", 64, 2**31 - 1, alterable=True),
     "PAGESIZE": OptionSpec("4", 1, 16384),
@@ -147,8 +147,10 @@ def _check_together(options: DatabaseOptions, other: Mapping[str, str]) -> None:
     if min(keep) < 3 * duration:
         raise InvalidStatementError(
             f"KEEP must be at least three times DURATION ({duration} minutes), not {min(keep)} minutes", code=_INVALID)
-    if other.get("REPLICA") == "3":
-        raise InvalidStatementError("REPLICA 3 needs three dnodes; this engine has one", code=0x0386)
+    replicas = int(other.get("REPLICA", "1"))
+    if replicas > 1:
+        needed = {2: "two", 3: "three"}[replicas]
+        raise InvalidStatementError(f"REPLICA {replicas} needs {needed} dnodes; this engine has one", code=0x0386)
     if int(other.get("MINROWS", "100")) >= int(other.get("MAXROWS", "4096")):
         raise InvalidStatementError("MINROWS must be smaller than MAXROWS", code=_INVALID)
 

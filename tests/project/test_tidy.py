@@ -386,8 +386,7 @@ BUILT_UPON_SOON = (
     "mnode/cluster/acknowledgement_waits.py",
     "mnode/cluster/cluster_node.py",
     "mnode/cluster/zookeeper_registry.py",
-    "mnode/dnode/copied_catalog_log.py",
-    "mnode/dnode/copied_vnode_log.py",
+    "mnode/dnode/cluster_directory.py",
 )
 
 
