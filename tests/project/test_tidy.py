@@ -385,6 +385,7 @@ def importers() -> dict[str, set[Path]]:
 BUILT_UPON_SOON = (
     "mnode/cluster/acknowledgement_waits.py",
     "mnode/cluster/cluster_node.py",
+    "mnode/cluster/node_transport.py",
     "mnode/cluster/zookeeper_registry.py",
     "mnode/dnode/cluster_directory.py",
 )

@@ -1,0 +1,244 @@
+"""The edge to other nodes: mutual TLS, one connection per direction, messages that may get lost but prove their sender.
+
+Each node has a certificate of the cluster's own authority for the name `penstock-node-N`. Who connects only sends, who
+is connected to only receives; so a network that works one way only is seen as such. What can't be sent in time is
+dropped: the state machines send again what matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.common.clock import Clock
+from penstock.common.errors import ConfigError, InvalidValueError
+from penstock.common.logging import logger
+from penstock.mnode.cluster.cluster_messages import ClusterMessage
+from penstock.mnode.cluster.cluster_wire import LENGTHS_SIZE, decode_message, encode_message, frame_lengths
+
+_log = logger(__name__)
+_PROTOCOL = "penstock-cluster/1"
+_NAME = "penstock-node-"
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    """This node, where each node listens (host, port), PEM files of its certificate and key and of the authority.
+
+    `queue_size_max`: bytes that wait for one node; `silence_s`: seconds without a byte after which a connection is
+    closed; `connect_s`: for a connection and its handshake; `again_s`: between attempts to connect.
+    """
+
+    node: int
+    addresses: Mapping[int, tuple[str, int]]
+    certificate_file: str
+    key_file: str
+    authority_file: str
+    queue_size_max: int = 32 << 20
+    silence_s: float = 15.0
+    connect_s: float = 5.0
+    again_s: float = 0.2
+
+
+class NodeTransport:
+    """Sends to all other nodes and receives from them. `receive` is called with the sender, one thread per sender."""
+
+    def __init__(self, settings: TransportSettings, clock: Clock,
+                 receive: Callable[[int, ClusterMessage], None]) -> None:
+        """Raises ConfigError if the certificates can't be used."""
+        self._settings = settings
+        self._receive = receive
+        self._contexts = _contexts(settings)
+        self._closed = threading.Event()
+        self._peers = {node: PeerSender(settings, node, self._contexts[0], clock, self._closed)
+                       for node in settings.addresses if node != settings.node}
+        self._listener: socket.socket | None = None
+        self._accepted: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Listens, and connects to the others as they come. Raises ConfigError if the address can't be had."""
+        host, port = self._settings.addresses[self._settings.node]
+        try:
+            self._listener = socket.create_server((host, port), backlog=16)
+        except OSError as error:
+            raise ConfigError(f"the cluster's address {host}:{port} of this node can't be had: {error}") from error
+        self._run(self._accept, "accept")
+        for node, peer in self._peers.items():
+            self._run(peer.run, f"to-{node}")
+
+    def send(self, node: int, message: ClusterMessage) -> bool:
+        """Sends a message; False if too much waits for that node already, and the message is dropped."""
+        return self._peers[node].put(encode_message(message))
+
+    def close(self) -> None:
+        """Closes all connections, and waits for the threads."""
+        self._closed.set()
+        if self._listener is not None:
+            _close(self._listener)
+        for peer in self._peers.values():
+            peer.wake()
+        with self._lock:
+            accepted = list(self._accepted)
+        for connection in accepted:
+            _close(connection)
+        for thread in self._threads:
+            thread.join(self._settings.connect_s + 1)
+
+    def _run(self, target: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=target, name=f"penstock-cluster-{name}", daemon=True)
+        with self._lock:
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+        thread.start()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        while not self._closed.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.settimeout(self._settings.connect_s)
+            with self._lock:
+                # Each node has one, and one more while it connects anew; nobody else is waited for.
+                full = len(self._accepted) >= 2 * len(self._settings.addresses) + 4
+                if not full:
+                    self._accepted.add(connection)
+            if full:
+                _close(connection)
+            else:
+                self._run(lambda connection=connection: self._serve(connection), "from")  # type: ignore[misc]
+
+    def _serve(self, connection: socket.socket) -> None:
+        # Wrapping takes the descriptor away from the plain socket: it is the other one that can be closed from now on.
+        secured = self._contexts[1].wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._accepted.discard(connection)
+            self._accepted.add(secured)
+        try:
+            with secured:
+                secured.do_handshake()
+                node = self._peer_of(secured)
+                secured.settimeout(self._settings.silence_s)
+                while not self._closed.is_set():
+                    size, header = frame_lengths(_received(secured, LENGTHS_SIZE))
+                    self._receive(node, decode_message(_received(secured, size), header))
+        except (OSError, EOFError, InvalidValueError) as error:
+            if not self._closed.is_set():
+                _log.info("a connection of another node ends: %s", error)
+        finally:
+            with self._lock:
+                self._accepted.discard(secured)
+            _close(secured)
+
+    def _peer_of(self, secured: ssl.SSLSocket) -> int:
+        """Returns the node whose certificate it is. Raises InvalidValueError for what is none of this cluster."""
+        if secured.selected_alpn_protocol() != _PROTOCOL:
+            raise InvalidValueError("it speaks another protocol")
+        certificate: dict[str, Any] = dict(secured.getpeercert() or {})
+        names = {name[1] for name in certificate.get("subjectAltName", ()) if name[0] == "DNS"}
+        nodes = [node for node in self._peers if f"{_NAME}{node}" in names]
+        if len(nodes) != 1:
+            raise InvalidValueError(f"its certificate is for {sorted(map(str, names))}, no other node of this cluster")
+        return nodes[0]
+
+
+class PeerSender:
+    """What waits for one node, and the connection there."""
+
+    def __init__(self, settings: TransportSettings, node: int, context: ssl.SSLContext, clock: Clock,
+                 closed: threading.Event) -> None:
+        self._settings = settings
+        self._node = node
+        self._context = context
+        self._clock = clock
+        self._closed = closed
+        self._changed = threading.Condition()
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._paused = threading.Event()
+
+    def put(self, frame: bytes) -> bool:
+        """Adds what is to be sent; one frame may be larger than all that may wait, if nothing does."""
+        with self._changed:
+            if self._queue and self._size + len(frame) > self._settings.queue_size_max:
+                return False
+            self._queue.append(frame)
+            self._size += len(frame)
+            self._changed.notify()
+            return True
+
+    def wake(self) -> None:
+        self._paused.set()
+        with self._changed:
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Connects, sends, connects again, until all is closed."""
+        while not self._closed.is_set():
+            try:
+                with self._connect() as connection:
+                    self._send_all(connection)
+            except OSError as error:
+                _log.debug("node %d can't be sent to: %s", self._node, error)
+            self._clock.wait(self._paused, self._settings.again_s)
+
+    def _connect(self) -> ssl.SSLSocket:
+        plain = socket.create_connection(self._settings.addresses[self._node], self._settings.connect_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = self._context.wrap_socket(plain, server_hostname=f"{_NAME}{self._node}")
+        except BaseException:
+            _close(plain)
+            raise
+        connection.settimeout(self._settings.silence_s)
+        return connection
+
+    def _send_all(self, connection: ssl.SSLSocket) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closed.is_set())
+                if self._closed.is_set():
+                    return
+                frame = self._queue.popleft()
+                self._size -= len(frame)
+            connection.sendall(frame)
+
+
+def _received(connection: ssl.SSLSocket, size: int) -> bytes:
+    """Returns so many bytes. Raises EOFError if there are no more."""
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise EOFError("the other node has closed it")
+        data += part
+    return bytes(data)
+
+
+def _contexts(settings: TransportSettings) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Returns what to connect with, and what to be connected to with."""
+    contexts = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    try:
+        for context in contexts:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(settings.authority_file)
+            context.load_cert_chain(settings.certificate_file, settings.key_file)
+            context.set_alpn_protocols([_PROTOCOL])
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the cluster's certificates can't be used: {error}") from error
+    return contexts
+
+
+def _close(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be closed already
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
