@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.common.access import check_access
+from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
 from penstock.common.errors import DataDirectoryInUseError, NotFoundError, PenstockError, StorageError
 from penstock.common.fs import Fs
@@ -111,6 +112,27 @@ class Dnode:
         """Returns all open vnodes by vgroup id."""
         with self._lock:
             return dict(self._vnodes)
+
+    def replace_vnode(self, vgroup_id: int, options: VnodeOptions, received: Path) -> Vnode:
+        """Opens a vnode whose files another node has given: the folder `received`, of the same disk, takes its place.
+
+        What there was is moved out of the way; after a crash in between there is no vnode. Raises StorageError,
+        CorruptionError.
+        """
+        with self._lock:
+            vnode = self._vnodes.pop(vgroup_id, None)
+            self._problems.pop(vgroup_id, None)
+        if vnode is not None:
+            vnode.close(flush=False)
+        directory = self._paths.vnode(vgroup_id)
+        with self.folders_lock:
+            if directory.is_dir():
+                set_aside(self._fs, self._paths, directory)
+            self._fs.make_dirs(directory.parent)
+            self._fs.rename(received, directory)
+            self._fs.fsync_dir(received.parent)
+            self._fs.fsync_dir(directory.parent)
+        return self.open_vnode(vgroup_id, options)
 
     def drop_vnode(self, vgroup_id: int) -> None:
         """Closes a vnode and deletes all its files; an unknown one is no error."""

@@ -55,7 +55,10 @@ class AcknowledgedEnd:
     def cut(self, tail: Tail) -> None:
         """The log ends with `tail` now; that is durable for the END file."""
         if self._waiting is not None:
-            self._waiting = deque(one for one in self._waiting if one.version <= tail.version)
+            waiting = [one for one in self._waiting if one.version <= tail.version]
+            if (waiting[-1] if waiting else self.tail).version < tail.version:
+                waiting.append(tail)
+            self._waiting = deque(waiting)
         if self.tail.version >= tail.version:
             self.tail = tail
         self.publish(tail.version)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
 
@@ -123,6 +123,8 @@ ACTIONS = st.lists(st.one_of(
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ACTIONS)
+@example([("write", 0), ("write", 0), ("copy", 1), ("reopen", 0), ("takeover", 0)])
+@example([("write", 0), ("write", 0), ("copy", 9000), ("acknowledge", 1), ("takeover", 0)])
 def test_nodes_show_and_keep_what_is_acknowledged(script: list[tuple[str, int]]) -> None:
     """Readers see the table as of the acknowledged version, on whatever node; parts have no more; nothing is lost.
 

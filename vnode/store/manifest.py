@@ -127,7 +127,12 @@ def _table(data: dict[str, Any]) -> TableManifest:
 
 def save(fs: Fs, store: Path, manifest: Manifest) -> None:
     """Replaces the MANIFEST atomically. Raises StorageError."""
-    body = json.dumps({
+    fs.write_atomic(store / NAME, encode(manifest))
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Returns the bytes of the file."""
+    return seal(json.dumps({
         "format": FORMAT,
         "vgroup_id": manifest.vgroup_id,
         "persisted_version": manifest.persisted_version,
@@ -135,8 +140,7 @@ def save(fs: Fs, store: Path, manifest: Manifest) -> None:
         "pins": manifest.pins,
         "dropped": list(manifest.dropped),
         "tables": [_table_json(table) for table in manifest.tables.values()],
-    }, separators=(",", ":")).encode()
-    fs.write_atomic(store / NAME, seal(body))
+    }, separators=(",", ":")).encode())
 
 
 def unknown_tables(fs: Fs, store: Path, manifest: Manifest) -> list[int]:

@@ -71,7 +71,7 @@ class TableStore:
     def reload(self) -> None:
         """Goes back to what is in the log; the caller holds `lock`. Raises CorruptionError."""
         self.generation += 1
-        self.load(self._manifest())
+        self.load(self.manifest())
 
     def require_writable(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write.
@@ -100,7 +100,8 @@ class TableStore:
 
     # The MANIFEST
 
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
+        """Returns what the MANIFEST is to say; the caller holds `lock`."""
         tables = {uid: table.entry(self.persisted) for uid, table in self.tables.items()}
         return Manifest(self.options.vgroup_id, self.persisted, self.files.next_number, tables, dict(self.pins),
                         tuple(sorted(self.files.dropped)))
@@ -111,7 +112,7 @@ class TableStore:
         Raises StorageError. Then the old or the new one is on disk: no file goes that either needs.
         """
         self._doubtful = True
-        manifests.save(self.fs, self.folder, self._manifest())
+        manifests.save(self.fs, self.folder, self.manifest())
         self._doubtful = False
 
     @contextmanager

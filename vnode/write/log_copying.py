@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.common.errors import InvalidValueError, PenstockError, UnavailableError
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.write.table_definitions import RESERVED_COLUMNS, TableDefinitions
+from penstock.vnode.write.vnode_copy import VnodeCopySource
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.copied_records import CopiedRecords
 from penstock.wal.reader import WalReader
@@ -132,6 +133,10 @@ class LogCopying:
             if count:
                 store.reload()
             return count
+
+    def copy_files(self, owner: str) -> VnodeCopySource:
+        """Begins to copy the vnode's files to another node; `owner` names who gets them. Raises StorageError."""
+        return VnodeCopySource(self._store, owner)
 
     def _close_reader(self) -> None:
         if self._reader is not None:
