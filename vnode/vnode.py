@@ -258,13 +258,16 @@ class Vnode:
         """Returns the greatest ts ever written to a child table (deleted rows count too), or None."""
         return self._reader.last_ts(tuid)
 
-    def newest_rows(self, table_uid: int, columns: Sequence[str], tuids: U64 | None = None) -> pa.Table | None:
-        """Returns `_tuid` and columns of each child table's newest row, sorted by child table; `tuids`: of these only.
+    def newest_rows(
+        self, table_uid: int, columns: Sequence[str], tuids: U64 | None = None, *, values: bool = False
+    ) -> pa.Table | None:
+        """Returns `_tuid` and columns of each child table's newest row; `tuids`: of these only.
 
-        None where they can't be had for less than by reading the whole table: if newest rows were deleted, or many
-        child tables are far behind. Raises NotFoundError.
+        Of some it returns all rows: where the newest one was deleted, and with `values` where that has NULLs. None
+        where this takes as long as to read the whole table: if that is so of many, or many are far behind. Raises
+        NotFoundError.
         """
-        return self._reader.newest_rows(table_uid, columns, tuids)
+        return self._reader.newest_rows(table_uid, columns, tuids, values)
 
     def snapshot(self, table_uid: int, *, as_of: int | None = None) -> Snapshot:
         """Returns a view of a table as of a version (None: everything acknowledged).

@@ -161,13 +161,13 @@ class Scans:
     def _newest_rows(
         self, scan: Scan, vgroups: Sequence[int], columns: Sequence[Column], wanted: Sequence[int] | None
     ) -> ScanRelation | None:
-        """Returns the newest row of each child table, if these are known, and their values are where they must be."""
+        """Returns the newest row of each child table, and all rows of some, if that is cheaper than to read all."""
         tuids = None if wanted is None else np.unique(np.array(wanted, np.uint64))
         pieces = []
         for vgroup in vgroups:
             rows = self._storage.vnode(vgroup).newest_rows(
-                scan.table.storage_uid, [column.physical for column in columns], tuids)
-            if rows is None or (scan.newest == "values" and any(column.null_count for column in rows.columns)):
+                scan.table.storage_uid, [column.physical for column in columns], tuids, values=scan.newest == "values")
+            if rows is None:
                 return None
             pieces.append(rows)
         names = ["_tuid", *(column.name for column in columns)]

@@ -21,7 +21,7 @@ STEP = st.one_of(
 @given(st.lists(STEP, max_size=12))
 def test_columns_say_what_a_dictionary_says(steps: list[tuple[str, object]]) -> None:
     """Newest times and certainty after any writes, deletes, loads and drops."""
-    newest, times, certain = NewestTimes(), dict[int, int](), set[int]()
+    newest, times, certain, likely = NewestTimes(), dict[int, int](), set[int](), set[int]()
     for kind, what in steps:
         if isinstance(what, dict):
             ordered = dict(sorted(what.items()))
@@ -29,11 +29,14 @@ def test_columns_say_what_a_dictionary_says(steps: list[tuple[str, object]]) -> 
             for uid, ts in what.items():
                 if kind == "written" and ts >= times.get(uid, TS_MIN):
                     certain.add(uid)
+                if ts >= times.get(uid, TS_MIN):
+                    likely.add(uid)
                 times[uid] = max(ts, times.get(uid, TS_MIN))
         else:
             gone = None if what is None else tuple(what)  # type: ignore[arg-type]
             newest.deleted(gone)
             certain -= set(times) if gone is None else set(gone)
+            likely -= set(times) if gone is None else set(gone)
             if kind == "forget":
                 assert gone is not None
                 newest.forget(gone)
@@ -41,6 +44,7 @@ def test_columns_say_what_a_dictionary_says(steps: list[tuple[str, object]]) -> 
         every = np.arange(10, dtype=np.uint64)
         found, sure = newest.of(every)
         assert found.tolist() == [times.get(uid, TS_MIN) for uid in range(10)]
+        assert newest.likely(every).tolist() == [uid in likely for uid in range(10)]
         assert sure.tolist() == [uid in certain for uid in range(10)]
         assert [newest.get(uid) for uid in range(10)] == [times.get(uid) for uid in range(10)]
         assert newest.tuids.tolist() == sorted(times)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import CorruptionError, InvalidValueError
-from penstock.vnode.read.newest_rows import read_newest_rows
+from penstock.vnode.read.newest_rows import NewestRows
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.parts import PartReader
 from penstock.vnode.store.sorted_keys import U64
@@ -51,18 +51,18 @@ class VnodeReader:
                                         f"{newest}")
             return Snapshot.of(table, vgroup_id, version, store.cache)
 
-    def newest_rows(self, table_uid: int, columns: Sequence[str], tuids: U64 | None) -> pa.Table | None:
-        """Returns the newest row of each child table; see `Vnode.newest_rows`."""
+    def newest_rows(
+        self, table_uid: int, columns: Sequence[str], tuids: U64 | None, values: bool
+    ) -> pa.Table | None:
+        """Returns the newest rows of child tables; see `Vnode.newest_rows`."""
         store = self._store
         with store.lock:
             table = store.table(table_uid)
-            of = table.newest.tuids if tuids is None else tuids[np.isin(tuids, table.newest.tuids)]
-            times, certain = table.newest.of(of)
-            if not certain.all():
-                return None
-            of = of.copy()
+            of = (table.newest.tuids if tuids is None else tuids[np.isin(tuids, table.newest.tuids)]).copy()
+            times, _ = table.newest.of(of)
+            likely = table.newest.likely(of)
             snapshot = Snapshot.of(table, store.options.vgroup_id, store.wal.acknowledged_version, store.cache)
-        return read_newest_rows(snapshot, columns, of, times)
+        return NewestRows(snapshot, columns, values=values).read(of, times, likely)
 
     def last_ts(self, tuid: int) -> int | None:
         """Returns the greatest ts ever written to a child table, or None."""

@@ -12,14 +12,16 @@ _APPENDED_MAX = 1 << 16
 class NewestTimes:
     """The greatest ts ever written to each child table, rows that were deleted since included.
 
-    A child table is *certain* while the row at its newest time is known to be there. What comes row by row is kept
-    beside the columns until somebody asks for them.
+    A child table is *certain* while the row at its newest time is known to be there, and *likely* while nothing is
+    known that has taken it away: after a restart, too. What comes row by row is kept beside the columns until somebody
+    asks for them.
     """
 
     def __init__(self) -> None:
         self._tuids: U64 = np.zeros(0, np.uint64)
         self._times: I64 = np.zeros(0, np.int64)
         self._certain: Bools = np.zeros(0, np.bool_)
+        self._likely: Bools = np.zeros(0, np.bool_)
         self._appended: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -66,6 +68,11 @@ class NewestTimes:
             return np.full(len(tuids), TS_MIN, np.int64), known
         return np.where(known, self._times[places], TS_MIN), known & self._certain[places]
 
+    def likely(self, tuids: U64) -> Bools:
+        """Returns of which the row at the newest time is likely to be there."""
+        places, known = self._find(tuids)
+        return known & self._likely[places] if len(self._tuids) else known
+
     def written(self, tuids: U64, times: I64) -> None:
         """Takes over the newest times of rows that were written; `tuids` ascend, each once."""
         places, known = self._find(tuids)
@@ -76,30 +83,32 @@ class NewestTimes:
         if not newer.all():
             places, times = places[newer], times[newer]
         self._times[places] = times
-        self._certain[places] = True
+        self._certain[places] = self._likely[places] = True
 
     def stored(self, tuids: U64, times: I64) -> None:
         """Takes over newest times of rows that may have been deleted since; `tuids` ascend, each once."""
         _, known = self._find(tuids)
         self._insert(tuids[~known])
         places, _ = self._find(tuids)
+        self._likely[places[times >= self.times[places]]] = True
         self.times[places] = np.maximum(self.times[places], times)
 
     def deleted(self, tuids: tuple[int, ...] | None) -> None:
         """Notes that rows of these child tables (None: of any) may be gone."""
         if tuids is None:
             self._settle()
-            self._certain[:] = False
+            self._certain[:] = self._likely[:] = False
             return
         places, known = self._find(np.array(tuids, np.uint64))
-        self._certain[places[known]] = False
+        self._certain[places[known]] = self._likely[places[known]] = False
 
     def forget(self, tuids: tuple[int, ...]) -> None:
         """Forgets child tables that were dropped."""
         places, known = self._find(np.array(tuids, np.uint64))
         kept: Bools = np.ones(len(self), np.bool_)
         kept[places[known]] = False
-        self._tuids, self._times, self._certain = self.tuids[kept], self.times[kept], self._certain[kept]
+        self._tuids, self._times = self.tuids[kept], self.times[kept]
+        self._certain, self._likely = self._certain[kept], self._likely[kept]
 
     def _find(self, tuids: U64) -> tuple[Index, Bools]:
         """Returns the place of each, and whether it is there; places of others are in range, but meaningless."""
@@ -117,3 +126,4 @@ class NewestTimes:
         self._tuids = np.insert(self._tuids, places, tuids)
         self._times = np.insert(self._times, places, TS_MIN)
         self._certain = np.insert(self._certain, places, False)
+        self._likely = np.insert(self._likely, places, False)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
 
 from penstock.planner.query import query_groups
+from penstock.vnode.read import newest_rows
 from penstock.vnode.vnode import Vnode
 
 TABLES = 4
@@ -73,6 +74,8 @@ def test_answers_are_those_of_all_rows(bed: TestBed, steps: list[tuple[str, obje
                 bed.all(f"DROP TABLE IF EXISTS t{table}", f"CREATE TABLE t{table} USING m TAGS ({int(str(table)) % 2})")
     found = _answers(bed)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newest_rows, "_FEW", 0)  # all rows of some, however many
+        assert found == _answers(bed)
         patch.setattr(query_groups, "note_newest_rows", lambda *_: None)
         assert found == _answers(bed)
 
@@ -85,10 +88,10 @@ def _sql(value: int | None) -> str:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether newest rows were found, per vnode that was asked for them."""
     asked: list[bool] = []
-    newest_rows = Vnode.newest_rows
+    read_newest = Vnode.newest_rows
 
-    def noted(self: Vnode, *arguments: object) -> object:
-        rows = newest_rows(self, *arguments)  # type: ignore[arg-type]
+    def noted(self: Vnode, *arguments: object, values: bool) -> object:
+        rows = read_newest(self, *arguments, values=values)  # type: ignore[arg-type]
         asked.append(rows is not None)
         return rows
 
