@@ -126,7 +126,7 @@ def spark_context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 #: Tests that play histories, start processes or open engine after engine, as files below this one: `make quick` leaves
 #: them to `make test`. What they test has quick tests as well, tests/engine/test_golden.py among them.
 LONG = (
-    "common/test_port_guard.py", "engine/test_byte_flips.py", "engine/test_cluster_simulation.py",
+    "common/test_port_guard.py", "engine/test_byte_flips.py", "engine/test_cluster_*.py",
     "engine/test_engine_faults.py",
     "engine/test_hard_conditions.py", "engine/test_power_cuts.py", "engine/test_random_streams.py",
     "engine/test_simulation.py", "engine/test_stream*.py", "mnode/access/test_audit_log.py",

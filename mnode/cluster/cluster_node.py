@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.common.errors import StorageError
+from penstock.common.errors import InvalidStatementError, StorageError
 from penstock.mnode.cluster.active_node import ActiveNode, ActiveSettings
 from penstock.mnode.cluster.cluster_messages import (
     Ack,
@@ -92,12 +92,19 @@ class ClusterNode:
             self.role.doubt(now)
 
     def switchover(self, now: float, node: int) -> None:
-        """Begins to hand over to another node; nothing comes of it if that doesn't have everything in time."""
-        if self.active is not None and self.role.role is Role.ACTIVE:
-            self._switchover_to = node
-            lives = [life for life in self.active.members.current.members if life.node == node]
-            if lives and self.active.members.current.may_take_over(lives[0]):
-                self.role.hand_over(now, lives[0])
+        """Begins to hand over to another node; nothing comes of it if that doesn't have everything in time.
+
+        Raises InvalidStatementError if this node isn't active, or the other one may lack something.
+        """
+        if self.active is None or self.role.role is not Role.ACTIVE:
+            raise InvalidStatementError("only the active node can hand over")
+        members = self.active.members.current
+        target = next((life for life in members.members if life.node == node and life != self.life), None)
+        if target is None or not members.may_take_over(target):
+            able = [life.node for life in members.members[1:members.complete]]
+            raise InvalidStatementError(f"node {node} isn't one that has all that is acknowledged; these are: {able}")
+        self._switchover_to = node
+        self.role.hand_over(now, target)
 
     def poll(self, now: float, now_ms: int) -> NodeOutput:
         """Returns what is to be done now. Call it when something has come, and a few times a second."""

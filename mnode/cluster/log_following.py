@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.common.errors import InvalidValueError, StorageError
+from penstock.common.errors import PenstockError, StorageError
 from penstock.mnode.cluster.cluster_messages import Ack, Append, Life, LogMatch, LogState
 from penstock.mnode.cluster.log_epochs import NO_EPOCH, cut_to
 from penstock.mnode.cluster.stored_logs import LogBounds, StoredLog
@@ -96,7 +96,7 @@ class LogFollowing:
                 if not epochs or epochs[-1].epoch < chunk.start.epoch:
                     self._stored.note_epoch(chunk.start)
                 self._stored.append(chunk)
-            except (StorageError, InvalidValueError) as error:
+            except PenstockError as error:
                 self._disk_refused(now, error.message)
                 return
         elif chunk.last > written:
@@ -154,7 +154,7 @@ class LogFollowing:
         try:
             if version < bounds.written or cut_to(epochs, version) != epochs:
                 self._stored.cut(version)
-        except StorageError as error:
+        except PenstockError as error:
             self._disk_refused(now, error.message)
             return
         self.phase = FollowingPhase.MATCHED

@@ -125,8 +125,8 @@ class StandbyNode:
         self._replies.append((self.active, NodeAlive(self._epoch, self._session, self._life, message.number)))
 
     def _note_time(self) -> None:
-        beat = self._heartbeat
+        beat, stored = self._heartbeat, self._stored.logs()
         if beat is not None and all(
                 log in self.logs and self.logs[log].phase is FollowingPhase.MATCHED
-                and self._stored.logs()[log].bounds().written >= version for log, version in beat.acknowledged):
+                and log in stored and stored[log].bounds().written >= version for log, version in beat.acknowledged):
             self.as_of_ms = beat.at_ms

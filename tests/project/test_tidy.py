@@ -383,10 +383,7 @@ def importers() -> dict[str, set[Path]]:
 
 #: What decides for nodes that keep copies of each other's logs: the edges that perform it come next.
 BUILT_UPON_SOON = (
-    "mnode/cluster/acknowledgement_waits.py",
-    "mnode/cluster/cluster_node.py",
-    "mnode/cluster/node_transport.py",
-    "mnode/cluster/zookeeper_registry.py",
+    "mnode/cluster/cluster_service.py",
     "mnode/dnode/cluster_directory.py",
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kits.cluster.memory_logs import MemoryLog
 
-from penstock.common.errors import StorageError
+from penstock.common.errors import InvalidStatementError, StorageError
 from penstock.mnode.cluster.cluster_messages import CATALOG_LOG
 from penstock.mnode.cluster.cluster_node import ClusterNode
 from penstock.mnode.cluster.node_role import Role
@@ -269,7 +269,10 @@ class ClusterRun:
         for node in self.world.nodes.values():
             if node.process is not None and node.process.active is not None and node is not to:
                 self.world.count("switchover", f"from {node.number} to {to.number}")
-                node.process.switchover(node.clock(self.world.now), to.number)
+                try:
+                    node.process.switchover(node.clock(self.world.now), to.number)
+                except InvalidStatementError as error:
+                    self.world.count("refused switchover", error.message)
 
     def _alter(self) -> None:
         replicas = self.world.replicas

@@ -1,0 +1,210 @@
+"""Runs a node: one thread that hands events to `ClusterNode`, sends what it says, asks ZooKeeper, and wakes writers."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from penstock.common.clock import Clock
+from penstock.common.errors import PenstockError, ReplicasMissingError
+from penstock.common.logging import logger
+from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits, WaitEnded
+from penstock.mnode.cluster.cluster_messages import ClusterMessage
+from penstock.mnode.cluster.cluster_node import ClusterNode
+from penstock.mnode.cluster.cluster_registry import RegistryAnswer, RegistrySeen
+from penstock.mnode.cluster.node_transport import NodeTransport
+from penstock.mnode.cluster.zookeeper_registry import RegistryEvent, SessionLost, ZookeeperRegistry
+
+_log = logger(__name__)
+_POLL_S = 0.1
+#: Messages that wait for the thread; who receives more waits, and so does the network.
+_MESSAGES_MAX = 64
+
+
+class TenureHooks(Protocol):
+    """What the rest of the engine does when this node becomes active, or is so no more. Called by the service's thread.
+
+    Both raise PenstockError; then the lease is given up, or the call is made again.
+    """
+
+    def begin_tenure(self, epoch: int) -> None:
+        """Rows may be written here from now on."""
+        ...
+
+    def end_tenure(self, reason: str) -> None:
+        """No row is written here from now on; logs take copies. Called at the start, too."""
+        ...
+
+
+class ClusterService:
+    """The thread of one node, and those who wait for it. `problem`: why the last turn failed, None if it didn't."""
+
+    def __init__(self, node: ClusterNode, hooks: TenureHooks, clock: Clock, replica_timeout_s: float) -> None:
+        self.problem: str | None = None
+        self._node = node
+        self._hooks = hooks
+        self._clock = clock
+        self._registry: ZookeeperRegistry | None = None
+        self._transport: NodeTransport | None = None
+        self._messages: queue.Queue[tuple[int, ClusterMessage]] = queue.Queue(_MESSAGES_MAX)
+        self._events: queue.SimpleQueue[RegistryEvent | Callable[[], None]] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._waits = AcknowledgementWaits(replica_timeout_s)
+        self._waiting: dict[int, tuple[threading.Event, list[WaitEnded]]] = {}
+        self._tenure: int | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-cluster", daemon=True)
+
+    # --- from other threads --------------------------------------------------------------------------------------
+
+    def start(self, registry: ZookeeperRegistry, transport: NodeTransport) -> None:
+        """Begins as a standby. Both are started, and tell what comes to `tell` and `receive`."""
+        self._registry, self._transport = registry, transport
+        self._hooks.end_tenure("the node has just started")
+        self._thread.start()
+
+    def tell(self, event: RegistryEvent) -> None:
+        """ZooKeeper tells something."""
+        self._events.put(event)
+        self._wake.set()
+
+    def receive(self, node: int, message: ClusterMessage) -> None:
+        """Another node says something; waits while much is to be done."""
+        while not self._closed:
+            try:
+                self._messages.put((node, message), timeout=1.0)
+            except queue.Full:
+                continue
+            break
+        self._wake.set()
+
+    def switchover(self, node: int) -> None:
+        """Has this node begin to hand over to another one. Raises InvalidStatementError if it can't."""
+        self._call(lambda: self._node.switchover(self._clock.monotonic(), node))
+
+    def promote(self) -> None:
+        """Has this node try to become active, whatever it lacks, if no node is."""
+        self._call(lambda: self._node.role.promote(self._clock.monotonic()))
+
+    def _call(self, action: Callable[[], None]) -> None:
+        """Has something done by the thread, and raises what that raises."""
+        done = Future[None]()
+
+        def act() -> None:
+            try:
+                action()
+            except PenstockError as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._events.put(act)
+        self._wake.set()
+        done.result()
+
+    def await_acknowledged(self, log: int, version: int) -> None:
+        """Waits until all who count have a record. Raises ReplicasMissingError."""
+        done, told = threading.Event(), list[WaitEnded]()
+        with self._lock:
+            if self._tenure is None:
+                raise ReplicasMissingError("the rows are written here, but this node is active no more",
+                                           hint="ask the active node, or write the same rows again there")
+            wait = self._waits.add(self._clock.monotonic(), log, version)
+            self._waiting[wait.number] = (done, told)
+        self._wake.set()
+        done.wait()
+        if told[0].error is not None:
+            raise told[0].error
+
+    def close(self) -> None:
+        """Ends the thread; who waits is told that this node is active no more."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join()
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+                self.problem = None
+            except PenstockError as error:
+                if self.problem != error.message:
+                    _log.error("the cluster's node can't go on for now: %s", error)
+                self.problem = error.message
+            self._clock.wait(self._wake, _POLL_S)
+        self._end_tenure("it is stopped")
+
+    def _turn(self) -> None:
+        self._wake.clear()
+        while not self._events.empty():
+            self._handle(self._events.get())
+            self._follow_role()
+        for _ in range(_MESSAGES_MAX):
+            if self._messages.empty():
+                break
+            self._node.receive(self._clock.monotonic(), *self._messages.get())
+            self._follow_role()
+        assert self._registry is not None
+        assert self._transport is not None
+        self._registry.poll()
+        output = self._node.poll(self._clock.monotonic(), self._clock.now_ms())
+        self._follow_role()
+        for to, message in output.messages:
+            self._transport.send(to, message)
+        for request in output.requests:
+            self._registry.ask(request)
+        self._tell_writers()
+
+    def _handle(self, event: RegistryEvent | Callable[[], None]) -> None:
+        now = self._clock.monotonic()
+        match event:
+            case RegistrySeen():
+                self._node.seen(now, event)
+            case RegistryAnswer():
+                self._node.answered(now, event)
+            case SessionLost(reason):
+                self._node.session_lost(now, reason)
+            case _:
+                event()
+
+    def _follow_role(self) -> None:
+        """Lets the engine write, or keeps it from that, as the role says now."""
+        active = self._node.active
+        epoch = None if active is None else active.epoch
+        if epoch == self._tenure:
+            return
+        self._end_tenure(self._node.role.reason)
+        if epoch is not None:
+            try:
+                self._hooks.begin_tenure(epoch)
+            except PenstockError as error:
+                self._node.role.give_up(self._clock.monotonic(), error.message)
+                raise
+            with self._lock:
+                self._tenure = epoch
+
+    def _tell_writers(self) -> None:
+        active = self._node.active
+        if active is None:
+            return
+        with self._lock:
+            self._end(self._waits.poll(self._clock.monotonic(), active.acknowledged, active.missing))
+
+    def _end_tenure(self, reason: str) -> None:
+        if self._tenure is not None:
+            with self._lock:
+                self._tenure = None
+                self._end(self._waits.end(reason))
+            self._hooks.end_tenure(reason)
+
+    def _end(self, ended: list[WaitEnded]) -> None:
+        for one in ended:
+            done, told = self._waiting.pop(one.wait.number)
+            told.append(one)
+            done.set()
