@@ -179,8 +179,8 @@ def _compiled_in(directory: Path) -> Any:
     numba.config.CACHE_DIR = str(directory)
     found: dict[str, Callable[..., Any]] = {}
     with private_umask():
-        for name, signature in loops.SIGNATURES.items():
-            found[name] = numba.njit(signature, nogil=True, cache=True)(getattr(loops, name))
+        for name, signatures in loops.SIGNATURES.items():
+            found[name] = numba.njit(signatures, nogil=True, cache=True)(getattr(loops, name))
     return SimpleNamespace(**found)
 
 

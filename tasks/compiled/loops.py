@@ -85,12 +85,119 @@ def number(ids: Array, table: Array, shift: int, numbers: Array, firsts: Array) 
     return count
 
 
+def look_up(ids: Array, low: int, numbers: Array, found: Array) -> bool:
+    """Puts `numbers[id - low]` of each id into `found`; False if there is none, or it is negative, for one of them."""
+    count = np.uint64(len(numbers))
+    for row in range(len(ids)):
+        place = ids[row] - low  # ids below the least one wrap to huge numbers
+        if place >= count or numbers[place] < 0:
+            return False
+        found[row] = numbers[place]
+    return True
+
+
+def panes(times: Array, offset: int, pane: int, numbers: Array, bounds: Array) -> None:
+    """Puts the number of each time's pane into `numbers`, and the least and the greatest into `bounds`."""
+    low, high = 0, -1
+    begin, last = 0, -1  # of the pane before; divisions are what costs
+    known = 0
+    for row in range(len(times)):
+        time = times[row] - offset
+        if time < begin or time > last:
+            known = time // pane
+            begin = known * pane
+            last = begin + pane - 1
+            if high < low:
+                low = high = known
+            low, high = min(low, known), max(high, known)
+        numbers[row] = known
+    bounds[0], bounds[1] = low, high
+
+
+def combine(groups: Array, span: int, low: int, numbers: Array) -> None:
+    """Makes the numbers of panes into those of groups and panes: `group * span + number - low`."""
+    for row in range(len(numbers)):
+        numbers[row] += groups[row] * span - low
+
+
+def add(codes: Array, values: Array, sums: Array) -> bool:
+    """Adds each whole number to the sum of its code; False if a sum does not fit."""
+    for row in range(len(codes)):
+        value, before = values[row], sums[codes[row]]
+        after = before + value
+        if ((before ^ after) & (value ^ after)) < 0:
+            return False
+        sums[codes[row]] = after
+    return True
+
+
+def add_floats(codes: Array, values: Array, sums: Array) -> None:
+    """Adds each number to the sum of its code."""
+    for row in range(len(codes)):
+        sums[codes[row]] += values[row]
+
+
+def deviate(codes: Array, values: Array, means: Array, squares: Array) -> None:
+    """Adds the square of what each number is away from the mean of its code to that code's."""
+    for row in range(len(codes)):
+        away = values[row] - means[codes[row]]
+        squares[codes[row]] += away * away
+
+
+def greatest(codes: Array, values: Array, found: Array) -> None:
+    """Puts the greatest number of each code into `found`, which is less than all before. NaN is the greatest."""
+    for row in range(len(codes)):
+        value = values[row]
+        if value > found[codes[row]] or value != value:
+            found[codes[row]] = value
+
+
+def least(codes: Array, values: Array, found: Array) -> None:
+    """Puts the least number of each code into `found`, where the greatest stands before. NaN is the greatest."""
+    for row in range(len(codes)):
+        before = found[codes[row]]
+        if values[row] < before or before != before:
+            found[codes[row]] = values[row]
+
+
+def pick(
+    codes: Array, shown: Array, order: Array, ascending: bool, order_of_equals: Array, equals_ascend: bool,
+    chosen: Array,
+) -> None:
+    """Puts the row that is first by both orders, of those that are shown, into `chosen`, where -1 stands before.
+
+    Of equal ones it is the one that comes first.
+    """
+    for row in range(len(codes)):
+        if not shown[row]:
+            continue
+        best = chosen[codes[row]]
+        if best < 0 or (order[row] < order[best] if ascending else order[row] > order[best]) or (
+                order[row] == order[best] and (order_of_equals[row] < order_of_equals[best] if equals_ascend
+                                               else order_of_equals[row] > order_of_equals[best])):
+            chosen[codes[row]] = row
+
+
+def _read(kind: str) -> str:
+    return f"Array({kind}, 1, 'C', readonly=True)"
+
+
 #: How each is compiled, in numba's words: `u8[::1]` is an array of unsigned numbers of 8 bytes. Those that a loop only
-#: reads are `READ`: Arrow's columns let nobody write.
-READ = {"ids": "Array(u8, 1, 'C', readonly=True)", "numbers": "Array(i8, 1, 'C', readonly=True)"}
-SIGNATURES: dict[str, str] = {
-    "find": f"i8(i4[::1], u8[::1], u8, {READ['ids']}, i8[::1])",
-    "enter": f"void(i4[::1], u8[::1], u8, {READ['numbers']})",
-    "leave": f"void(i4[::1], u8[::1], u8, {READ['numbers']})",
-    "number": f"i8({READ['ids']}, i4[::1], u8, i8[::1], i8[::1])",
+#: reads may be Arrow's, which let nobody write.
+_IDS, _NUMBERS, _FLOATS, _BOOLS = map(_read, ("u8", "i8", "f8", "b1"))
+_EXTREMES = [f"void({_NUMBERS}, {_read(kind)}, {kind}[::1])" for kind in ("i8", "u8", "f8")]
+SIGNATURES: dict[str, list[str]] = {
+    "find": [f"i8(i4[::1], u8[::1], u8, {_IDS}, i8[::1])"],
+    "enter": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
+    "leave": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
+    "number": [f"i8({_IDS}, i4[::1], u8, i8[::1], i8[::1])"],
+    "look_up": [f"b1({_IDS}, u8, i8[::1], i8[::1])"],
+    "panes": [f"void({_NUMBERS}, i8, i8, i8[::1], i8[::1])"],
+    "combine": [f"void({_NUMBERS}, i8, i8, i8[::1])"],
+    "add": [f"b1({_NUMBERS}, {_NUMBERS}, i8[::1])"],
+    "add_floats": [f"void({_NUMBERS}, {_FLOATS}, f8[::1])"],
+    "deviate": [f"void({_NUMBERS}, {_FLOATS}, {_FLOATS}, f8[::1])"],
+    "greatest": _EXTREMES,
+    "least": _EXTREMES,
+    "pick": [f"void({_NUMBERS}, {_BOOLS}, {_NUMBERS}, b1, {_read(kind)}, b1, i8[::1])" for kind in ("i8", "u8")],
 }

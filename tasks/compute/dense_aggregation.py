@@ -1,4 +1,4 @@
-"""First-stage aggregates over dense codes: rows in, one partial per code out, in NumPy and without sorting.
+"""First-stage aggregates over dense codes: rows in, one partial per code out, without sorting.
 
 A code numbers the (group, window) that a row belongs to. What cannot be computed exactly as DuckDB does raises
 NotInKernelError.
@@ -6,6 +6,7 @@ NotInKernelError.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.planner.task_plans.kernel_spec import FieldKernel, PickKernel
+from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.kernel_vectors import Bools, Columns, NotInKernelError, Vector, evaluate
+
+_ORDERS = 2  # of what is compiled
 
 Ints = npt.NDArray[np.int64]
 
@@ -68,22 +72,7 @@ class DenseAggregation:
         """Returns the fields of each code's chosen row."""
         coded = self._coded
         fields = [evaluate(field, self._columns) for field in kernel.fields]
-        candidates = np.arange(len(coded.codes))
-        if kernel.present is not None:
-            shown = evaluate(kernel.present, self._columns)
-            if shown.is_arrow or shown.valid is not None:
-                candidates = np.flatnonzero(~shown.nulls(len(coded.codes)))
-        for place, ascending in kernel.order:
-            field = fields[place]
-            if field.valid is not None and not field.valid[candidates].all():
-                raise NotInKernelError
-            values, codes = field.values[candidates], coded.codes[candidates]
-            best = self._extreme("min" if ascending else "max", values, codes)
-            candidates = candidates[values == best[codes]]
-        chosen = np.full(coded.count, -1)
-        # Of equal candidates the first counts: assignment keeps the last.
-        chosen[coded.codes[candidates[::-1]]] = candidates[::-1]
-        chosen = chosen[coded.present]
+        chosen = self._chosen(kernel, fields)[coded.present]
         missing = chosen < 0
         if not missing.any():
             return [field.take(chosen) for field in fields]
@@ -92,6 +81,32 @@ class DenseAggregation:
         return [_nulled(field.take(np.maximum(chosen, 0)), missing) for field in fields]
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _chosen(self, kernel: PickKernel, fields: Sequence[Vector]) -> Ints:
+        """Returns the row that is chosen for each code, -1 where there is none."""
+        coded = self._coded
+        shown: Bools = np.ones(len(coded.codes), bool)
+        if kernel.present is not None:
+            present = evaluate(kernel.present, self._columns)
+            if present.is_arrow or present.valid is not None:
+                shown = ~present.nulls(len(coded.codes))
+        order = [fields[place] for place, _ in kernel.order]
+        if any(field.valid is not None and not field.valid[shown].all() for field in order):
+            raise NotInKernelError
+        chosen = np.full(coded.count, -1)
+        loops = compiled()
+        if loops is not None and len(order) <= _ORDERS and order[0].values.dtype != np.uint64:
+            (first, last), (_, ascending), (_, equals_ascend) = (order[0], order[-1]), kernel.order[0], kernel.order[-1]
+            loops.pick(coded.codes, shown, _wide(first.values), ascending, _wide(last.values), equals_ascend, chosen)
+            return chosen
+        candidates = np.flatnonzero(shown)
+        for field, (_, ascending) in zip(order, kernel.order, strict=True):
+            values, codes = field.values[candidates], coded.codes[candidates]
+            best = self._extreme("min" if ascending else "max", values, codes)
+            candidates = candidates[values == best[codes]]
+        # Of equal candidates the first counts: assignment keeps the last.
+        chosen[coded.codes[candidates[::-1]]] = candidates[::-1]
+        return chosen
 
     def _value(self, expression: Any) -> tuple[Vector, Ints]:
         """Returns the values that are not NULL, and their codes."""
@@ -120,54 +135,73 @@ class DenseAggregation:
         return known
 
     def _sum(self, values: npt.NDArray[Any], codes: Ints) -> npt.NDArray[Any]:
-        if np.issubdtype(values.dtype, np.floating):
-            return np.bincount(codes, values, self._coded.count)
+        if values.dtype.kind == "f":
+            return self._sum_of_floats(values, codes)
+        total = np.zeros(self._coded.count, np.int64)
         if not len(values):
-            return np.zeros(self._coded.count, np.int64)
+            return total
+        loops = compiled()
+        if loops is not None and values.dtype != np.uint64:
+            if not loops.add(codes, _wide(values), total):
+                raise NotInKernelError
+            return total
         largest = max(int(values.max()), -int(values.min()))
         if largest * len(values) < 1 << 53:
             return np.bincount(codes, values, self._coded.count).astype(np.int64)
         if largest * len(values) >= 1 << 63:
             raise NotInKernelError
-        total = np.zeros(self._coded.count, np.int64)
         np.add.at(total, codes, values.astype(np.int64))
         return total
 
     def _extreme(self, function: str, values: npt.NDArray[Any], codes: Ints) -> npt.NDArray[Any]:
         """For DuckDB, NaN is the greatest number."""
         dtype = values.dtype
-        if np.issubdtype(dtype, np.floating):
-            if function == "max":
-                result = np.full(self._coded.count, -np.inf, dtype)
-                np.maximum.at(result, codes, values)
-            elif np.isnan(values).any():
-                result = np.full(self._coded.count, np.nan, dtype)
-                np.fmin.at(result, codes, values)
-            else:
-                result = np.full(self._coded.count, np.inf, dtype)
-                np.minimum.at(result, codes, values)
-            return result
-        info = np.iinfo(dtype)
-        if function == "max":
-            result = np.full(self._coded.count, info.min, dtype)
-            np.maximum.at(result, codes, values)
+        if dtype.kind == "f":
+            first: Any = np.nan if function == "min" else -np.inf
         else:
-            result = np.full(self._coded.count, info.max, dtype)
-            np.minimum.at(result, codes, values)
+            first = np.iinfo(dtype).max if function == "min" else np.iinfo(dtype).min
+        loops = compiled()
+        if loops is not None:
+            wide = _wide(values)
+            found = np.full(self._coded.count, first, wide.dtype)
+            (loops.least if function == "min" else loops.greatest)(codes, wide, found)
+            return found if wide.dtype == dtype else found.astype(dtype)
+        result = np.full(self._coded.count, first, dtype)
+        with np.errstate(invalid="ignore"):  # NumPy warns of NaN where it computes with wide registers
+            (np.fmin if function == "min" else np.maximum).at(result, codes, values)
         return result
 
+    def _sum_of_floats(self, values: npt.NDArray[Any], codes: Ints) -> npt.NDArray[Any]:
+        loops = compiled()
+        if loops is None:
+            return np.bincount(codes, values, self._coded.count)
+        sums = np.zeros(self._coded.count)
+        loops.add_floats(codes, _wide(values), sums)
+        return sums
+
     def _mean(self, values: npt.NDArray[Any], codes: Ints, counts: Ints) -> npt.NDArray[Any]:
-        return np.bincount(codes, values, self._coded.count) / np.maximum(counts, 1)
+        return self._sum_of_floats(values, codes) / np.maximum(counts, 1)
 
     def _deviations(self, values: npt.NDArray[Any], codes: Ints, counts: Ints) -> npt.NDArray[Any]:
-        if not np.isfinite(values).all():
-            raise NotInKernelError
-        with np.errstate(over="ignore"):
-            away = values - self._mean(values, codes, counts)[codes]
-            squares = np.bincount(codes, away * away, self._coded.count)
+        means, loops = self._mean(values, codes, counts), compiled()
+        if loops is not None:
+            squares: npt.NDArray[Any] = np.zeros(self._coded.count)
+            loops.deviate(codes, _wide(values), means, squares)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):
+                away = values - means[codes]
+                squares = np.bincount(codes, away * away, self._coded.count)
+        # What isn't finite, or has a mean that isn't, has no finite deviation.
         if not np.isfinite(squares).all():
             raise NotInKernelError
         return squares
+
+
+def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns numbers as they are compiled for: of 8 bytes, in one piece."""
+    if values.dtype.itemsize < 8:
+        values = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
+    return np.ascontiguousarray(values)
 
 
 def _nulled(value: Vector, missing: Bools) -> Vector:

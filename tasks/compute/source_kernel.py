@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.kernel_spec import FieldKernel, Panes, SourceKernel
 from penstock.planner.task_plans.stream_plan import Accumulator
+from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.accumulators import Values, columns_for, combine
 from penstock.tasks.compute.dense_aggregation import Coded, DenseAggregation, Ints
 from penstock.tasks.compute.id_table import numbered
@@ -104,27 +105,40 @@ def _by_pane(
         empty = np.zeros(0, np.int64)
         columns_empty = columns_for([field for accumulator in accumulators for field in accumulator.fields], 0)
         return Partials(empty, empty, empty, [_vector(column) for column in columns_empty])
-    numbers = columns(time).values - panes.offset
-    numbers //= panes.pane
-    low = int(numbers.min())
-    span = int(numbers.max()) - low + 1
-    numbers -= low
+    numbers, low, high = _pane_numbers(columns(time).values, panes)
+    span = high - low + 1
     group = groups.of_rows(columns)
-    coded, code_of = _coded(group, numbers, len(groups.gids), span, ordered=panes.pane != panes.width)
+    coded, code_of = _coded(group, numbers, len(groups.gids), low, span, ordered=panes.pane != panes.width)
     fields = aggregate(kernel, coded, columns)
     found = Partials(code_of // span, (code_of % span + low) * panes.pane + panes.offset, coded.rows[coded.present],
                      fields)
     return found if panes.pane == panes.width else _in_windows(found, panes, accumulators)
 
 
-def _coded(group: Ints, pane: Ints, groups: int, span: int, *, ordered: bool) -> tuple[Coded, Ints]:
-    """Returns the rows by code, and group * span + pane of each code that has rows; `ordered`: ascending."""
+def _pane_numbers(times: Ints, panes: Panes) -> tuple[Ints, int, int]:
+    """Returns the number of each time's pane, and the least and the greatest of these; there is at least one."""
+    loops = compiled()
+    if loops is None:
+        numbers = times - panes.offset
+        numbers //= panes.pane
+        return numbers, int(numbers.min()), int(numbers.max())
+    numbers, bounds = np.empty(len(times), np.int64), np.empty(2, np.int64)
+    loops.panes(times, panes.offset, panes.pane, numbers, bounds)
+    return numbers, int(bounds[0]), int(bounds[1])
+
+
+def _coded(group: Ints, codes: Ints, groups: int, low: int, span: int, *, ordered: bool) -> tuple[Coded, Ints]:
+    """Returns the rows by code, and group * span + pane - low of each code that has rows; `ordered`: ascending.
+
+    `codes`: the panes, which are changed.
+    """
     if groups * span >= 1 << 63:
         raise NotInKernelError
-    codes = pane
-    if groups > 1:
-        codes = group * span
-        codes += pane
+    loops = compiled()
+    if loops is not None:
+        loops.combine(group, span, low, codes)
+    else:
+        codes += group * span - low
     if groups * span <= max(_DENSE_MIN, _DENSE_SHARE * len(group)):
         coded = Coded.of(codes, groups * span)
         return coded, coded.present

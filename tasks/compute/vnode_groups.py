@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Field
+from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector, vector_of
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
@@ -58,6 +59,12 @@ class IdIndex:
         """
         if not len(ids):
             return np.zeros(0, np.int64)
+        loops = compiled()
+        if loops is not None and self._sorted is None:
+            found: npt.NDArray[np.int64] = np.empty(len(ids), np.int64)
+            if not loops.look_up(ids, self._low, self._numbers, found):
+                raise NotInKernelError
+            return found
         heads = (ids[1:] != ids[:-1]).nonzero()[0] + 1
         if _RUN * len(heads) > len(ids):
             return self._look_up(ids)

@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from kits.streams.random_player import Player
 from kits.streams.random_streams import STREAMS, History, histories
 
+from penstock.tasks.compiled.compiled_loops import load
+
 #: Memory, where there is such a folder: state is synced often, and no test cuts the power.
 MEMORY = Path("/dev/shm")
 REPORT_EVERY_S = 10.0
@@ -27,6 +29,7 @@ HISTORIES = times(20, 5_000)
 @pytest.fixture(scope="module")
 def played() -> Iterator[Callable[[], None]]:
     """Counts histories; tells on stderr how far a nightly run is, every ten seconds."""
+    load()  # as workers do
     begun = shown = time.monotonic()
     count = 0
 
