@@ -15,6 +15,7 @@ from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits, W
 from penstock.mnode.cluster.cluster_messages import ClusterMessage
 from penstock.mnode.cluster.cluster_node import ClusterNode
 from penstock.mnode.cluster.cluster_registry import RegistryAnswer, RegistrySeen
+from penstock.mnode.cluster.node_role import Role
 from penstock.mnode.cluster.node_transport import NodeTransport
 from penstock.mnode.cluster.zookeeper_registry import RegistryEvent, SessionLost, ZookeeperRegistry
 
@@ -27,11 +28,15 @@ _MESSAGES_MAX = 64
 class TenureHooks(Protocol):
     """What the rest of the engine does when this node becomes active, or is so no more. Called by the service's thread.
 
-    Both raise PenstockError; then the lease is given up, or the call is made again.
+    If the first two raise PenstockError, the lease is given up.
     """
 
     def begin_tenure(self, epoch: int) -> None:
-        """Rows may be written here from now on."""
+        """Rows may be written here from now on; called again when a switchover is called off."""
+        ...
+
+    def hold_writes(self, reason: str) -> None:
+        """Rows are refused until the tenure begins again, or ends."""
         ...
 
     def end_tenure(self, reason: str) -> None:
@@ -57,6 +62,7 @@ class ClusterService:
         self._waits = AcknowledgementWaits(replica_timeout_s)
         self._waiting: dict[int, tuple[threading.Event, list[WaitEnded]]] = {}
         self._tenure: int | None = None
+        self._holds = False
         self._thread = threading.Thread(target=self._run, name="penstock-cluster", daemon=True)
 
     # --- from other threads --------------------------------------------------------------------------------------
@@ -177,17 +183,21 @@ class ClusterService:
         """Lets the engine write, or keeps it from that, as the role says now."""
         active = self._node.active
         epoch = None if active is None else active.epoch
-        if epoch == self._tenure:
+        holds = epoch is not None and self._node.role.role is Role.HANDING_OVER
+        if (epoch, holds) == (self._tenure, self._holds):
             return
-        self._end_tenure(self._node.role.reason)
-        if epoch is not None:
-            try:
+        if epoch != self._tenure:
+            self._end_tenure(self._node.role.reason)
+        try:
+            if holds:
+                self._hooks.hold_writes("another node is about to become the active one")
+            elif epoch is not None:
                 self._hooks.begin_tenure(epoch)
-            except PenstockError as error:
-                self._node.role.give_up(self._clock.monotonic(), error.message)
-                raise
-            with self._lock:
-                self._tenure = epoch
+        except PenstockError as error:
+            self._node.role.give_up(self._clock.monotonic(), error.message)
+            raise
+        with self._lock:
+            self._tenure, self._holds = epoch, holds
 
     def _tell_writers(self) -> None:
         active = self._node.active
@@ -199,7 +209,7 @@ class ClusterService:
     def _end_tenure(self, reason: str) -> None:
         if self._tenure is not None:
             with self._lock:
-                self._tenure = None
+                self._tenure, self._holds = None, False
                 self._end(self._waits.end(reason))
             self._hooks.end_tenure(reason)
 

@@ -94,12 +94,11 @@ def test_what_was_acknowledged_survives_the_active_node(cluster: RealCluster, ho
 
 
 def test_a_switchover_loses_nothing(cluster: RealCluster) -> None:
-    """The other node is active within moments; rows that were refused meanwhile go there."""
+    """Rows are written until they are refused; the other node is active within moments, and takes them."""
     active = cluster.wait_active()
     writer = Writer(active, 0)
     while len(writer.acknowledged) < 20:
         assert active.process.poll() is None
-    writer.end()
     first, target = active.ask("state")["members"]
     (other,) = {1, 2, 3} - {first, target}
     assert first == active.number
@@ -109,6 +108,7 @@ def test_a_switchover_loses_nothing(cluster: RealCluster) -> None:
     assert active.ask(f"switchover {target}")["problem"] is None
     second = cluster.wait_active(active.number)
     assert second.number == target
+    writer.end()
     told = writer.acknowledged + cluster.write(second, 100_000, 100_005)
     assert set(told) <= set(second.ask("rows")["rows"])
     cluster.wait_whole()

@@ -81,6 +81,9 @@ class NodeProcess:
         self.vnode.copying.lead()
         self.vnode.define_table(TABLE, SCHEMA, 1)
 
+    def hold_writes(self, reason: str) -> None:
+        self.end_tenure(reason)
+
     def end_tenure(self, reason: str) -> None:
         follows = UnavailableError(f"this node follows: {reason}")
         self.catalog.follow(follows)

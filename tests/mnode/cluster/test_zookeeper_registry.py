@@ -48,7 +48,7 @@ DONE, REFUSED, UNKNOWN = RegistryOutcome.DONE, RegistryOutcome.REFUSED, Registry
 class Client:
     """One process's connection, and what it was told."""
 
-    def __init__(self, server: ZooKeeper, root: str, process: int, timeout_s: float = 1.0) -> None:
+    def __init__(self, server: ZooKeeper, root: str, process: int, timeout_s: float = 4.0) -> None:
         self.told: queue.Queue[RegistryEvent] = queue.Queue()
         self.process = process
         self.registry = ZookeeperRegistry(
@@ -139,15 +139,15 @@ def test_candidates_are_noted_and_gone_with_their_session(clients: list[Client])
     wait_until(lambda: other.seen().candidates == (), 10, "the note has outlived its session")
 
 
-def test_without_zookeeper_nobody_knows_and_the_session_ends(tmp_path: Any) -> None:
-    """Requests are answered as unknown; a session that comes back in time goes on, a later one is another."""
+def test_without_zookeeper_nobody_knows(tmp_path: Any) -> None:
+    """Requests are answered as unknown, until it is there again."""
     server = ZooKeeper(tmp_path)
     server.start()
     client = Client(server, "/cluster", 11)
     try:
         assert client.outcome(TakeLease(NO_RECORD, RECORD, LeaseHolder(A, 11), False)) is DONE
         server.freeze()
-        assert client.outcome(RenewLease(1)) is UNKNOWN
+        wait_until(lambda: client.outcome(RenewLease(1)) is UNKNOWN, 20, "who is stopped answers")
         server.thaw()
         wait_until(lambda: client.outcome(RenewLease(1)) in (DONE, REFUSED), 20, "it doesn't come back")
         server.kill()
@@ -167,7 +167,7 @@ def test_an_address_at_which_nothing_is_is_told() -> None:
 
 def test_nodes_take_over_from_each_other(zookeeper: ZooKeeper) -> None:
     """Three nodes with real sessions: one becomes active; when its session ends, one that has all of its rows does."""
-    lease = LeaseSettings(session_timeout_s=1.0, margin_s=0.25, renew_every_s=0.1)
+    lease = LeaseSettings(session_timeout_s=4.0, margin_s=1.0, renew_every_s=0.1)
     role = RoleSettings(lease=lease, read_every_s=0.1, gather_s=0.2, turn_s=0.3)
     settings = ClusterSettings(frozenset({1, 2, 3}), role)
     root, clock = f"/cluster-{next(_roots)}", SystemClock()
