@@ -62,7 +62,7 @@ class ActiveNode:
         self.acknowledged: dict[int, int] = {}
         self.newer_epoch: int | None = None
         self.members = SynchronousSetKeeper(current.members[0], current, settings.members, now)
-        self._life = current.members[0]
+        self.life = current.members[0]
         self._stored = stored
         self._standbys = tuple(standbys)
         self._settings = settings
@@ -131,6 +131,10 @@ class ActiveNode:
                 return life
         return None
 
+    def copied(self) -> dict[Life, Mapping[int, CopyProgress]]:
+        """Returns what each standby has of each log, as far as is known."""
+        return {life: watch.progress for life, watch in self._latest().items()}
+
     def missing(self, log: int) -> str:
         """Returns what a log's writers wait for, for people."""
         wanted = self._replicas.get(log)
@@ -190,7 +194,7 @@ class ActiveNode:
         if wanted is None:
             return
         progress = {life: watch.progress[log] for life, watch in latest.items() if log in watch.progress}
-        version = self.members.acknowledged(wanted, {**progress, self._life: own})
+        version = self.members.acknowledged(wanted, {**progress, self.life: own})
         if version is not None and version > self.acknowledged.get(log, 0):
             self.acknowledged[log] = version
             stored.acknowledge(version)

@@ -86,12 +86,15 @@ class Append:
 class Ack:
     """A standby has all records up to `written`, on disk for good up to `synced`. Cumulative.
 
-    `gap`: something before what has come is missing; send again from here on.
+    It has them since its question `request` was answered: what was acknowledged before a log was replaced by a copy
+    counts no more once the active knows the question that came before that. `gap`: something before what has come is
+    missing; send again from here on.
     """
 
     epoch: int
     session: int
     log: int
+    request: int
     written: int
     synced: int
     gap: bool = False

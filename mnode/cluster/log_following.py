@@ -27,7 +27,7 @@ class FollowingPhase(Enum):
     ALONE = "knows no active node"
     ASKING = "has told the active what it has, and waits to be told where to cut"
     MATCHED = "has a prefix of the active's log, and writes what comes"
-    COPYING = "needs a copy of the vnode"
+    COPYING = "needs a copy of the vnode: only now may the log be replaced"
 
 
 class LogFollowing:
@@ -74,7 +74,10 @@ class LogFollowing:
         """The active tells where to cut; only the answer to the last question counts."""
         if not self._concerns(message.epoch, message.session) or message.request != self._request:
             return
-        if message.copy_reason is not None:
+        if message.copy_reason is not None and self.phase is FollowingPhase.MATCHED:
+            # What was acknowledged since must count no more when the log is replaced: the active is told first.
+            self._ask(now)
+        elif message.copy_reason is not None:
             self._need_copy(message.copy_reason)
         elif self.phase is FollowingPhase.ASKING:
             bounds = self._stored.bounds()
@@ -135,7 +138,7 @@ class LogFollowing:
             self._ack_due = True
         if not self._ack_due:
             return []
-        ack = Ack(self._epoch, self._session, self._log, bounds.written, bounds.synced, self._gap)
+        ack = Ack(self._epoch, self._session, self._log, self._request, bounds.written, bounds.synced, self._gap)
         self._ack_due = self._gap = False
         self.disk_reason = None
         return [ack]

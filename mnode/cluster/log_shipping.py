@@ -91,7 +91,7 @@ class LogShipping:
 
     def on_ack(self, now: float, message: Ack) -> None:
         """The standby tells what it has got; old news change nothing."""
-        if self.phase is not ShippingPhase.MATCHED:
+        if self.phase is not ShippingPhase.MATCHED or message.request != self._request:
             return
         written = min(message.written, self._stored.bounds().written)
         if written > self.progress.written:
@@ -114,9 +114,9 @@ class LogShipping:
             messages.append(self._match)
             self._match_due = False
             self._quiet_since = now
-        if self.phase is ShippingPhase.MATCHED:
+        if self.phase is ShippingPhase.MATCHED and self._match is not None:
             if self._in_flight and quiet:
-                self._send_from(now, self.progress.written)
+                self._send_from(now, max(self.progress.written, self._match.version))
             try:
                 messages += self._appends(now, acknowledged)
             except NotFoundError as error:

@@ -40,7 +40,7 @@ messages = st.one_of(
               numbers),
     st.builds(LogMatch, numbers, numbers, numbers, numbers, numbers, st.none() | st.text()),
     st.builds(Append, numbers, numbers, numbers, chunks, numbers),
-    st.builds(Ack, numbers, numbers, numbers, numbers, numbers, st.booleans()),
+    st.builds(Ack, numbers, numbers, numbers, numbers, numbers, numbers, st.booleans()),
     st.builds(NodeHeartbeat, numbers, numbers, numbers, st.lists(st.tuples(numbers, numbers), max_size=4).map(tuple)),
     st.builds(NodeAlive, numbers, numbers, lives, numbers),
     st.builds(NewerEpoch, numbers))

@@ -205,7 +205,41 @@ def test_a_log_that_is_freed_while_it_is_shipped_asks_for_a_copy() -> None:
     pair.send()
     for message in pair.to_standby:
         pair.deliver(message)
+    assert pair.following.phase is FollowingPhase.ASKING, "first the active is told"
+    pair.to_standby = []
+    for _ in range(2):
+        pair.send()
+        for message in (*pair.to_standby, *pair.to_active):
+            pair.deliver(message)
+        pair.to_standby, pair.to_active = [], []
     assert pair.following.phase is FollowingPhase.COPYING
+
+
+def test_what_was_acknowledged_before_a_copy_counts_no_more() -> None:
+    """An acknowledgement that was under way while the log was replaced by a shorter one is for what is gone."""
+    pair = Pair(log_of((1, 9)), MemoryLog())
+    pair.settle()
+    (old,) = [Ack(EPOCH, SESSION, LOG, 1, 9, 9)]
+    pair.following.follow(pair.now, EPOCH)
+    pair.send()
+    pair.deliver(pair.to_active.pop())
+    pair.deliver(old)
+    assert pair.shipping.progress.written == 0
+
+
+def test_what_nobody_answers_is_sent_again_from_where_the_logs_part() -> None:
+    """Not from the beginning, which the active may not have any more."""
+    active = log_of((1, 20))
+    active.acknowledged = 12
+    active.flush(12)
+    active.drop_until(12)
+    pair = Pair(active, log_of((1, 15)))
+    pair.send()
+    pair.deliver(pair.to_active.pop())
+    pair.shipping.poll(0.0, 0)
+    again = [one for one in pair.shipping.poll(1.0, 0) if isinstance(one, Append)]
+    assert again[0].chunk.after == 15
+    assert pair.shipping.phase is ShippingPhase.MATCHED
 
 
 def test_tables_that_hold_what_the_active_has_not_want_a_copy() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from kits.cluster.memory_logs import MemoryLog
 
 from penstock.common.errors import InvalidStatementError, StorageError
+from penstock.mnode.cluster.active_node import ActiveNode
 from penstock.mnode.cluster.cluster_messages import CATALOG_LOG
 from penstock.mnode.cluster.cluster_node import ClusterNode
 from penstock.mnode.cluster.node_role import Role
@@ -129,6 +130,7 @@ class ClusterRun:
             self._note_acknowledged(node, process, number, active.acknowledged.get(number, 0))
             if self.chance.random() < 0.01 and log.acknowledged > log.floor:
                 self._flush(active.kept_from(number), log)
+        self._check_beliefs(active)
         for told in node.waits.poll(now, active.acknowledged, active.missing):
             self.world.counts["acknowledged" if told.error is None else "timed out"] += 1
 
@@ -174,6 +176,17 @@ class ClusterRun:
             for version in range(before + 1, acknowledged + 1):
                 if truth.setdefault(version, log.payload(version)) != log.payload(version):
                     raise ClusterFailure(f"version {version} of log {number} is acknowledged twice, as two things")
+
+    def _check_beliefs(self, active: ActiveNode) -> None:
+        """What the active counts as copied is on the standby's disk, as long as it lives the same life."""
+        for life, progress in active.copied().items():
+            node = self.world.nodes[life.node]
+            if node.life == life:
+                for number, one in progress.items():
+                    log = node.disk.stored[number]
+                    if one.written > log.written or one.synced > log.synced:
+                        raise ClusterFailure(f"node {active.life.node} believes that {life} has log {number} up to "
+                                             f"{one}, it has it up to {log.written}, {log.synced}")
 
     def _check_copies(self) -> None:
         """What may be read anywhere is what was acknowledged."""
