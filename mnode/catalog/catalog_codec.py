@@ -44,7 +44,7 @@ def key(*numbers: int) -> bytes:
 
 def seal(value: Any) -> bytes:
     """Returns the bytes of a value: four bytes of checksum, then JSON."""
-    payload = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_encode_bytes).encode()
+    payload = _ENCODER.encode(value).encode()
     checksum: int = google_crc32c.value(payload)
     return checksum.to_bytes(4, "big") + payload
 
@@ -181,6 +181,9 @@ def _encode_bytes(value: object) -> dict[str, str]:
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     raise TypeError(f"{type(value).__name__} cannot be stored in the catalog")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), default=_encode_bytes)
 
 
 def _decode_tag(value: Any) -> Any:

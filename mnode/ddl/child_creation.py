@@ -13,8 +13,6 @@ from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.schema import ChildTable, Table, TagValue, can_name_child
 
-_NOBODY: tuple[int, None] = (0, None)
-
 
 class ChildCreator:
     """Creates child tables; safe for many threads, and fast for those that exist."""
@@ -44,22 +42,26 @@ class ChildCreator:
             gone = next((name for name, tags in missing if len(tags) != len(parent.tags)), None)
             if gone is not None:
                 raise NotFoundError(f"child table {gone} was dropped meanwhile", code=TABLE_MISSING)
-            self._create(parent.uid, missing)
-        return {name: self._require(parent, name) for name in wanted}
+            created = {child.name: child for child in self._create(parent.uid, missing)}
+        return {name: created.get(name) or self._require(parent, name) for name in wanted}
 
     def known(self, parent: Table, names: Iterable[str]) -> dict[str, ChildTable] | None:
         """Returns the child tables of these names if all of them exist and are announced, else None."""
+        asked = list(names)
+        found = self.known_in_order(parent, asked)
+        return None if found is None else dict(zip(asked, found, strict=True))
+
+    def known_in_order(self, parent: Table, names: Sequence[str]) -> list[ChildTable] | None:
+        """Returns what `known` does, in the order of the names."""
         children, unannounced, uid = self._catalog.children_beside(parent), self._unannounced, parent.uid
-        found: dict[str, ChildTable] = {}
-        for name in names:
-            super_uid, child = children.get(name, _NOBODY)
-            if child is None or super_uid != uid:
-                self._find(parent, name)  # raises if the name is another table's
-                return None
-            if name in unannounced:
-                return None
-            found[name] = child
-        return found
+        found = list(map(children.get, names))
+        known = [entry[1] for entry in found if entry is not None and entry[0] == uid]
+        if len(known) < len(names):
+            for name, entry in zip(names, found, strict=True):
+                if entry is None or entry[0] != uid:
+                    self._find(parent, name)  # raises if the name is another table's
+                    return None
+        return known if unannounced.isdisjoint(names) else None
 
     def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
         """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created."""

@@ -33,7 +33,8 @@ from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.arrow_rows import read_parquet, slices
 from penstock.mnode.write.csv_rows import CsvBlock, read_csv
-from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, ranks_of
+from penstock.mnode.write.recent_names import RecentNames
+from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, pays_threads
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted
@@ -62,8 +63,8 @@ QueryRunner = Callable[[Query, Session], Result]
 class Rows:
     """Checked rows for one storage table. Either all belong to one table, or `names` holds each row's child table.
 
-    `batch` has physical columns. `children` are those of `names` if all of them were there; else `tags` holds the tag
-    values of children that may have to be created.
+    `batch` has physical columns. `owners` are the child tables of the dictionary of `names` if all of them were there;
+    else `tags` holds the tag values of children that may have to be created.
     """
 
     database: Database
@@ -73,7 +74,7 @@ class Rows:
     vgroup_id: int | None = None
     names: pa.DictionaryArray | None = None
     tags: dict[str, tuple[TagValue, ...]] = field(default_factory=dict)
-    children: dict[str, ChildTable] | None = None
+    owners: Owners | None = None
 
 
 class Inserts:
@@ -90,6 +91,7 @@ class Inserts:
         self._clock = clock
         self._run_query = run_query
         self._pool = pool
+        self._recent = RecentNames()
 
     def close(self) -> None:
         """Waits for writes under way."""
@@ -302,19 +304,24 @@ class Inserts:
         if names.indices.null_count:
             check_child_name(None)
         kept = batch.select([column.physical for column in columns if column in table.columns])
+        moves = self._catalog.moves
+        owners = self._recent.find(table, names.dictionary, moves)
+        if owners is not None:
+            return Rows(database, table, kept, names=names, owners=owners)
         texts = names.dictionary.to_pylist()
-        children = self._children.known(table, texts)
+        children = self._children.known_in_order(table, texts)
         if children is not None:
-            return Rows(database, table, kept, names=names, children=children)
-        first_rows = _first_rows(names.indices.to_numpy(), len(texts))
+            owners = Owners(children)
+            self._recent.keep(table, names.dictionary, owners, moves)
+            return Rows(database, table, kept, names=names, owners=owners)
+        first_rows = pa.array(_first_rows(names.indices.to_numpy(), len(texts)))
+        values = [_tag_values(batch.column(tag.physical).take(first_rows)) if tag in columns else [None] * len(texts)
+                  for tag in table.tags]
         tags: dict[str, tuple[TagValue, ...]] = {}
-        tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
-        for text, row in zip(texts, first_rows.tolist(), strict=True):
+        for place, text in enumerate(texts):
             name = check_child_name(text)
-            if self._catalog.child(database.name, name) is not None:
-                tags[name] = ()
-                continue
-            tags[name] = tuple(_tag_value(tag_columns.get(tag.name), row) for tag in table.tags)
+            there = self._catalog.child(database.name, name) is not None
+            tags[name] = () if there else tuple(column[place] for column in values)
         return Rows(database, table, kept, names=names, tags=tags)
 
     def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch, first_row: int) -> None:
@@ -373,12 +380,12 @@ class Inserts:
             assert rows.vgroup_id is not None
             return [(rows.vgroup_id, _with_tuid(batch, pa.repeat(pa.scalar(rows.uid, pa.uint64()), batch.num_rows)))]
         assert rows.names is not None
-        children = rows.children
-        if children is None:
-            tags = rows.tags or dict.fromkeys(rows.names.dictionary.to_pylist(), ())
-            children = self._children.ensure(rows.storage, tags)
-        known = [children[name] for name in rows.names.dictionary.to_pylist()]
-        return place_by_index(batch, rows.names.indices.to_numpy(), known)
+        owners = rows.owners
+        if owners is None:
+            names = rows.names.dictionary.to_pylist()
+            children = self._children.ensure(rows.storage, rows.tags or dict.fromkeys(names, ()))
+            owners = Owners([children[name] for name in names])
+        return _place(batch, rows.names.indices.to_numpy(), owners)
 
     def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
         for table_uid, batches in tables.items():
@@ -394,12 +401,14 @@ def place_by_index(
 
     `index` tells for each row which of `children` it belongs to. Rows of one child table stay in their order.
     """
-    uids = np.array([child.uid for child in children], np.uint64)
-    vgroups = np.array([child.vgroup_id for child in children], np.int64)
-    order = order_of(ranks_of(uids, vgroups)[index])
+    return _place(batch, index, Owners(children))
+
+
+def _place(batch: pa.RecordBatch, index: _Codes, owners: Owners) -> list[tuple[int, pa.RecordBatch]]:
+    order = order_of(owners.ranks[index])
     if order is not None:
         batch, index = batch.take(pa.array(order)), index[order]
-    return by_vgroup(_with_tuid(batch, pa.array(uids[index])), vgroups[index])
+    return by_vgroup(_with_tuid(batch, pa.array(owners.uids[index])), owners.vgroups[index])
 
 
 def _with_tuid(batch: pa.RecordBatch, uids: pa.Array) -> pa.RecordBatch:
@@ -433,12 +442,7 @@ def _first_rows(codes: _Codes, count: int) -> np.ndarray[tuple[int], np.dtype[np
     return first
 
 
-def _tag_value(column: pa.Array | None, row: int) -> TagValue:
-    if column is None:
-        return None
-    scalar = column[row]
-    if pa.types.is_timestamp(column.type):
-        instant: int | None = scalar.value
-        return instant
-    value: TagValue = scalar.as_py()
-    return value
+def _tag_values(column: pa.Array) -> list[TagValue]:
+    """Returns values of a column as those of tags; times are integers."""
+    values: list[TagValue] = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+    return values

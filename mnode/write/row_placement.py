@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.sql.schema import ChildTable
 from penstock.vnode.store.sorted_keys import I64, U64, stable_order
 
 _FEW_ROWS = 4096
+
+
+class Owners:
+    """Some child tables, in an order that rows refer to: where they are, and in which order vnodes store their rows."""
+
+    def __init__(self, children: Sequence[ChildTable]) -> None:
+        self.uids: U64 = np.array([child.uid for child in children], np.uint64)
+        self.vgroups: I64 = np.array([child.vgroup_id for child in children], np.int64)
+
+    @cached_property
+    def ranks(self) -> I64:
+        return ranks_of(self.uids, self.vgroups)
 
 
 def ranks_of(uids: U64, vgroups: I64) -> I64:
