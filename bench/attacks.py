@@ -60,17 +60,17 @@ Attack = Callable[[Target, float], Mapping[str, int]]
 
 def idle_connections(target: Target, until: float) -> dict[str, int]:
     """Keeps more connections open to the ports for workers than there once were descriptors, and says nothing."""
-    return _hold(target.worker_ports, _IDLE, b"", until)
+    return hold(target.worker_ports, _IDLE, b"", until)
 
 
 def half_a_handshake(target: Target, until: float) -> dict[str, int]:
     """Says one byte to the ports for workers."""
-    return _hold(target.worker_ports, _HALF_SENT, b"\0", until)
+    return hold(target.worker_ports, _HALF_SENT, b"\0", until)
 
 
 def half_sent_headers(target: Target, until: float) -> dict[str, int]:
     """Keeps connections to the HTTP port with a header that never ends, a byte at a time."""
-    return _hold((target.http_port,), _HALF_SENT, b"G", until)
+    return hold((target.http_port,), _HALF_SENT, b"G", until)
 
 
 def wrong_logins(target: Target, until: float) -> dict[str, int]:
@@ -154,7 +154,7 @@ def _ask(target: Target, until: float, text: Callable[[], str], stays_s: float =
     return answers
 
 
-def _hold(ports: Sequence[int], count: int, drip: bytes, until: float) -> dict[str, int]:
+def hold(ports: Sequence[int], count: int, drip: bytes, until: float) -> dict[str, int]:
     """Holds `count` connections, opens new ones for those that are closed, and sends `drip` to each again and again."""
     held: list[socket.socket] = []
     opened, pause = 0, threading.Event()
