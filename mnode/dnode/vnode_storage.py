@@ -241,6 +241,25 @@ class Storage:
                 with self._lock:
                     self._broken[vgroup_id] = error
 
+    def forget_dropped(self) -> None:
+        """Forgets tables and child tables that the catalog doesn't have any more, in vnodes that followed their logs.
+
+        No log tells that a table was dropped: who takes over from another node asks for this first. Nothing may be
+        written meanwhile. Raises StorageError.
+        """
+        vnodes = self._dnode.vnodes()
+        for database in self._catalog.databases():
+            for vgroup_id in vnodes.keys() & {*database.vgroup_ids}:
+                vnode = vnodes[vgroup_id]
+                known = {table.uid: table for table in self._tables_in(database, vgroup_id)}
+                for uid in vnode.table_uids:
+                    if uid not in known:
+                        vnode.drop_table(uid)
+                    elif known[uid].kind == "super":
+                        there = np.array([child.uid for child in self._catalog.children(uid)], np.uint64)
+                        here = vnode.children_of(uid)
+                        vnode.drop_children(uid, here[~np.isin(here, there)].tolist())
+
     # --- rows --------------------------------------------------------------------------------------------------
 
     def write(

@@ -12,11 +12,12 @@ from penstock.common.fs import Fs
 from penstock.vnode.store.manifest import LastTimes, Manifest
 from penstock.vnode.store.memtable import newest_times
 from penstock.vnode.store.parts import PartCache
+from penstock.vnode.store.replaying import replay
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.table_state import TableState
 from penstock.wal.log import Log
 from penstock.wal.reader import WalReader
-from penstock.wal.record import DeleteRecord, RowsRecord, crc32c
+from penstock.wal.record import crc32c
 
 
 def load_tables(store: Path, manifest: Manifest, cache: PartCache, fs: Fs, log: Log) -> dict[int, TableState]:
@@ -30,10 +31,7 @@ def load_tables(store: Path, manifest: Manifest, cache: PartCache, fs: Fs, log: 
     reader = WalReader(log, manifest.persisted_version + 1)
     try:
         while records := reader.read():
-            for record in records:
-                # A table that isn't there was dropped later.
-                if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid in tables:
-                    tables[record.table_uid].replay(record)
+            replay(records, tables)
     finally:
         reader.close()
     return tables

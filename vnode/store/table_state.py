@@ -274,6 +274,10 @@ class TableState:
         """
         versions = np.full(len(arrays[0]), version, np.uint64)
         run = Run.of(pa.RecordBatch.from_arrays([*arrays, pa.array(versions)], schema=run_schema), updates, versions)
+        self.append_run(run, nbytes, starts)
+
+    def append_run(self, run: Run, nbytes: int, starts: Index | None = None) -> None:
+        """Adds a run to the memtable; see `append`."""
         self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError, PenstockError, UnavailableError
+from penstock.vnode.store.replaying import replay
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.write.table_definitions import RESERVED_COLUMNS, TableDefinitions
 from penstock.vnode.write.vnode_copy import VnodeCopySource
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.copied_records import CopiedRecords
 from penstock.wal.reader import WalReader
-from penstock.wal.record import DeleteRecord, Record, RowsRecord, key_columns_of
+from penstock.wal.record import Record, RowsRecord, key_columns_of
 
 
 class LogCopying:
@@ -91,10 +92,7 @@ class LogCopying:
             if isinstance(record, RowsRecord) and record.table_uid not in store.tables:
                 self._define(record)
         with store.lock:
-            for record in records:
-                # A table that isn't there was dropped here already, or has only rows to come.
-                if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid in store.tables:
-                    store.tables[record.table_uid].replay(record)
+            replay(records, store.tables)
 
     def _define(self, record: RowsRecord) -> None:
         """Makes a table known of which the log brings the first rows before the catalog does."""
