@@ -27,8 +27,11 @@ class CatalogCopying:
         self.log: CatalogLog = store.log
 
     def follow(self, reason: PenstockError) -> None:
-        """From now on only copies are taken: transactions raise `reason`."""
-        with self._lock, self._store.lock:
+        """From now on only copies are taken: transactions raise `reason`.
+
+        Those that wait for the cluster, perhaps with the catalog locked, are not waited for.
+        """
+        with self._lock:
             self.log.follow(reason)
 
     def lead(self) -> None:

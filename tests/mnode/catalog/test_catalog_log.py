@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,31 @@ def test_a_transaction_waits_for_the_cluster(tmp_path: Path) -> None:
         change(member.store, 2)
     assert asked == [1]
     assert member.store.logged_version == 2
+
+
+def test_who_follows_does_not_wait_for_who_waits(tmp_path: Path) -> None:
+    """A transaction that waits for the cluster, with the catalog locked, keeps no node from following another."""
+    member = CatalogMember(tmp_path)
+    waits, may_end = threading.Event(), threading.Event()
+
+    def wait(version: int) -> None:
+        waits.set()
+        assert may_end.wait(60)
+
+    def locked() -> None:
+        with member.store.lock:
+            change(member.store, 1)
+
+    member.store.await_cluster = wait
+    thread = threading.Thread(target=locked)
+    thread.start()
+    assert waits.wait(60)
+    member.copying.follow(FOLLOWS)
+    may_end.set()
+    thread.join(60)
+    with pytest.raises(UnavailableError, match="node 2 follows"):
+        change(member.store, 2)
+    assert member.store.logged_version == 1
 
 
 def test_a_catalog_is_opened_from_what_was_copied(tmp_path: Path) -> None:
