@@ -37,6 +37,8 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest"},
                                         "DuckDB's functions, which kernels compute, too"),
+    "query/counted_rows.py": ({"count", "first", "last", "last_row", "max", "min", "spread"},
+                              "what the number of rows and their first and last times answer"),
     "query/query_context.py": ({"_irowts"}, "the pseudo columns that are a time line"),
     "lower/row_marks.py": ({"count"}, "a kind of windows"),
     "streams/stream_force.py": ({"now", "today", "timetruncate", "_irowts", "last"},
