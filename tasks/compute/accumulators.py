@@ -63,6 +63,13 @@ class Values:
         valid[: len(self.valid)] = self.valid
         self.data, self.valid = data, valid
 
+    def keep(self, slots: Slots, capacity: int) -> None:
+        """Has these slots become 0, 1, ... of `capacity`; all others hold nothing."""
+        data, valid = _empty(self.dtype, capacity), np.zeros(capacity, bool)
+        data[: len(slots)] = self.data[slots]
+        valid[: len(slots)] = self.valid[slots]
+        self.data, self.valid = data, valid
+
     def clear(self, slots: Slots) -> None:
         if self._unbounded:
             self.held -= _size(self.data[slots])

@@ -75,6 +75,20 @@ class SlotIndex:
         elif line < self._cells.shape[0]:
             self._cells[line, groups] = -1
 
+    def slots(self) -> Slots:
+        """Returns all slots that anything has."""
+        if self._cells is None:
+            return self._sparse.slots()
+        return self._cells[self._cells >= 0].astype(np.int64)
+
+    def renumber(self, numbers: Slots) -> None:
+        """Has slot i be `numbers[i]` from now on."""
+        if self._cells is None:
+            self._sparse.renumber(numbers)
+        else:
+            held = self._cells >= 0
+            self._cells[held] = numbers[self._cells[held]]
+
     def _fits(self, line: int, group: int) -> bool:
         """Makes room in the table; returns False if it would become too large for what is in it."""
         assert self._cells is not None
@@ -123,6 +137,15 @@ class _SparseSlots:
         slots = np.concatenate([*found, np.zeros(0, np.int64)])
         places = np.repeat(np.arange(len(found)), [*map(len, found)])
         return places, self._groups_of(slots), slots
+
+    def slots(self) -> Slots:
+        return np.concatenate([*(part for parts in self._lines.values() for part in parts), np.zeros(0, np.int64)])
+
+    def renumber(self, numbers: Slots) -> None:
+        slots, old = self.slots(), self._table
+        self._table = IdTable()
+        self._table.put(old.ids_of(slots), numbers[slots])
+        self._lines = {line: [numbers[part] for part in parts] for line, parts in self._lines.items()}
 
     def holds(self, line: int) -> bool:
         return line in self._lines

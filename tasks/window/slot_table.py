@@ -40,6 +40,11 @@ class SlotTable:
         return self._capacity - self._free_count
 
     @property
+    def capacity(self) -> int:
+        """How many slots there is room for: what they take is taken, be they used or not."""
+        return self._capacity
+
+    @property
     def memory_bytes(self) -> int:
         return self.used * self._slot_bytes + sum(column.held for column in self.columns)
 
@@ -55,6 +60,17 @@ class SlotTable:
         self.clear(slots)
         self._free[self._free_count : self._free_count + len(slots)] = slots
         self._free_count += len(slots)
+
+    def keep(self, slots: Slots, capacity: int) -> None:
+        """Gives memory back: these slots, all that are used, become 0, 1, ... of at least `capacity`."""
+        capacity = max(capacity, len(slots), _FIRST_CAPACITY)
+        rows = np.zeros(capacity, np.int64)
+        rows[: len(slots)] = self.rows[slots]
+        self.rows = rows
+        for column in self.columns:
+            column.keep(slots, capacity)
+        self._capacity, self._free_count = capacity, capacity - len(slots)
+        self._free = np.concatenate([np.arange(len(slots), capacity)[::-1], np.zeros(len(slots), np.int64)])
 
     def clear(self, slots: Slots) -> None:
         self.rows[slots] = 0

@@ -43,6 +43,7 @@ _NUMBERED_MIN = 1024
 _CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
 _WRITTEN_CELLS = 1 << 20
+_KEPT_CAPACITY, _SPARE_CAPACITY, _LOOKS_PER_PERIOD = 1 << 16, 4, 16
 _WHAT = "windows of a task"
 
 Times = npt.NDArray[np.int64]
@@ -96,6 +97,7 @@ class WindowTable:
         self._dirty: set[tuple[int, int, int]] = set()
         self._emptied: set[int] = set()
         self._newest_stored: int | None = None
+        self._most_used = self._looks = 0
 
     # -- combining -------------------------------------------------------------------------------------------
 
@@ -238,6 +240,7 @@ class WindowTable:
         def goes(start: int) -> bool:
             return self.end(start) <= until and not keeps(start)
 
+        self._give_back()
         for start in [start for start in self._line_of if goes(start)]:
             self._drop_line(start)
         self._spilled = {start for start in self._spilled if not goes(start)}
@@ -246,6 +249,22 @@ class WindowTable:
         gone = [key for key, _ in self._stored(-_SIGN, until) if goes(_start_of(key))]
         self._ends = {start: end for start, end in self._ends.items() if end > until}
         self._store.put_many((key, None) for key in gone)
+
+    def _give_back(self) -> None:
+        """Gives memory back that wasn't needed for a while: room for slots, most of which nobody used."""
+        self._most_used = max(self._most_used, self._table.used)
+        self._looks += 1
+        if self._looks < _LOOKS_PER_PERIOD:
+            return
+        most, self._most_used, self._looks = self._most_used, self._table.used, 0
+        if self._table.capacity <= max(_KEPT_CAPACITY, _SPARE_CAPACITY * most):
+            return
+        slots = np.concatenate([index.slots() for index in self._index])
+        numbers = np.full(self._table.capacity, -1)
+        numbers[slots] = np.arange(len(slots))
+        self._table.keep(slots, 2 * most)
+        for index in self._index:
+            index.renumber(numbers)
 
     # -- windows ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from penstock.tasks.compute.accumulators import Values
 from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.block_schema import ADD, REPLACE, partial_schema
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.window import slot_index, window_table
+from penstock.tasks.window import slot_index, slot_table, window_table
 from penstock.tasks.window.window_table import Touched, WindowTable, united
 
 KEYS = (Field("k0", VARCHAR),)
@@ -29,6 +29,7 @@ STEP = st.one_of(
     st.tuples(st.just("spill"), st.integers(0, 2_000)),
     st.tuples(st.just("save"), st.none()),
     st.tuples(st.just("restart"), st.none()),
+    st.tuples(st.just("forget"), st.integers(0, 4)),
 )
 
 
@@ -59,6 +60,9 @@ def test_the_state_is_what_was_put_in(
         patch.setattr(slot_index, "_SPARE_CELLS", cells)
         patch.setattr(slot_index, "_CELLS_PER_SLOT", 8 if cells else 0)
         patch.setattr(window_table, "_CHUNK_GROUPS", chunk)
+        patch.setattr(slot_table, "_FIRST_CAPACITY", 1)
+        patch.setattr(window_table, "_KEPT_CAPACITY", 2)
+        patch.setattr(window_table, "_LOOKS_PER_PERIOD", 2)
         play(tmp_path_factory.mktemp("state"), kept, steps)
 
 
@@ -89,6 +93,9 @@ def play(directory: Path, kept: str, steps: list[tuple[str, object]]) -> None:
                     meta, saved = table.save(), dict(known)
                     checkpoint += 1
                     store.checkpoint(checkpoint, {})
+                case "forget":
+                    table.forget(what * WIDTH, lambda start: start == 0)
+                    known = {key: value for key, value in known.items() if key[1] >= what or not key[1]}
                 case "restart" if meta is not None:
                     store.restore(checkpoint)
                     table, known = WindowTable(plan, KEYS, 1, store), dict(saved)
@@ -124,6 +131,27 @@ def contents(table: WindowTable) -> dict[tuple[int, int], tuple[int, int]]:
     columns = [state.column(name).to_pylist() for name in ("_gid", "_wstart", "_rows", "p1")]
     return {(gid - 7, start // WIDTH): (rows, max(value) if isinstance(value, list) else int(value))
             for gid, start, rows, value in zip(*columns, strict=True)}
+
+
+@pytest.mark.parametrize("cells", [4_000_000, 0], ids=["table", "sparse"])
+def test_memory_is_given_back(tmp_path: Path, cells: int) -> None:
+    """Where many windows were, room for a few is left some windows later; those that stay are what they were."""
+    plan = plan_of("numbers")
+    schema = partial_schema(KEYS, plan.fields)
+    store = StateStore(tmp_path, 1 << 26)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slot_index, "_SPARE_CELLS", cells)
+        patch.setattr(slot_index, "_CELLS_PER_SLOT", 8 if cells else 0)
+        table = WindowTable(plan, KEYS, 1, store)
+        for window in range(100):
+            groups = 100_000 if window < 3 else 10
+            table.merge(PartialColumns.of(partials([(group, window, 1 + group % 5) for group in range(groups)],
+                                                   "numbers", schema)), ADD, 0)
+            table.forget((window - 1) * WIDTH, lambda start: False)
+        assert table._table.capacity == 1024
+        assert contents(table) == {(group, window): (1 + group % 5,) * 2 for group in range(10) for window in (98, 99)}
+        table.validate()
+    store.close()
 
 
 @pytest.mark.parametrize("kept", KEPT)
