@@ -24,7 +24,7 @@ class StoredPlan:
     options: StreamOptions
 
 
-_FORMAT = 4
+_FORMAT = 5
 """Raise it when the same JSON means something else."""
 
 _RENAMED_IN_3: dict[str, tuple[str, dict[str, str]]] = {
@@ -59,7 +59,8 @@ def decode(text: str) -> StoredPlan:
     parts = body["parts"]
     if body["format"] == 2 and isinstance(parts, list):
         parts = [_renamed(part) for part in parts]
-    elif body["format"] not in (3, _FORMAT):  # scans of 4 say whether newest rows suffice
+    elif body["format"] not in (3, 4, _FORMAT):
+        # Scans of 4 say whether newest rows suffice, kernels of 5 how values of rows make groups.
         raise ValueError(f"the format of stored plans {body['format']} is unknown")
     stored = JSON.decode(parts)
     require_layout(body["layout"], layout_of(stored.plan))

@@ -52,7 +52,10 @@ def test_a_crash_leaves_stream_and_table_or_neither(
             bed.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE d.m (ts TIMESTAMP, v INT) TAGS (site INT)",
                     "INSERT INTO d.t USING d.m TAGS (1) VALUES (1700000000000, 1)")
             with monkeypatch.context() as patch:
-                patch.setattr(Transaction, "commit", crash_at(number, calls, Transaction.commit, after=after))
+                # What is done right before a commit, and right behind it.
+                committing = "change_memory" if after else "end"
+                patch.setattr(Transaction, committing,
+                              crash_at(number, calls, getattr(Transaction, committing), after=after))
                 patch.setattr(manifest, "save", crash_at(number, calls, manifest.save, after=after))
                 try:
                     bed.engine.execute(CREATE, bed.session)
