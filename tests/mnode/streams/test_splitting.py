@@ -445,7 +445,9 @@ class Mortal:
     def __init__(self, patch: pytest.MonkeyPatch, number: int, *, after: bool) -> None:
         self.calls = 0
         self._number, self._after = number, after
-        for owner, name in ((catalog_store.Transaction, "commit"), (manifest, "save"),
+        # What is done right before a commit of the catalog, and right behind it.
+        committing = "change_memory" if after else "end"
+        for owner, name in ((catalog_store.Transaction, committing), (manifest, "save"),
                             (commit_records.CommitRecords, "write"), (WalWriter, "begin")):
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
         for owner, name in ((Dnode, "drop_vnode"), (commit_records.CommitRecords, "set_aside")):
