@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import grpc
@@ -47,6 +47,7 @@ class RemoteEngine:
         #: the SET that holds for the session at the server
         self._setting: str | None = None
         self._calls: set[Any] = set()
+        self._cancellations = 0
         # What is too much, the server knows.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self._channel = (
@@ -72,7 +73,8 @@ class RemoteEngine:
                                 hint="send it to POST /write of the server")
 
     def cancel(self) -> None:
-        """Ends the calls that are under way; they raise CancelledError."""
+        """Ends the statements that are under way; they raise CancelledError."""
+        self._cancellations += 1
         for call in list(self._calls):
             call.cancel()
 
@@ -138,19 +140,22 @@ class RemoteEngine:
                 raise NotSupportedError(f"{self._address} doesn't take the session's {refused[0].key}")
 
     def _execute(self, text: str, state: SessionState) -> Result:
+        before = self._cancellations
         descriptor = make("FlightDescriptor", type=protobuf_messages.DESCRIPTOR_OF_COMMAND,
                           cmd=pack(make("CommandStatementQuery", query=text)))
-        info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString()))
+        info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString(), before))
         state.database = info.app_metadata.decode() or None
         if _SETS.match(text):
             self._setting = text
         if not info.endpoint:
             return Result(affected=info.total_records)
-        schema, batches = batches_of(self._stream("DoGet", info.endpoint[0].ticket.SerializeToString()))
+        ticket = info.endpoint[0].ticket.SerializeToString()
+        schema, batches = batches_of(self._stream("DoGet", ticket, before=before))
         table = pa.Table.from_batches(batches, schema)
         return Result(result_columns(schema), table, table.num_rows)
 
     def _insert_arrow(self, table: str, rows: pa.Table, first_row: int) -> Result:
+        before = self._cancellations
         wanted = make("TableDefinitionOptions", if_not_exist=protobuf_messages.FAIL_IF_MISSING,
                       if_exists=protobuf_messages.APPEND_IF_THERE)
         name = parse_table_name(table)
@@ -158,13 +163,15 @@ class RemoteEngine:
                        options=[make("IngestOption", key=protobuf_messages.FIRST_ROW, value=str(first_row))])
         descriptor = make("FlightDescriptor", type=protobuf_messages.DESCRIPTOR_OF_COMMAND, cmd=pack(command))
         requests = frames(rows.schema, rows.to_batches(), _FRAME_BYTES, descriptor)
-        answers = self._outcome(self._channel.stream_stream(method("DoPut"))(requests, metadata=self._headers()))
+        answers = self._outcome(self._channel.stream_stream(method("DoPut"))(requests, metadata=self._headers()),
+                                before)
         [answer] = answers
         return Result(affected=read("DoPutUpdateResult", read("PutResult", answer).app_metadata).record_count)
 
-    def _call(self, name: str, request: bytes) -> bytes:
+    def _call(self, name: str, request: bytes, before: int) -> bytes:
+        """`before`: how many cancellations there had been when the statement began."""
         call = self._channel.unary_unary(method(name)).future(request, metadata=self._headers())
-        self._calls.add(call)
+        self._note(call, before)
         try:
             return bytes(call.result())
         except grpc.RpcError as error:
@@ -174,18 +181,25 @@ class RemoteEngine:
         finally:
             self._calls.discard(call)
 
-    def _stream(self, name: str, request: bytes, timeout_s: float | None = None) -> Iterator[bytes]:
+    def _stream(self, name: str, request: bytes, timeout_s: float | None = None, before: int | None = None
+                ) -> Iterator[bytes]:
         return self._outcome(self._channel.unary_stream(method(name))(
-            request, metadata=self._headers(), timeout=timeout_s))
+            request, metadata=self._headers(), timeout=timeout_s), before)
 
-    def _outcome(self, answers: Iterable[bytes]) -> Iterator[bytes]:
-        self._calls.add(answers)
+    def _outcome(self, answers: Any, before: int | None = None) -> Iterator[bytes]:
+        self._note(answers, self._cancellations if before is None else before)
         try:
             yield from answers
         except grpc.RpcError as error:
             raise error_of(error, self._address) from error
         finally:
             self._calls.discard(answers)
+
+    def _note(self, call: Any, before: int) -> None:
+        """Lets `cancel` end a call. One that came since the statement began found no call of it, or the one before."""
+        self._calls.add(call)
+        if self._cancellations != before:
+            call.cancel()
 
     def _headers(self) -> list[tuple[str, str]]:
         return [] if self._token is None else [("authorization", self._token)]

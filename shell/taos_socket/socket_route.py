@@ -87,6 +87,7 @@ class _Conversation:
             is_asked = False
             while not self._protocol.close_expected():
                 logged_in = self._session.is_logged_in
+                data = None
                 try:
                     data = connection.receive(_QUIET_S if logged_in else self._due - _monotonic())
                 except TimeoutError:
@@ -98,7 +99,8 @@ class _Conversation:
                     is_asked = False
                     self._take(data)
                 self._send(connection.send)
-                if self._session.is_refused:
+                # Without data the client has hung up, perhaps in the middle of a message.
+                if self._session.is_refused or data == b"":
                     return
         finally:
             self._session.close()

@@ -197,6 +197,27 @@ def logged_in(port: int) -> Iterator[ClientConnection]:
         yield connection
 
 
+@contextmanager
+def raw_login(port: int) -> Iterator[socket.socket]:
+    """A client that has logged in, and speaks no WebSocket by itself from then on."""
+    with socket.create_connection(("127.0.0.1", port), 30.0) as raw:
+        raw.sendall(b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+        login = json.dumps({"action": "conn", "args": {"user": "ada", "password": PASSWORD}})
+        raw.sendall(Frame(Opcode.TEXT, login.encode()).serialize(mask=True))
+        yield raw
+
+
+@pytest.mark.parametrize("missing", [0, 3])
+def test_who_hangs_up_without_a_word_is_let_go(port: int, missing: int) -> None:
+    """The server closes its side, and has no thread that waits for more."""
+    with raw_login(port) as gone:
+        message = Frame(Opcode.TEXT, b'{"action": "version", "args": {}}').serialize(mask=True)
+        gone.sendall(message[:len(message) - missing])
+        gone.shutdown(socket.SHUT_WR)
+        assert b'"action": "conn"' in b"".join(iter(lambda: gone.recv(4096), b""))
+
+
 def test_before_the_login_nothing_is_told(port: int) -> None:
     """Neither what there is nor what isn't; messages are small; who is wrong once must connect again."""
     with connect(f"ws://127.0.0.1:{port}/rest/ws") as connection:
@@ -228,11 +249,7 @@ def test_who_does_not_log_in_is_sent_away(engine: Embedded) -> None:
 def test_who_is_quiet_is_asked_whether_it_is_there(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers stays, who doesn't is sent away."""
     monkeypatch.setattr(socket_route, "_QUIET_S", 0.05)
-    with logged_in(port) as connection, socket.create_connection(("127.0.0.1", port), 30.0) as silent:
-        silent.sendall(b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-                       b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-        login = json.dumps({"action": "conn", "args": {"user": "ada", "password": PASSWORD}})
-        silent.sendall(Frame(Opcode.TEXT, login.encode()).serialize(mask=True))
+    with logged_in(port) as connection, raw_login(port) as silent:
         said = b"".join(iter(lambda: silent.recv(4096), b""))
         assert b'"action": "conn"' in said
         assert said.endswith(Frame(Opcode.PING, b"").serialize(mask=False))

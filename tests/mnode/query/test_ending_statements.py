@@ -31,6 +31,7 @@ from penstock.mnode.access.roles import Identity
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.engine import Engine
 from penstock.shell.api.dbapi import Connection, OperationalError, ProgrammingError
+from penstock.shell.flight_sql import client
 from penstock.shell.terminal.screen import Screen
 from penstock.shell.terminal.shell_session import ShellOptions, ShellSession
 from penstock.sql.dialect.parser import parse_one
@@ -298,6 +299,24 @@ def test_cancel_ends_what_runs(connected: tuple[Engine, Connection]) -> None:
     assert isinstance(caught.value, CancelledError)
     wait_until(lambda: nothing_is_left(engine), 10.0)
     assert connection.execute("SELECT count(*) FROM d.m").fetchall() == [(5000,)]
+
+
+def test_cancel_between_two_calls_of_a_statement_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client at a server asks for the plan, and then for the rows: what comes in between isn't lost."""
+    with ServedHere(tmp_path / "data") as here, here.own():
+        fill(here.lease.engine)
+        with here.connect() as connection, monkeypatch.context() as patch:
+            real = client.batches_of
+
+            def cancelled_before(stream: Iterator[bytes]) -> Any:
+                connection.cancel()
+                return real(stream)
+
+            patch.setattr(client, "batches_of", cancelled_before)
+            with pytest.raises(OperationalError) as caught:
+                connection.execute(ENDLESS)
+            assert isinstance(caught.value, CancelledError)
+        wait_until(lambda: nothing_is_left(here.lease.engine), 60.0)
 
 
 @pytest.mark.usefixtures("interrupts")
