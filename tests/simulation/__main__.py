@@ -6,29 +6,25 @@ Prints seed and commit of every failure; the same seed at the same commit fails 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from kits.basics.interrupts import interrupt_on_sigterm
-from kits.basics.places import ROOT
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulation.run import Outcome, run_seeds
+from simulation.seed_pool import commit, play
 
 _MEMORY = Path("/dev/shm")
 _CHUNK = 5
-_PENDING = 40
 
 
 def main() -> int:
@@ -46,8 +42,9 @@ def main() -> int:
     failed: list[Outcome] = []
     done = events = rows = 0
     with _memory_directory() as directory, _progress(console, count) as progress:
+        run = partial(run_seeds, directory=directory)
         task = progress.add_task("seeds", total=count)
-        for outcome in _until_ended(play(range(start, start + count), options.jobs, directory)):
+        for outcome in _until_ended(play(run, range(start, start + count), options.jobs, _CHUNK)):
             done, events, rows = done + 1, events + outcome.events, rows + outcome.rows
             faults.update(outcome.faults)
             if not console.is_terminal and done % 100 == 0:
@@ -74,34 +71,6 @@ def _until_ended(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         yield from outcomes
     except KeyboardInterrupt:
         return
-
-
-def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
-    """Yields the outcomes of seeds, as they come, from processes of their own whose hashes are the same every time."""
-    os.environ["PYTHONHASHSEED"] = "0"
-    context = multiprocessing.get_context("spawn")
-    chunks = iter([seeds[at:at + _CHUNK] for at in range(0, len(seeds), _CHUNK)])
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=200) as pool:
-        running = {pool.submit(run_seeds, chunk, directory) for chunk in itertools.islice(chunks, _PENDING)}
-        try:
-            while running:
-                ended = next(as_completed(running))
-                running.remove(ended)
-                chunk = next(chunks, None)
-                if chunk is not None:
-                    running.add(pool.submit(run_seeds, chunk, directory))
-                yield from ended.result()
-        except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
-
-
-def commit() -> str:
-    """Returns the commit of the working tree, with a mark if something is changed."""
-    answer = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True,
-                            check=False)
-    return answer.stdout.strip() or "unknown"
 
 
 @contextmanager

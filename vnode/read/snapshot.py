@@ -201,16 +201,15 @@ class Snapshot:
         tombstones = [t for t in self._tombstones if t.touches(first, last)]
         clean_parts = [p for p in parts if not reaches_in(p.info.min_ts, p.info.max_ts)]
         clean_runs = [r for r in runs if not reaches_in(r.min_ts, r.max_ts)]
+        dirty_parts = [p for p in parts if reaches_in(p.info.min_ts, p.info.max_ts)]
+        dirty_runs = [r for r in runs if reaches_in(r.min_ts, r.max_ts)]
+        cut_parts = [p for p in dirty_parts if reaches_out(p.info.min_ts, p.info.max_ts)]
+        cut_runs = [r for r in dirty_runs if reaches_out(r.min_ts, r.max_ts)]
         selects = []
         if clean_parts or clean_runs or not dirty:
             selects.append(sql.rows(clean_parts, clean_runs, tombstones))
-        cut_parts = [p for p in parts if p not in clean_parts and reaches_out(p.info.min_ts, p.info.max_ts)]
-        clean = set(map(id, clean_runs))
-        cut_runs = [r for r in runs if id(r) not in clean and reaches_out(r.min_ts, r.max_ts)]
         if cut_parts or cut_runs:
             selects.append(sql.rows(cut_parts, cut_runs, tombstones, without=dirty))
-        dirty_parts = [p for p in parts if reaches_in(p.info.min_ts, p.info.max_ts)]
-        dirty_runs = [r for r in runs if reaches_in(r.min_ts, r.max_ts)]
         if dirty_parts or dirty_runs:
             selects.append(sql.rows(dirty_parts, dirty_runs, tombstones, newest_in=dirty))
         return SnapshotSql("\nUNION ALL\n".join(selects), sql.tables, tuple(parts))

@@ -6,22 +6,18 @@ Prints seed and commit of every failure; the same seed at the same commit fails 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import multiprocessing
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from kits.basics.interrupts import interrupt_on_sigterm
 
-from simulation.__main__ import commit
 from simulation.nodes.cluster_run import ClusterOutcome, run_clusters
+from simulation.seed_pool import commit, play
 
 _CHUNK = 10
-_PENDING = 20
 
 
 def main() -> int:
@@ -39,7 +35,7 @@ def main() -> int:
     if options.seed is not None:
         outcomes: Iterator[ClusterOutcome] = iter(run_clusters([options.seed]))
     else:
-        outcomes = play(range(options.start, options.start + options.seeds), options.jobs)
+        outcomes = play(run_clusters, range(options.start, options.start + options.seeds), options.jobs, _CHUNK)
     try:
         for outcome in outcomes:
             done, events = done + 1, events + outcome.events
@@ -57,26 +53,6 @@ def main() -> int:
     print(json.dumps({"commit": commit(), "seeds": done, "events": events, "records": acknowledged,
                       "counts": dict(sorted(counts.items())), "failed": sorted(failed)}))
     return 1 if failed else 0
-
-
-def play(seeds: range, jobs: int) -> Iterator[ClusterOutcome]:
-    """Yields the outcomes of seeds, as they come, from processes of their own whose hashes are the same every time."""
-    os.environ["PYTHONHASHSEED"] = "0"
-    chunks = iter([seeds[at:at + _CHUNK] for at in range(0, len(seeds), _CHUNK)])
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = {pool.submit(run_clusters, chunk) for chunk in itertools.islice(chunks, _PENDING)}
-        try:
-            while running:
-                ended = next(as_completed(running))
-                running.remove(ended)
-                chunk = next(chunks, None)
-                if chunk is not None:
-                    running.add(pool.submit(run_clusters, chunk))
-                yield from ended.result()
-        except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
-                child.kill()
-            raise
 
 
 if __name__ == "__main__":
