@@ -8,6 +8,7 @@ from collections.abc import Callable
 from penstock.common.errors import InternalError, InvalidValueError, PenstockError
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 from penstock.mnode.catalog.catalog_store import CatalogStore
+from penstock.wal.copied_log import CopiedLog
 from penstock.wal.copied_records import CopiedRecords
 
 
@@ -39,6 +40,19 @@ class CatalogCopying:
         with self._lock, self._store.lock:
             self.log.lead()
             self._store.catch_up()
+
+    @property
+    def copied(self) -> CopiedLog:
+        """Copies of records, out of the log."""
+        return self.log.copied
+
+    @property
+    def written_version(self) -> int:
+        return self.log.writer.written_version
+
+    @property
+    def synced_version(self) -> int:
+        return self.log.writer.synced_version
 
     @property
     def floor(self) -> int:

@@ -15,8 +15,7 @@ from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.cluster.cluster_messages import CATALOG_LOG
 from penstock.mnode.cluster.log_epochs import NO_EPOCH
 from penstock.mnode.cluster.stored_logs import StoredLog
-from penstock.mnode.dnode.copied_catalog_log import CopiedCatalogLog
-from penstock.mnode.dnode.copied_vnode_log import CopiedVnodeLog
+from penstock.mnode.dnode.copied_stored_log import CopiedStoredLog
 from penstock.vnode.vnode import Vnode
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -51,8 +50,8 @@ class ClusterDirectory:
         self._fs = fs
         self._vnodes = vnodes
         self._lock = threading.Lock()
-        self._catalog_log = CopiedCatalogLog(catalog, fs)
-        self._logs: dict[int, tuple[Vnode, CopiedVnodeLog]] = {}
+        self._catalog_log = CopiedStoredLog(catalog, catalog.log.directory, fs)
+        self._logs: dict[int, tuple[Vnode, CopiedStoredLog]] = {}
         known = self._load()
         if known is None:
             known = _Membership(draw(), boot)
@@ -90,11 +89,12 @@ class ClusterDirectory:
         """Returns the logs by number. Raises CorruptionError."""
         with self._lock:
             vnodes = self._vnodes()
-            kept: dict[int, tuple[Vnode, CopiedVnodeLog]] = {}
+            kept: dict[int, tuple[Vnode, CopiedStoredLog]] = {}
             for vgroup_id, vnode in vnodes.items():
                 before = self._logs.get(vgroup_id)
                 same = before is not None and before[0] is vnode
-                kept[vgroup_id] = before if before is not None and same else (vnode, CopiedVnodeLog(vnode, self._fs))
+                kept[vgroup_id] = before if before is not None and same else (
+                    vnode, CopiedStoredLog(vnode.copying, vnode.directory / "wal", self._fs))
             self._logs = kept
             return {CATALOG_LOG: self._catalog_log, **{number: log for number, (_, log) in kept.items()}}
 

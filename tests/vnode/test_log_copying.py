@@ -58,7 +58,7 @@ class Member:
 
     def copy_from(self, other: Member, size: int = 1 << 20) -> bool:
         """Takes the next records; returns whether there were some."""
-        records = other.vnode.copying.log.read(self.written, size)
+        records = other.vnode.copying.copied.read(self.written, size)
         if records is not None:
             self.vnode.copying.append(records)
         return records is not None
@@ -208,7 +208,7 @@ def test_a_follower_takes_no_writes_of_its_own(tmp_path: Path) -> None:
             write()
     standby.vnode.copying.acknowledge(1)
     assert standby.rows() == {1: 1}
-    records = standby.vnode.copying.log.read(0, 9000)
+    records = standby.vnode.copying.copied.read(0, 9000)
     assert records is not None
     with pytest.raises(UnavailableError, match="takes no copies"):
         active.vnode.copying.append(records)

@@ -70,7 +70,7 @@ def transfer(source: VnodeCopySource, received: ReceivedCopy, size: int, between
 def follow_up(active: Vnode, copy: Vnode) -> None:
     """Has a copy catch up from the log."""
     copy.copying.follow(FOLLOWS)
-    while (records := active.copying.log.read(copy.copying.written_version, 900)) is not None:
+    while (records := active.copying.copied.read(copy.copying.written_version, 900)) is not None:
         copy.copying.append(records)
     for vnode in (active, copy):
         vnode.copying.acknowledge(active.copying.written_version)

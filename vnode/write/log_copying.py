@@ -33,7 +33,7 @@ class LogCopying:
         self._reader: WalReader | None = None
         self._behind = False
         #: copies of records out of this log; where it begins
-        self.log = CopiedLog(store.wal, store.directory / "wal", store.fs, store.options.vgroup_id)
+        self.copied = CopiedLog(store.wal, store.directory / "wal", store.fs, store.options.vgroup_id)
 
     def follow(self, reason: PenstockError) -> None:
         """From now on only copies are taken: other writes raise `reason`."""
@@ -80,7 +80,7 @@ class LogCopying:
             self._catch_up()
             if self._reader is None:
                 self._reader = WalReader(self._store.written_log(), self._store.wal.written_version + 1)
-            self.log.append(records, before)
+            self.copied.append(records, before)
             self._behind = True
             while found := self._reader.read():
                 self._apply(found)
@@ -109,6 +109,10 @@ class LogCopying:
                 self._store.reload()
             self._behind = False
 
+    def sync(self) -> None:
+        """Makes durable what is written."""
+        self._store.wal.sync()
+
     def acknowledge(self, version: int) -> None:
         """Lets readers and flushes go on to a version, or as far as the tables are."""
         with self._lock:
@@ -127,7 +131,7 @@ class LogCopying:
                                         f"{self.floor}: it can't be cut to {version}")
             store.wal.commit_all()
             self._close_reader()
-            count = self.log.cut(version)
+            count = self.copied.cut(version)
             if count:
                 store.reload()
             return count

@@ -20,7 +20,7 @@ from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 from penstock.mnode.catalog.catalog_store import META, STREAMS, TABLES, CatalogStore
 from penstock.mnode.cluster.log_epochs import EpochStart
-from penstock.mnode.dnode.copied_catalog_log import CopiedCatalogLog
+from penstock.mnode.dnode.copied_stored_log import CopiedStoredLog
 from penstock.wal.epoch_file import EPOCHS_NAME
 from penstock.wal.segment import list_segments, segment_name
 
@@ -41,7 +41,7 @@ class CatalogMember:
         log = CatalogLog(self.directory / "log", self.fs, ManualClock())
         self.store = CatalogStore(self.directory / "catalog", 1 << 24, log)
         self.copying = CatalogCopying(self.store)
-        self.log = CopiedCatalogLog(self.copying, self.fs)
+        self.log = CopiedStoredLog(self.copying, self.copying.log.directory, self.fs)
         if self.follows:
             self.copying.follow(FOLLOWS)
 
@@ -254,7 +254,8 @@ def test_a_catalog_is_opened_from_what_was_copied(tmp_path: Path) -> None:
     log = CatalogLog(tmp_path / "a" / "log", OsFs(), ManualClock())
     catalog = Catalog(tmp_path / "a" / "catalog", map_bytes=1 << 24, log=log)
     catalog.snodes.create(1, 17)
-    active = CopiedCatalogLog(catalog.copying(), OsFs())
+    copying = catalog.copying()
+    active = CopiedStoredLog(copying, copying.log.directory, OsFs())
     standby = CatalogMember(tmp_path / "b", follows=True)
     while (chunk := active.read(standby.written, 300)) is not None:
         standby.log.append(chunk)

@@ -1,4 +1,4 @@
-"""The log of a vnode, with its epochs, as nodes of a cluster copy it from each other."""
+"""The log of a vnode or of the catalog, with its epochs, as nodes of a cluster copy it from each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from penstock.common.fs import Fs
 from penstock.mnode.cluster.cluster_messages import LogChunk
 from penstock.mnode.cluster.log_epochs import NO_EPOCH, Epochs, EpochStart, added, cut_to, start_of
 from penstock.mnode.cluster.stored_logs import LogBounds
-from penstock.vnode.vnode import Vnode
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.copied_records import CopiedRecords
 from penstock.wal.epoch_file import load_epochs, save_epochs
@@ -91,39 +90,61 @@ def append_chunk(log: TakesCopies, epochs: EpochList, end: int, chunk: LogChunk)
     log.append(CopiedRecords(chunk.after, chunk.last, chunk.opens_segment, chunk.data), note)
 
 
-class CopiedVnodeLog:
-    """A vnode's log, as the cluster keeps copies of it: a `StoredLog`."""
+class LogAndWhatItChanges(TakesCopies, Protocol):
+    """A log with what its records change, kept in step: a vnode's `LogCopying`, the catalog's `CatalogCopying`."""
 
-    def __init__(self, vnode: Vnode, fs: Fs) -> None:
-        """`vnode` is open, and replicated. Raises CorruptionError."""
-        self._vnode = vnode
-        self._epochs = EpochList(fs, vnode.directory / "wal")
+    @property
+    def copied(self) -> CopiedLog: ...
+
+    @property
+    def floor(self) -> int: ...
+
+    @property
+    def written_version(self) -> int: ...
+
+    @property
+    def synced_version(self) -> int: ...
+
+    def sync(self) -> None: ...
+
+    def cut(self, version: int) -> int: ...
+
+    def acknowledge(self, version: int) -> None: ...
+
+
+class CopiedStoredLog:
+    """A log with its epochs: a `StoredLog`."""
+
+    def __init__(self, copying: LogAndWhatItChanges, directory: Path, fs: Fs) -> None:
+        """`directory`: the log's. Raises CorruptionError."""
+        self._copying = copying
+        self._epochs = EpochList(fs, directory)
 
     def bounds(self) -> LogBounds:
-        copying = self._vnode.copying
-        return LogBounds(copying.log.begin, copying.floor, copying.written_version, copying.synced_version)
+        copying = self._copying
+        return LogBounds(copying.copied.begin, copying.floor, copying.written_version, copying.synced_version)
 
     def epochs(self) -> Epochs:
-        return cut_to(self._epochs.all, self._vnode.copying.written_version + 1)
+        return cut_to(self._epochs.all, self._copying.written_version + 1)
 
     def note_epoch(self, start: EpochStart) -> None:
         if start.epoch != NO_EPOCH:
-            self._epochs.note(start, self._vnode.copying.written_version)
+            self._epochs.note(start, self._copying.written_version)
 
     def read(self, after: int, size_max: int) -> LogChunk | None:
-        return read_chunk(self._vnode.copying.log, self._epochs.all, after, size_max)
+        return read_chunk(self._copying.copied, self._epochs.all, after, size_max)
 
     def append(self, chunk: LogChunk) -> None:
-        append_chunk(self._vnode.copying, self._epochs, self._vnode.copying.written_version, chunk)
+        append_chunk(self._copying, self._epochs, self._copying.written_version, chunk)
 
     def sync(self) -> None:
-        self._vnode.sync()
+        self._copying.sync()
 
     def cut(self, version: int) -> int:
-        count = self._vnode.copying.cut(version)
+        count = self._copying.cut(version)
         # Behind the cut: a list that is too long for a while does no harm, one that is too short would.
         self._epochs.cut(version)
         return count
 
     def acknowledge(self, version: int) -> None:
-        self._vnode.copying.acknowledge(version)
+        self._copying.acknowledge(version)

@@ -14,7 +14,7 @@ from penstock.common.clock import ManualClock
 from penstock.common.errors import InternalError, InvalidValueError, StorageError
 from penstock.common.fs import OsFs
 from penstock.mnode.cluster.log_epochs import EpochStart, common_end, epoch_of
-from penstock.mnode.dnode.copied_vnode_log import EpochList, append_chunk, read_chunk
+from penstock.mnode.dnode.copied_stored_log import EpochList, append_chunk, read_chunk
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.segment import list_segments, segment_name
 from penstock.wal.writer import WalOptions, WalWriter
