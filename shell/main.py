@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.common.allocators import share_heaps_between_threads
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
 from penstock.shell.commands.dump_options import add_dump_options, add_restore_options
@@ -285,6 +286,7 @@ def _run_fsck(options: argparse.Namespace) -> int:
 
 
 def _run_serve(options: argparse.Namespace) -> int:
+    share_heaps_between_threads()  # before pyarrow comes with what is imported next
     from penstock.shell.commands.serve_command import run_serve
 
     return run_serve(options, _config(options))
