@@ -178,6 +178,20 @@ class Config:
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
 
+    cluster_node: int = field(metadata=_key("cluster", "integer", 1, 99, or_zero=True))
+    cluster_nodes: str = field(metadata=_key("cluster", "text", or_empty=True))
+    cluster_certificate: str = field(metadata=_key("cluster", "text", or_empty=True))
+    cluster_key: str = field(metadata=_key("cluster", "text", or_empty=True))
+    cluster_authority: str = field(metadata=_key("cluster", "text", or_empty=True))
+    zookeeper: str = field(metadata=_key("cluster", "text", or_empty=True))
+    zookeeper_path: str = field(metadata=_key("cluster", "text"))
+    zookeeper_authority: str = field(metadata=_key("cluster", "text", or_empty=True))
+    zookeeper_certificate: str = field(metadata=_key("cluster", "text", or_empty=True))
+    zookeeper_key: str = field(metadata=_key("cluster", "text", or_empty=True))
+    zookeeper_login_file: str = field(metadata=_key("cluster", "text", or_empty=True))
+    session_timeout: float = field(metadata=_key("cluster", "duration", 1, MINUTE))
+    replica_timeout: float = field(metadata=_key("cluster", "duration", 0.1, HOUR))
+
     metrics_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
     ui_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
 

@@ -181,6 +181,10 @@ class UnavailableError(PenstockError):
     retry = True
 
 
+class NotActiveError(UnavailableError):
+    """This node of a cluster follows another one, or none: only the active one takes rows and changes anything."""
+
+
 class OutOfMemoryError(PenstockError):
     """The memory that the process may use, by its container or by the machine, was not enough."""
 

@@ -36,6 +36,8 @@ class DataPaths:
       penstock.sock                     socket of `penstock serve` (socketPath)
       PLACE                             by what workers tell whether they reach this directory as files
       catalog/                          LMDB of the mnode
+      catalog-log/                      its changes, of which other nodes of a cluster have copies
+      CLUSTER                           whose disk this is in a cluster, and the newest epoch
       copies/                           copies of the catalog, made by the engine
       children/<table uid>.parquet      child tables (uid, name, tags) of a super table, for the views
       views.sql, views.duckdb           views for any DuckDB, kept current by the engine
@@ -69,6 +71,14 @@ class DataPaths:
         return self.root / "catalog"
 
     @property
+    def catalog_log(self) -> Path:
+        return self.root / "catalog-log"
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "CLUSTER"
+
+    @property
     def catalog_copies(self) -> Path:
         return self.root / "copies"
 
@@ -87,8 +97,8 @@ class DataPaths:
     @property
     def needed(self) -> tuple[Path, ...]:
         """What an engine reads and writes in here, without what it makes anew."""
-        return (self.lock, self.format, self.catalog, self.catalog_copies, self.children_lists, self.vnodes,
-                self.streams)
+        return (self.lock, self.format, self.catalog, self.catalog_log, self.cluster, self.catalog_copies,
+                self.children_lists, self.vnodes, self.streams)
 
     @property
     def children_lists(self) -> Path:

@@ -70,7 +70,10 @@ class Engine:
         environment: RuntimeEnvironment | None = None,
         dry_run: DryRunner | None = None,
     ) -> None:
-        """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
+        """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open.
+
+        With a `clusterNode` it is a node of the configured cluster, and raises ConfigError if that can't be.
+        """
         self.config = config
         self._close_lock = threading.Lock()
         self._closed = False
@@ -99,6 +102,7 @@ class Engine:
         self.fs = directory.fs
         self.catalog = directory.catalog
         self.storage = directory.storage
+        self.member = directory.member
         self.activity = directory.activity
         self.audit = directory.audit
         self._writing = directory.writing
@@ -133,6 +137,8 @@ class Engine:
         self._check_open()
         if state.identity.role != "admin" or self.audit.notes_rows:
             return None
+        if self.member is not None and not self.member.is_active:
+            return None  # the whole way says why
         written = self.parts.row_inserts.insert(text, state)
         if written is not None:
             self.activity.note_access(state.connection_id)
@@ -162,6 +168,8 @@ class Engine:
         """
         self._check_open()
         self._admit(statement, state)
+        if isinstance(statement, Query):
+            self._await_inherited()
         with self._listed(state, without_password(statement, text), on_cancel):
             call = StatementCall(text, state, state.freeze(self.clock.now_ms()), self._limits(state))
             return self._dispatch.execute(statement, call, self._check_open)
@@ -184,6 +192,7 @@ class Engine:
         The query is of no use any more then. `on_cancel`: as in `execute_parsed`.
         """
         self._check_open()
+        self._await_inherited()
         session, limits = state.freeze(self.clock.now_ms()), self._limits(state)
         if isinstance(query, UnreadQuery):
             with (self._listed(state, text, on_cancel),
@@ -203,6 +212,7 @@ class Engine:
     def check_insert(self, table: str, state: SessionState) -> None:
         """Raises PermissionDeniedError if a session must not insert rows into a table, before it sends any."""
         self._check_open()
+        self._require_active()
         self._admit_rows(state, insert_needs(parse_table_name(table), state.database, self.catalog), "INSERT", table)
 
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
@@ -222,6 +232,7 @@ class Engine:
     ) -> int:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
+        self._require_active()
         self._admit_rows(state, lines_needs(database), "line protocol", database)
         with self._listed(state, f"line protocol into {database} ({len(data)} bytes)"), self._writing.shared():
             return self.parts.schemaless.ingest_lines(data, database, precision, first_line)
@@ -301,6 +312,14 @@ class Engine:
         """Lists what a session executes while it runs."""
         return self.activity.statement(state.connection_id, text, state.identity.name, on_cancel,
                                        served=state.origin.interface != "embedded", timeout_s=state.query_timeout_s)
+
+    def _await_inherited(self) -> None:
+        if self.member is not None:
+            self.member.await_inherited()
+
+    def _require_active(self) -> None:
+        if self.member is not None:
+            self.member.require_active()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -125,8 +125,10 @@ class EngineParts:
         """What changes something because a user says so."""
         of = self.directory
         changed = self.views.schema_changed
+        nodes = 1 if of.member is None else of.member.nodes
         self.databases = DatabaseStatements(
-            of.catalog, of.storage, of.clock, drop_stream=self.streams.removal.drop_record, schema_changed=changed)
+            of.catalog, of.storage, of.clock, nodes, drop_stream=self.streams.removal.drop_record,
+            schema_changed=changed)
         self.tables = TableStatements(
             of.catalog, of.storage, self.children, of.clock, schema_changed=changed,
             children_changed=self.views.children_changed)
@@ -165,8 +167,26 @@ class EngineParts:
         if threaded:
             self.directory.dnode.start()
             self.views.start()
-            self.catalog_keeper.start()
         undo.callback(self.backups.close)
+        member = self.directory.member
+        if member is None:
+            self._begin_work(watches=watches)
+        else:
+            member.on_active = partial(self._take_over, watches=watches)
+            undo.callback(member.close)
+            member.start()
+
+    def _take_over(self, *, watches: bool) -> None:
+        """Begins what the active node of a cluster does; what the one before it had to finish is finished."""
+        with self.directory.ddl_lock:
+            self.directory.storage.open_all()
+            self.views.schema_changed()
+            self._begin_work(watches=watches)
+
+    def _begin_work(self, *, watches: bool) -> None:
+        """Begins what changes something by itself: streams, ingests, copies."""
+        if self.directory.environment.threaded:
+            self.catalog_keeper.start()
         self.backups.clean()
         self.replacements.clean()
         if watches:

@@ -41,6 +41,7 @@ class Dispatch:
     def __init__(self, parts: EngineParts, dry_run: DryRun | None, *, streams_rest: bool) -> None:
         """`streams_rest`: streams work only when told to, so there is nothing of them to be measured."""
         self._splitting = parts.splitting
+        self._member = parts.directory.member
         self._writing = parts.directory.writing
         self._ddl_lock = parts.directory.ddl_lock
         self._at_any_time = _lookers(parts, streams_rest=streams_rest)
@@ -50,6 +51,9 @@ class Dispatch:
     def execute(self, statement: Statement, call: StatementCall, check_open: Callable[[], None]) -> Result:
         """Executes a statement. Raises PenstockErrors; `check_open` is called again where it had to wait."""
         kind = type(statement)
+        if self._member is not None and (kind not in self._at_any_time or kind is sql.SplitVgroup):
+            self._member.require_active()
+            _refuse_splits(statement)
         if isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options):
             return self._splitting.alter(statement)
         if kind in self._at_any_time:
@@ -150,6 +154,13 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
         sql.PauseIngest: _alone(ingests.pause),
         sql.ResumeIngest: _alone(ingests.resume),
     }
+
+
+def _refuse_splits(statement: Statement) -> None:
+    """Raises NotSupportedError for what would make vnodes whose logs other nodes can't follow from their begin."""
+    if isinstance(statement, sql.SplitVgroup) or (
+            isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options)):
+        raise NotSupportedError("vgroups of a cluster with copies can't be split yet")
 
 
 def _kill(activity: Activity, statement: sql.KillQuery, who: Identity) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.common.config import Config
@@ -68,7 +68,12 @@ class EngineLease:
 
 
 def new_engine(path: Path, config: Config) -> Engine:
-    """Opens the engine of a data directory; raises as `Engine` does."""
+    """Opens the engine of a data directory that belongs to no cluster; raises as `Engine` does."""
+    return Engine(path, replace(config, cluster_node=0), dry_run=dry_run)
+
+
+def new_member(path: Path, config: Config) -> Engine:
+    """Opens the engine of a node of the configured cluster; raises as `Engine` does, and ConfigError."""
     return Engine(path, config, dry_run=dry_run)
 
 

@@ -8,6 +8,7 @@ cut; when it raises, nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -41,22 +42,32 @@ class Catalog(TableIndex):
         super().__init__(self._store.lock)
         #: asks an external server for one of its tables; set by the engine
         self.describe_external: Callable[[str, str], Table] | None = None
+        self.users = UserRepository(self._store)
         try:
             self._load(CatalogReader(self._store.entries))
         except BaseException:
             self._store.close()
             raise
 
+    def refresh(self) -> None:
+        """Reads all anew, since a log that is copied from another node has changed what is stored."""
+        with self._store.lock:
+            self._load(CatalogReader(self._store.entries))
+
     def _load(self, reader: CatalogReader) -> None:
+        index = TableIndex(self._store.lock)
         for database in reader.databases():
-            self.remember_database(database)
+            index.remember_database(database)
+        tables: dict[int, Table] = {}
         for table, used in reader.all_tables():
-            self.remember_table(table, used)
+            tables[table.uid] = table
+            index.remember_table(table, used)
         for super_uid, found in groupby(reader.all_children(), itemgetter(0)):
-            self.remember_children(self._tables[super_uid], (child for _, child in found))
+            index.remember_children(tables[super_uid], (child for _, child in found))
+        self.become(index)
         store = self._store
         self.unfinished = UnfinishedWork(store, reader.unfinished())
-        self.users = UserRepository(store, reader.users(), lost=reader.users_lost())
+        self.users.become(reader.users(), lost=reader.users_lost())
         self.connections = ConnectionRepository(store, reader.connections(), self.users)
         self.functions = FunctionRepository(store, reader.functions())
         self.snodes = SnodeRepository(store, reader.snodes())
@@ -73,6 +84,18 @@ class Catalog(TableIndex):
     def copying(self) -> CatalogCopying:
         """Returns what gives the log of this catalog to other nodes of a cluster, or takes it from them."""
         return CatalogCopying(self._store)
+
+    def set_cluster_wait(self, await_cluster: Callable[[int], None] | None) -> None:
+        """Has every transaction wait, when it is in the log, until `await_cluster` returns for its version, or raises.
+        """
+        self._store.await_cluster = await_cluster
+
+    def skip_ids(self, used: int) -> None:
+        """Gives no id up to `used` again: rows of them are in logs, though the catalog never got to know them."""
+        with self._store.lock:
+            if used >= self.next_id:
+                with self._store.transaction() as write:
+                    write.count_on(replace(write.counters, next_id=used + 1))
 
     # --- what the planner asks besides ------------------------------------------------------------------------
 

@@ -41,6 +41,11 @@ class CatalogCopying:
             self.log.lead()
             self._store.catch_up()
 
+    def lead_again(self) -> None:
+        """Does what `lead` does where nothing was copied since `follow`, and so waits for no transaction."""
+        with self._lock:
+            self.log.lead()
+
     @property
     def copied(self) -> CopiedLog:
         """Copies of records, out of the log."""

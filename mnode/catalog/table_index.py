@@ -53,6 +53,10 @@ class TableIndex:
         with self._lock:
             return tuple(sorted(self._databases.values(), key=attrgetter("vgroup_ids")))
 
+    def databases_now(self) -> list[Database]:
+        """Returns the users' databases in any order, without waiting for who changes the catalog."""
+        return list(self._databases.values())
+
     def database_names(self) -> list[str]:
         return [*self._databases, *system_schema.DATABASES]
 
@@ -203,6 +207,13 @@ class TableIndex:
         return self._namespaces[table.database] if table.replaces is None else self._staged[table.uid]
 
     # --- changes -----------------------------------------------------------------------------------------------
+
+    def become(self, other: TableIndex) -> None:
+        """Has what another index has, which isn't used any more. What was found before may be gone."""
+        self._tables, self._used_names, self._children = other._tables, other._used_names, other._children
+        self._staged, self._namespaces, self._databases = other._staged, other._namespaces, other._databases
+        self._children_lists = {}
+        self.note_moves()
 
     def remember_database(self, database: Database) -> None:
         self._databases[database.name] = database

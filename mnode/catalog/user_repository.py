@@ -16,9 +16,13 @@ from penstock.sql.rights import GrantObject
 class UserRepository:
     """All users, in memory and durable."""
 
-    def __init__(self, store: CatalogStore, known: Iterable[UserRecord], *, lost: bool) -> None:
-        """`lost`: the catalog was built again without its users."""
+    def __init__(self, store: CatalogStore) -> None:
         self._store = store
+        self._users: dict[str, UserRecord] = {}
+        self._lost = False
+
+    def become(self, known: Iterable[UserRecord], *, lost: bool) -> None:
+        """Has these users from now on. `lost`: the catalog was built again without its users."""
         self._users = {user.name: user for user in known}
         self._lost = lost
 

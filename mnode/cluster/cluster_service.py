@@ -31,6 +31,10 @@ class TenureHooks(Protocol):
     If the first two raise PenstockError, the lease is given up.
     """
 
+    def keep_up(self) -> None:
+        """The node isn't active, and copies of logs may have come since the last call."""
+        ...
+
     def begin_tenure(self, epoch: int) -> None:
         """Rows may be written here from now on; called again when a switchover is called off."""
         ...
@@ -112,6 +116,11 @@ class ClusterService:
         self._wake.set()
         done.result()
 
+    def acknowledged(self, log: int) -> int:
+        """Returns up to which version all who count have a log; 0 if this node isn't active."""
+        active = self._node.active
+        return 0 if active is None else active.acknowledged.get(log, 0)
+
     def await_acknowledged(self, log: int, version: int) -> None:
         """Waits until all who count have a record. Raises ReplicasMissingError."""
         done, told = threading.Event(), list[WaitEnded]()
@@ -161,6 +170,8 @@ class ClusterService:
         self._registry.poll()
         output = self._node.poll(self._clock.monotonic(), self._clock.now_ms())
         self._follow_role()
+        if self._tenure is None:
+            self._hooks.keep_up()
         for to, message in output.messages:
             self._transport.send(to, message)
         for request in output.requests:
@@ -188,6 +199,9 @@ class ClusterService:
             return
         if epoch != self._tenure:
             self._end_tenure(self._node.role.reason)
+        # Who may write from now on may wait for that at once.
+        with self._lock:
+            self._tenure, self._holds = epoch, holds
         try:
             if holds:
                 self._hooks.hold_writes("another node is about to become the active one")
@@ -196,8 +210,6 @@ class ClusterService:
         except PenstockError as error:
             self._node.role.give_up(self._clock.monotonic(), error.message)
             raise
-        with self._lock:
-            self._tenure, self._holds = epoch, holds
 
     def _tell_writers(self) -> None:
         active = self._node.active

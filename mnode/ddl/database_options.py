@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from penstock.common.errors import InvalidStatementError
+from penstock.mnode.cluster.synchronous_set import LogReplicas
 from penstock.sql.schema import DatabaseOptions
 from penstock.sql.types import Precision
 
@@ -42,6 +43,7 @@ SPECS: Mapping[str, OptionSpec] = {
     "VGROUPS": OptionSpec("2", 1, 1024),
     "PRECISION": OptionSpec("ms", words=("ms", "us", "ns")),
     "REPLICA": OptionSpec("1", numbers=(1, 2, 3), alterable=True),
+    "REPLICA_MISSING": OptionSpec("wait", words=("wait", "continue"), alterable=True),
     "BUFFER": OptionSpec("256", 3, 16384, alterable=True),
     "PAGES": OptionSpec("256", 64, 2**31 - 1, alterable=True),
     "PAGESIZE": OptionSpec("4", 1, 16384),
@@ -87,23 +89,35 @@ _RESOLVED: Mapping[str, tuple[str, Callable[[DatabaseOptions, int], DatabaseOpti
 """Options that DatabaseOptions has a field for: its name, and how it is set."""
 
 
-def resolve_options(given: Iterable[tuple[str, Value]]) -> DatabaseOptions:
-    """Returns the options of a new database. `InvalidStatementError` for unknown, repeated or bad ones."""
-    return _apply(DatabaseOptions(), list(given))
+def resolve_options(given: Iterable[tuple[str, Value]], nodes: int = 1) -> DatabaseOptions:
+    """Returns the options of a new database. `InvalidStatementError` for unknown, repeated or bad ones.
+
+    `nodes`: how many there are to have replicas.
+    """
+    return _apply(DatabaseOptions(), list(given), nodes)
 
 
-def change_options(current: DatabaseOptions, given: Iterable[tuple[str, Value]]) -> DatabaseOptions:
+def change_options(
+    current: DatabaseOptions, given: Iterable[tuple[str, Value]], nodes: int = 1
+) -> DatabaseOptions:
     """Returns a database's options after ALTER DATABASE. `InvalidStatementError` for what cannot be changed."""
     changes = list(given)
     for name, _ in changes:
         if not _spec(name).alterable:
             raise InvalidStatementError(f"option {name} cannot be changed after CREATE DATABASE", code=_INVALID)
-    return _apply(current, changes)
+    return _apply(current, changes, nodes)
+
+
+def log_replicas(options: DatabaseOptions) -> LogReplicas:
+    """Returns what a database asks of a cluster for the logs of its vnodes."""
+    other = dict(options.other)
+    return LogReplicas(int(other.get("REPLICA", 1)), options.wal_level, other.get("REPLICA_MISSING") == "continue")
 
 
 def effective_options(options: DatabaseOptions) -> dict[str, str]:
-    """Returns every option with its value as text, in the order of SPECS."""
-    values = {name: spec.default for name, spec in SPECS.items()}
+    """Returns every option with its value as text, in the order of SPECS; what TDengine doesn't have if it was given.
+    """
+    values = {name: spec.default for name, spec in SPECS.items() if name != "REPLICA_MISSING"}
     values.update(options.other)
     values["PRECISION"] = options.precision
     for name, (attribute, _) in _RESOLVED.items():
@@ -112,7 +126,7 @@ def effective_options(options: DatabaseOptions) -> dict[str, str]:
     return values
 
 
-def _apply(options: DatabaseOptions, given: list[tuple[str, Value]]) -> DatabaseOptions:
+def _apply(options: DatabaseOptions, given: list[tuple[str, Value]], nodes: int) -> DatabaseOptions:
     other = dict(options.other)
     seen: set[str] = set()
     for name, value in given:
@@ -137,20 +151,22 @@ def _apply(options: DatabaseOptions, given: list[tuple[str, Value]]) -> Database
             other[name] = str(value)
         else:
             other[name] = str(_number(name, value, spec))
-    _check_together(options, other)
+    _check_together(other, nodes)
     return replace(options, other=tuple(sorted(other.items())))
 
 
-def _check_together(options: DatabaseOptions, other: Mapping[str, str]) -> None:
+def _check_together(other: Mapping[str, str], nodes: int) -> None:
     duration = _minutes("DURATION", other.get("DURATION", SPECS["DURATION"].default))
     keep = [_minutes("KEEP", part) for part in other.get("KEEP", SPECS["KEEP"].default).split(",")]
     if min(keep) < 3 * duration:
         raise InvalidStatementError(
             f"KEEP must be at least three times DURATION ({duration} minutes), not {min(keep)} minutes", code=_INVALID)
     replicas = int(other.get("REPLICA", "1"))
-    if replicas > 1:
-        needed = {2: "two", 3: "three"}[replicas]
-        raise InvalidStatementError(f"REPLICA {replicas} needs {needed} dnodes; this engine has one", code=0x0386)
+    if replicas > nodes:
+        words = {1: "one", 2: "two", 3: "three"}
+        raise InvalidStatementError(
+            f"REPLICA {replicas} needs {words[replicas]} dnodes; this engine has {words[nodes]}", code=0x0386,
+            hint="clusterNodes says which there are" if nodes > 1 else None)
     if int(other.get("MINROWS", "100")) >= int(other.get("MAXROWS", "4096")):
         raise InvalidStatementError("MINROWS must be smaller than MAXROWS", code=_INVALID)
 

@@ -36,11 +36,14 @@ class DatabaseStatements:
         catalog: Catalog,
         storage: Storage,
         clock: Clock,
+        nodes: int,
         *,
         drop_stream: Callable[[StreamRecord], None],
         schema_changed: Callable[[], None],
     ) -> None:
+        """`nodes`: how many there are to have replicas."""
         self._catalog = catalog
+        self._nodes = nodes
         self._storage = storage
         self._clock = clock
         self._drop_stream = drop_stream
@@ -49,7 +52,7 @@ class DatabaseStatements:
     def create(self, statement: CreateDatabase) -> Result:
         """Executes CREATE DATABASE; one whose vnodes can't be made isn't there afterwards."""
         check_name(statement.name, "database")
-        options = resolve_options(statement.options)
+        options = resolve_options(statement.options, self._nodes)
         if self._catalog.database(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
@@ -67,7 +70,8 @@ class DatabaseStatements:
         """Executes ALTER DATABASE."""
         database = require_user_database(statement.name, self._catalog)
         self._storage.alter_database(
-            self._catalog.schema.alter_database(database.name, change_options(database.options, statement.options)))
+            self._catalog.schema.alter_database(
+                database.name, change_options(database.options, statement.options, self._nodes)))
         return Result()
 
     def drop(self, statement: DropDatabase, session: SessionState) -> Result:

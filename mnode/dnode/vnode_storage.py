@@ -6,7 +6,7 @@ A vnode that cannot be opened keeps its error; only what touches it fails, and t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,12 @@ def storage_schema(table: Table) -> tuple[pa.Schema, int]:
 class Storage:
     """All vnodes of the engine. Thread-safe, as they are."""
 
-    def __init__(self, dnode: Dnode, catalog: Catalog, config: Config) -> None:
+    def __init__(self, dnode: Dnode, catalog: Catalog, config: Config, *, replicated: bool = False) -> None:
+        """`replicated`: a cluster keeps copies of the logs, and acknowledges what is written to them."""
         self._dnode = dnode
+        self._replicated = replicated
+        #: told of each vnode that is opened, before anything is written to it
+        self.on_open: Callable[[int, Vnode], None] = lambda vgroup_id, vnode: None
         self._catalog = catalog
         self._config = config
         self._lock = threading.Lock()
@@ -112,7 +116,17 @@ class Storage:
 
     def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
         """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
-        return self._dnode.open_vnode(vgroup_id, self._options(database, vgroup_id), behind)
+        vnode = self._dnode.open_vnode(vgroup_id, self._options(database, vgroup_id), behind)
+        self.on_open(vgroup_id, vnode)
+        return vnode
+
+    def join(self, database: Database) -> None:
+        """Opens the vnodes of a database as the catalog has it, or makes them. What can't be opened is set aside."""
+        for vgroup_id in database.vgroup_ids:
+            try:
+                self._reconcile(database, self._open(database, vgroup_id), vgroup_id)
+            except PenstockError as error:
+                self._set_aside(database, vgroup_id, error)
 
     def _options(self, database: Database, vgroup_id: int) -> VnodeOptions:
         options, config = database.options, self._config
@@ -128,6 +142,7 @@ class Storage:
             compact_min_parts=config.compact_min_parts,
             part_grace_s=config.part_grace,
             wal_pin_max_bytes=config.wal_pin_max,
+            replicated=self._replicated,
         )
 
     def _reconcile(self, database: Database, vnode: Vnode, vgroup_id: int) -> None:

@@ -63,6 +63,7 @@ _CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
     (errors.StorageError, OperationalError),
     (errors.CorruptionError, OperationalError),
     (errors.UnavailableError, OperationalError),
+    (errors.ReplicasMissingError, OperationalError),
     (errors.OutOfMemoryError, OperationalError),
 )
 

@@ -8,7 +8,9 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from penstock import __version__
 from penstock.common.admission import ConnectionBounds
@@ -19,7 +21,7 @@ from penstock.common.private import exposed, write_private
 from penstock.common.tls import tls_of
 from penstock.mnode.access.logins import tls_for_clients
 from penstock.mnode.access.roles import Identity
-from penstock.mnode.admin.engine_registry import EngineLease, open_engine
+from penstock.mnode.admin.engine_registry import EngineLease, new_engine, new_member, open_engine
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_ports import open_listener
 from penstock.mnode.http.http_server import HttpListener
@@ -37,15 +39,20 @@ _SOCKET_PATH_BYTES = 107
 POSTGRES_PORT = 5432
 """The port that PostgreSQL's clients take by themselves, and the default: one PostgreSQL may well have."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: no signal has this number
+_DEMOTED = b"\xff"
 
 
 def run_serve(options: argparse.Namespace, config: Config) -> int:
     """Serves until a signal comes, and returns the exit code. Raises PenstockErrors if it can't begin."""
     data = Path(options.data)
-    signals = _catch_signals()
+    signals, wake = _catch_signals()
     with ExitStack() as last, ExitStack() as undo:
-        lease = open_engine(data, config)
+        lease = open_engine(data, config, new_member if config.cluster_node else new_engine)
         undo.callback(lease.release)
+        member = lease.engine.member
+        if member is not None:
+            member.on_demoted = partial(_wake_up, wake)
         server = open_flight_sql(lease, data, config)
         undo.callback(server.close)
         adapter = open_taos_rest(lease, config)
@@ -71,7 +78,8 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         if problem is not None:
             _say(f"WARNING: {problem}")
         notify(READY)
-        _wait_for_signal(signals)
+        if _wait_for_signal(signals) == _DEMOTED[0]:
+            _start_anew()
         notify(STOPPING)
         _say("closing: streams write a last checkpoint")
     _say("closed")
@@ -142,8 +150,8 @@ def _socket_of(data: Path, config: Config, *, needed: bool) -> Path | None:
     return None
 
 
-def _catch_signals() -> int:
-    """Returns the end of a pipe from which SIGTERM and SIGINT can be read.
+def _catch_signals() -> tuple[int, int]:
+    """Returns the ends of a pipe from which SIGTERM and SIGINT can be read, and into which more can be written.
 
     The system's own handler writes into it. One of Python's only runs between two steps of the main thread: after a
     signal that came just before that begins to wait, it would wait for ever.
@@ -153,12 +161,28 @@ def _catch_signals() -> int:
     signal.set_wakeup_fd(writing)
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda caught, frame: None)
-    return reading
+    return reading, writing
 
 
-def _wait_for_signal(reading: int) -> None:
-    while os.read(reading, 1)[0] not in _STOP_SIGNALS:
+def _wake_up(writing: int, reason: str) -> None:
+    os.write(writing, _DEMOTED)
+
+
+def _wait_for_signal(reading: int) -> int:
+    """Returns the signal that came, or `_DEMOTED`."""
+    while (came := os.read(reading, 1)[0]) not in (*_STOP_SIGNALS, *_DEMOTED):
         pass
+    return came
+
+
+def _start_anew() -> NoReturn:
+    """Replaces this process by one that is started as it was: a node of a cluster that is active no more.
+
+    What it has in memory, and what its workers do, belongs to a tenure that is over. As after a crash, nothing of it is
+    written down any more: what was acknowledged is in the logs.
+    """
+    _say("this node is active no more, and starts anew as a standby")
+    os.execv(sys.executable, sys.orig_argv)
 
 
 @contextmanager

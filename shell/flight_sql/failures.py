@@ -33,6 +33,7 @@ _CODES: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (errors.CorruptionError, grpc.StatusCode.DATA_LOSS),
     (errors.UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (errors.StorageError, grpc.StatusCode.UNAVAILABLE),
+    (errors.ReplicasMissingError, grpc.StatusCode.DEADLINE_EXCEEDED),
 )
 
 

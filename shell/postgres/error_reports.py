@@ -31,6 +31,8 @@ _BY_CLASS: tuple[tuple[type[PenstockError], str], ...] = (
     (errors.OutOfMemoryError, "53200"),
     (errors.CorruptionError, "XX001"),
     (errors.StorageError, "58030"),
+    (errors.ReplicasMissingError, "40003"),  # statement completion unknown
+    (errors.NotActiveError, "25006"),  # read-only transaction: by this, clients with several hosts know a standby
     (errors.UnavailableError, "57P03"),
     (errors.ExternalSystemError, "58000"),
 )

@@ -76,6 +76,9 @@ class NodeProcess:
         self.transport.start()
         self.service.start(self.registry, self.transport)
 
+    def keep_up(self) -> None:
+        """The one vnode is always there."""
+
     def begin_tenure(self, epoch: int) -> None:
         self.catalog.lead()
         self.vnode.copying.lead()

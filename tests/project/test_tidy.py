@@ -382,17 +382,10 @@ def importers() -> dict[str, set[Path]]:
     return users
 
 
-#: What decides for nodes that keep copies of each other's logs: the edges that perform it come next.
-BUILT_UPON_SOON = (
-    "mnode/cluster/cluster_service.py",
-    "mnode/dnode/cluster_directory.py",
-)
-
-
 @for_each(PARTS)
 def test_no_module_is_dead(path: Path) -> None:
     """Each module is imported by another one, started by a command, or named in the configuration."""
-    if path.name in ("__init__.py", "__main__.py") or name_of(path) in BUILT_UPON_SOON:
+    if path.name in ("__init__.py", "__main__.py"):
         return
     module = "penstock." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
     started = (ROOT / "pyproject.toml").read_text("utf-8") + (ROOT / "conf" / "spark-defaults.conf").read_text("utf-8")

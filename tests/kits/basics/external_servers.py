@@ -133,7 +133,7 @@ class ZooKeeper(Server):
         self._configuration = folder / "zoo.cfg"
         self._configuration.write_text(
             f"tickTime=250\ndataDir={folder}\nclientPortAddress={HERE}\nclientPort={self.port}\n"
-            "minSessionTimeout=500\nadmin.enableServer=false\nmaxClientCnxns=0\n")
+            "minSessionTimeout=500\nmaxSessionTimeout=60000\nadmin.enableServer=false\nmaxClientCnxns=0\n")
 
     def _command(self) -> Sequence[str]:
         return [self._java, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", self._classes,

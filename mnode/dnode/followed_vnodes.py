@@ -1,0 +1,73 @@
+"""The vnodes of a node of a cluster: they follow their logs, as the catalog says which there are, or are written to."""
+
+from __future__ import annotations
+
+from penstock.common.errors import PenstockError
+from penstock.common.logging import logger
+from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_copying import CatalogCopying
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.vnode.dnode import Dnode
+from penstock.vnode.vnode import Vnode
+
+_log = logger(__name__)
+
+
+class FollowedVnodes:
+    """All vnodes, and the catalog's log, kept in step with the role of the node. Called by one thread.
+
+    Methods raise StorageError and CorruptionError; what is wrong with one vnode keeps only that one from following.
+    """
+
+    def __init__(self, storage: Storage, dnode: Dnode, catalog: Catalog, copying: CatalogCopying) -> None:
+        self._storage = storage
+        self._dnode = dnode
+        self._catalog = catalog
+        self._copying = copying
+        self._seen = -1
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the catalog in memory isn't what its log says."""
+        return self._seen != self._copying.synced_version
+
+    def refresh(self) -> None:
+        """Has catalog and vnodes be what the catalog's log says by now: databases and tables come, change and go."""
+        version = self._copying.synced_version
+        self._catalog.refresh()
+        databases = self._catalog.databases()
+        for database in databases:
+            self._storage.join(database)
+            self._storage.alter_database(database)
+        known = {vgroup_id for database in databases for vgroup_id in database.vgroup_ids}
+        # What isn't acknowledged may be taken back, also that a database is gone.
+        if self._copying.floor >= version:
+            for vgroup_id in self._dnode.vnodes().keys() - known:
+                _log.info("vnode %d is of a database that was dropped, and is removed", vgroup_id)
+                self._dnode.drop_vnode(vgroup_id)
+            self._seen = version
+
+    def follow(self, reason: PenstockError) -> None:
+        """From now on all logs take only copies: other writes raise `reason`."""
+        self._copying.follow(reason)
+        for vnode in self._dnode.vnodes().values():
+            vnode.copying.follow(reason)
+
+    def lead(self) -> None:
+        """From now on all logs are written here; who had them before may have written what was never acknowledged."""
+        self._copying.lead()
+        self.refresh()
+        vnodes = self._dnode.vnodes()
+        for vnode in vnodes.values():
+            vnode.copying.lead()
+        self._storage.forget_dropped()
+        self._catalog.skip_ids(max((vnode.newest_uid for vnode in vnodes.values()), default=0))
+
+    def lead_again(self) -> None:
+        """Takes back `follow`; nothing was copied since."""
+        self._copying.lead_again()
+        for vnode in self._dnode.vnodes().values():
+            vnode.copying.lead()
+
+    def vnodes(self) -> dict[int, Vnode]:
+        return self._dnode.vnodes()

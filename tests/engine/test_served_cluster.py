@@ -1,0 +1,84 @@
+"""Engines as nodes of a cluster, as `penstock serve` runs them: a machine is lost, and nothing else is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.basics.certificates import NO_OPENSSL, OPENSSL
+from kits.basics.external_servers import ZooKeeper
+from kits.basics.waiting import wait_until
+from kits.cluster.served_cluster import RowWriter, ServedCluster, ServedNode
+
+from penstock.common.errors import ConfigError, NotActiveError
+from penstock.shell.api.dbapi import connect
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)]
+_roots = itertools.count(1)
+STREAM = ("CREATE STREAM s CHECKPOINT_INTERVAL 1s INTO d.r AS "
+          "SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FROM d.t INTERVAL(1s)")
+BATCH = "SELECT * FROM (SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FROM d.t INTERVAL(1s))"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[ServedCluster]:
+    """Three nodes, and a database of which two have all."""
+    made = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}")
+    try:
+        made.wait_active().run("CREATE DATABASE d VGROUPS 2 REPLICA 2", "CREATE TABLE d.t (ts TIMESTAMP, v BIGINT)")
+        yield made
+    finally:
+        made.close()
+
+
+def rows(node: ServedNode, query: str) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in node.run(query))
+
+
+def numbers(node: ServedNode) -> set[object]:
+    return {row[0] for row in node.run("SELECT v FROM d.t")}
+
+
+def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
+    """Rows are written and a stream runs: each acknowledged row is there, and results equal the batch answer."""
+    cluster.wait_active().run(STREAM)
+    writer = RowWriter(cluster, "d.t")
+    try:
+        for _ in range(2):
+            writer.wait_for_more(100)
+            active = cluster.wait_active()
+            active.kill(with_disk=True)
+            told = set(writer.acknowledged)
+            assert told <= numbers(cluster.wait_active(active.number))
+            active.start()
+        writer.wait_for_more(100)
+    finally:
+        number = writer.end()
+    last = cluster.wait_active()
+    # A row far behind closes the windows before it.
+    last.run(f"INSERT INTO d.t VALUES ({1_700_000_000_000 + number * 100 + 60_000}, 0)")
+    wait_until(lambda: rows(last, "SELECT ws, n, total FROM d.r") == rows(last, BATCH)[:-1], 180,
+               "the results aren't those of the batch query")
+    told = set(writer.acknowledged)
+    for node in cluster.nodes.values():  # a standby shows what it has heard to be acknowledged
+        wait_until(lambda node=node: told <= numbers(node), 60, "a node lacks rows")
+
+
+def test_only_the_active_node_takes_rows(cluster: ServedCluster, tmp_path: Path) -> None:
+    """A standby answers queries, also of tables that come later, and names the active node to who would change
+    something; its directory is for nobody else."""
+    active = cluster.wait_active()
+    active.run("INSERT INTO d.t VALUES (1700000000000, 7)", "CREATE TABLE d.u (ts TIMESTAMP, w INT)",
+               "INSERT INTO d.u VALUES (1700000000000, 8)")
+    standby = next(node for node in cluster.nodes.values() if node is not active)
+    wait_until(lambda: standby.run("SHOW d.TABLES") and rows(standby, "SELECT w FROM d.u") == [(8,)], 30,
+               "the standby doesn't follow")
+    for statement in ("INSERT INTO d.t VALUES (1700000000001, 7)", "CREATE TABLE d.x (ts TIMESTAMP, v INT)",
+                      "DELETE FROM d.t WHERE v = 7", "ALTER DATABASE d REPLICA 3"):
+        with pytest.raises(NotActiveError, match=f"node {active.number} .* is the active one"):
+            standby.run(statement)
+    standby.kill()
+    with pytest.raises(ConfigError, match="belongs to a node of a cluster"):
+        connect(standby.data)

@@ -1,0 +1,157 @@
+"""Three `penstock serve` processes that are nodes of a cluster, with a ZooKeeper; each can be killed with its disk."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kits.basics.certificates import make_authority, make_certificate_of
+from kits.basics.external_servers import ZooKeeper, free_port
+from kits.basics.waiting import wait_until
+from kits.engines.serve_kit import clean_environment, command
+
+from penstock.common.errors import NotActiveError, PenstockError
+from penstock.shell.api.dbapi import Connection, connect
+
+PATIENCE_S = 180.0
+#: Long enough for a machine that is busy with other tests.
+TIMEOUT_S = 6
+
+
+class ServedNode:
+    """One node: its process, its directory, and connections to it."""
+
+    def __init__(self, number: int, data: Path, settings: Mapping[str, Any]) -> None:
+        self.number = number
+        self.data = data
+        self.port: int = settings["flightPort"]
+        self._settings = settings
+        self._log = data.with_suffix(".out")
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command(self.data, self._settings, "serve"), stdout=log, stderr=subprocess.STDOUT,
+                env=clean_environment())
+
+    @property
+    def said(self) -> str:
+        """All that the node's processes have printed."""
+        return self._log.read_text()
+
+    def connect(self) -> Connection:
+        return connect(host="127.0.0.1", port=self.port)
+
+    def run(self, *statements: str) -> list[Any]:
+        """Executes statements in a session of their own, and returns the rows of the last one."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def kill(self, *, with_disk: bool = False) -> None:
+        self.process.kill()
+        self.process.wait()
+        if with_disk:
+            shutil.rmtree(self.data)
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+
+class ServedCluster:
+    """`folder` gets certificates and the directories of the nodes; `options` are keys of the configuration."""
+
+    def __init__(self, folder: Path, zookeeper: ZooKeeper, root: str, **options: Any) -> None:
+        certificates = folder / "certificates"
+        certificates.mkdir()
+        authority = make_authority(certificates)
+        numbers = (1, 2, 3)
+        for node in numbers:
+            make_certificate_of(authority, certificates, f"penstock-node-{node}")
+        nodes = ", ".join(f"{node}=127.0.0.1:{free_port()}" for node in numbers)
+        self.nodes = {node: ServedNode(node, folder / f"node-{node}", {
+            "clusterNode": node, "clusterNodes": nodes, "flightPort": free_port(),
+            "clusterCertificate": certificates / f"penstock-node-{node}.pem",
+            "clusterKey": certificates / f"penstock-node-{node}.key",
+            "clusterAuthority": certificates / "authority.pem", "zookeeper": f"127.0.0.1:{zookeeper.port}",
+            "zookeeperPath": root, "sessionTimeout": f"{TIMEOUT_S}s", "socketPath": f"n{node}.sock", **options})
+            for node in numbers}
+
+    def active(self, *but: int) -> ServedNode | None:
+        """Returns the node that takes what changes something, and isn't one of those."""
+        for node in self.nodes.values():
+            if node.number not in but and node.process.poll() is None:
+                try:
+                    node.run("DROP USER nobody_at_all")
+                except NotActiveError:
+                    continue
+                except PenstockError as error:
+                    if "nobody_at_all" in error.message:
+                        return node
+        return None
+
+    def wait_active(self, *but: int) -> ServedNode:
+        found: list[ServedNode] = []
+
+        def look() -> bool:
+            node = self.active(*but)
+            if node is not None:
+                found.append(node)
+            return node is not None
+
+        wait_until(look, PATIENCE_S, "no node is active")
+        return found[0]
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.resume()
+            node.kill()
+
+
+class RowWriter:
+    """Writes rows one by one to whichever node is active; `acknowledged` are the numbers that it was told of.
+
+    A row that ends with an error may be there or not, and isn't written again.
+    """
+
+    def __init__(self, cluster: ServedCluster, table: str) -> None:
+        self.acknowledged: list[int] = []
+        self._cluster, self._table = cluster, table
+        self._next = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            node = self._cluster.active()
+            if node is None:
+                self._ended.wait(0.1)
+                continue
+            with contextlib.suppress(PenstockError), node.connect() as connection, connection.cursor() as cursor:
+                while not self._ended.is_set():
+                    number, self._next = self._next, self._next + 1
+                    cursor.execute(f"INSERT INTO {self._table} VALUES ({1_700_000_000_000 + number * 100}, {number})")
+                    self.acknowledged.append(number)
+
+    def wait_for_more(self, count: int) -> None:
+        wanted = len(self.acknowledged) + count
+        wait_until(lambda: len(self.acknowledged) >= wanted, PATIENCE_S, "rows aren't acknowledged")
+
+    def end(self) -> int:
+        """Returns a number that was never written."""
+        self._ended.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        return self._next
