@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 
 import google_crc32c
 
@@ -27,6 +28,11 @@ def place(full_name: str, places: int) -> int:
     return _hash(full_name) % places
 
 
+def places(database: str, tables: Iterable[str], count: int) -> list[int]:
+    """Returns what `place` does for each of these tables of a database; of many it is several times as fast."""
+    return [digest % count for digest in _hashes(database, tables)]
+
+
 def even_shares(places: int) -> tuple[Share, ...]:
     """Returns the shares with which every table is where `place` puts it."""
     return tuple(Share(places, residue) for residue in range(places))
@@ -34,9 +40,12 @@ def even_shares(places: int) -> tuple[Share, ...]:
 
 def owner(full_name: str, shares: tuple[Share, ...]) -> int:
     """Returns which of the shares, each hash being in one of them, the table `database.table` belongs to."""
-    digest = _hash(full_name)
-    moduli, places = _indexed(shares)
-    return next(place for modulus in moduli if (place := places.get((modulus, digest % modulus))) is not None)
+    return _owner_of(_hash(full_name), shares)
+
+
+def owners(database: str, tables: Iterable[str], shares: tuple[Share, ...]) -> list[int]:
+    """Returns what `owner` does for each of these tables of a database."""
+    return [_owner_of(digest, shares) for digest in _hashes(database, tables)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,16 @@ def _halved(cut: Cut, which: int) -> Cut:
 def _hash(full_name: str) -> int:
     digest: int = google_crc32c.value(full_name.encode())
     return digest
+
+
+def _hashes(database: str, tables: Iterable[str]) -> Iterable[int]:
+    begun = _hash(f"{database}.")
+    return map(google_crc32c.extend, repeat(begun), map(str.encode, tables))
+
+
+def _owner_of(digest: int, shares: tuple[Share, ...]) -> int:
+    moduli, found = _indexed(shares)
+    return next(place for modulus in moduli if (place := found.get((modulus, digest % modulus))) is not None)
 
 
 @lru_cache(maxsize=256)

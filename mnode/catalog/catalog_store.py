@@ -149,6 +149,15 @@ class Transaction:
     def put(self, store: bytes, key: bytes, value: Any) -> None:
         self._set(store, key, codec.seal(value))
 
+    def put_sealed(self, store: bytes, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        """Stores many entries that are sealed already."""
+        if self._noted is not None:
+            for key, data in entries:
+                self._set(store, key, data)
+            return
+        with self._transaction.cursor(db=self._stores[store]) as cursor:
+            cursor.putmulti(list(entries))
+
     def delete(self, store: bytes, key: bytes) -> None:
         self._set(store, key, None)
 

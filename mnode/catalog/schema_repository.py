@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError
-from penstock.common.placement import Cut, owner, place
+from penstock.common.placement import Cut, owners, places
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_records import Regrouping, Unfinished
 from penstock.mnode.catalog.catalog_store import CHILDREN, DATABASES, TABLES, CatalogStore, Transaction
@@ -153,17 +155,14 @@ class SchemaRepository:
             if parent is None or parent.kind != "super":
                 raise NotFoundError("the super table does not exist any more", code=_TABLE_MISSING)
             owning = self._require_database(parent.database)
-            created = []
-            names: set[str] = set()
-            for uid, (name, tag_values) in enumerate(children, write.take_ids(len(children))):
-                if not self._index.is_free_below(parent, name):
-                    raise _taken(parent.database, name)
-                if name in names:
-                    raise AlreadyExistsError(f"table {name} is given twice", code=_TABLE_EXISTS)
-                names.add(name)
-                if len(tag_values) != len(parent.tags):
-                    raise InternalError(f"{len(tag_values)} tag values for {len(parent.tags)} tags of {parent.name}")
-                created.append(ChildTable(uid, name, stable_vgroup(owning, name), tag_values, now_ms))
+            names, tags = zip(*children, strict=True)
+            self._require_new(parent, names)
+            wrong = next((values for values in tags if len(values) != len(parent.tags)), None)
+            if wrong is not None:
+                raise InternalError(f"{len(wrong)} tag values for {len(parent.tags)} tags of {parent.name}")
+            first = write.take_ids(len(children))
+            created = list(map(ChildTable, range(first, first + len(children)), names, stable_vgroups(owning, names),
+                               tags, repeat(now_ms)))
             self._put_children(write, parent, created)
         return created
 
@@ -255,8 +254,7 @@ class SchemaRepository:
         for table_uid, members in children.items():
             for uid in self._index.children_by_uid(table_uid):
                 write.delete(CHILDREN, codec.key(table_uid, uid))
-            for child in members:
-                write.put(CHILDREN, codec.key(table_uid, child.uid), codec.child_to_json(child))
+            write.put_sealed(CHILDREN, codec.sealed_children(table_uid, members))
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -265,8 +263,7 @@ class SchemaRepository:
         write.afterwards(lambda: self._index.remember_table(table, used))
 
     def _put_children(self, write: Transaction, parent: Table, children: Sequence[ChildTable]) -> None:
-        for child in children:
-            write.put(CHILDREN, codec.key(parent.uid, child.uid), codec.child_to_json(child))
+        write.put_sealed(CHILDREN, codec.sealed_children(parent.uid, children))
         write.afterwards(lambda: self._index.remember_children(parent, children))
 
     def _delete_entries(self, write: Transaction, table: Table) -> None:
@@ -286,6 +283,15 @@ class SchemaRepository:
             raise NotFoundError(otherwise, code=_TABLE_MISSING)
         return table
 
+    def _require_new(self, parent: Table, names: Sequence[str]) -> None:
+        distinct = set(names)
+        taken = self._index.taken_below(parent, distinct)
+        if taken:
+            raise _taken(parent.database, next(name for name in names if name in taken))
+        if len(distinct) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise AlreadyExistsError(f"table {twice} is given twice", code=_TABLE_EXISTS)
+
     def _require_free(self, database: str, name: str) -> None:
         if not self._index.is_free(database, name):
             raise _taken(database, name)
@@ -293,8 +299,14 @@ class SchemaRepository:
 
 def stable_vgroup(database: Database, table: str) -> int:
     """Returns the vgroup that a table of this name is placed on: the same on every machine, until vgroups are split."""
-    name, shares = f"{database.name}.{table}", database.cut_shares
-    return database.vgroup_ids[owner(name, shares) if shares else place(name, len(database.vgroup_ids))]
+    return stable_vgroups(database, (table,))[0]
+
+
+def stable_vgroups(database: Database, tables: Sequence[str]) -> list[int]:
+    """Returns what `stable_vgroup` does for each of these tables."""
+    shares, vgroup_ids = database.cut_shares, database.vgroup_ids
+    found = owners(database.name, tables, shares) if shares else places(database.name, tables, len(vgroup_ids))
+    return [vgroup_ids[place] for place in found]
 
 
 def physical_name(name: str, taken: Iterable[str]) -> str:

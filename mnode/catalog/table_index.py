@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import repeat
 from operator import attrgetter
 from typing import Literal
 
@@ -105,6 +107,10 @@ class TableIndex:
             some = [name for name, _ in zip(namespace.children, range(1000), strict=False)]
             return [*namespace.tables, *some]
 
+    def names_of_tables(self, database: str) -> AbstractSet[str]:
+        """Returns the names of super and normal tables of a user's database, as they are at any time."""
+        return self._namespaces[database].tables.keys()
+
     def tables(self, database: str, kind: Literal["super", "normal"]) -> list[Table]:
         """Returns the super or the normal tables of a database, in order of creation."""
         with self._lock:
@@ -182,14 +188,18 @@ class TableIndex:
         namespace = self._namespaces[database]
         return name not in namespace.tables and name not in namespace.children
 
-    def is_free_below(self, parent: Table, name: str) -> bool:
-        """Whether a new child table of `parent` may have this name.
+    def taken_below(self, parent: Table, names: AbstractSet[str]) -> AbstractSet[str]:
+        """Returns those of the names that no new child table of `parent` may have.
 
         If `parent` is going to replace another table, it may be the name of one of that one's children.
         """
         if parent.replaces is None:
-            return self.is_free(parent.database, name)
-        return not self._is_foreign(parent, name) and name not in self._staged[parent.uid].children
+            namespace = self._namespaces[parent.database]
+            # Both sets may be large, and nearly always have nothing in common.
+            return set().union(*(names & known.keys() for known in (namespace.tables, namespace.children)
+                                 if not known.keys().isdisjoint(names)))
+        staged = self._staged[parent.uid].children
+        return {name for name in names if name in staged or self._is_foreign(parent, name)}
 
     def foreign_name(self, staged: Table) -> str | None:
         """Returns the name of a child table of `staged` that was given to something else meanwhile, if there is one."""
@@ -269,9 +279,9 @@ class TableIndex:
 
     def remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
         by_uid, by_name = self._children.get(parent.uid, {}), self._namespace_of(parent).children
-        for child in children:
-            by_uid[child.uid] = child
-            by_name[child.name] = (parent.uid, child)
+        added = list(children)
+        by_uid.update(zip([child.uid for child in added], added, strict=True))
+        by_name.update(zip([child.name for child in added], zip(repeat(parent.uid), added), strict=True))
         self._children_lists.pop(parent.uid, None)
 
     def forget_children(self, parent: Table, children: Iterable[ChildTable]) -> None:

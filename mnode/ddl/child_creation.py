@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.common.clock import Clock
@@ -34,16 +35,26 @@ class ChildCreator:
         Tag values () stand for a child that was there a moment ago: it is not created.
         `AlreadyExistsError` if a name belongs to a table that is no child of `parent`; then none is created.
         """
-        found = self.known(parent, wanted)
+        names = list(wanted)
+        return dict(zip(names, self.ensure_in_order(parent, names, list(wanted.values())), strict=True))
+
+    def ensure_in_order(self, parent: Table, names: Sequence[str], tags: Sequence[tuple[TagValue, ...]]
+                        ) -> list[ChildTable]:
+        """Does what `ensure` does, in the order of the names, none of which comes twice; `tags` are those of each."""
+        found = self.known_in_order(parent, names)
         if found is not None:
             return found
         with self._lock:
-            missing = [(name, tags) for name, tags in wanted.items() if self._find(parent, name) is None]
-            gone = next((name for name, tags in missing if len(tags) != len(parent.tags)), None)
+            missing = self._missing(parent, names)
+            given = [(names[place], tags[place]) for place in missing]
+            gone = next((name for name, values in given if len(values) != len(parent.tags)), None)
             if gone is not None:
                 raise NotFoundError(f"child table {gone} was dropped meanwhile", code=TABLE_MISSING)
-            created = {child.name: child for child in self._create(parent.uid, missing)}
-        return {name: created.get(name) or self._require(parent, name) for name in wanted}
+            created = self._create(parent.uid, given)
+        if len(created) == len(names):
+            return created
+        made = dict(zip(missing, created, strict=True))
+        return [made.get(place) or self._require(parent, name) for place, name in enumerate(names)]
 
     def known(self, parent: Table, names: Iterable[str]) -> dict[str, ChildTable] | None:
         """Returns the child tables of these names if all of them exist and are announced, else None."""
@@ -62,6 +73,18 @@ class ChildCreator:
                     self._find(parent, name)  # raises if the name is another table's
                     return None
         return known if unannounced.isdisjoint(names) else None
+
+    def _missing(self, parent: Table, names: Sequence[str]) -> list[int]:
+        """Returns the places of the names that no table has; raises as `_find`."""
+        missing = []
+        tables = set() if parent.replaces is not None else self._catalog.names_of_tables(parent.database)
+        for place, (name, entry) in enumerate(
+                zip(names, map(self._catalog.children_beside(parent).get, names), strict=True)):
+            if entry is None and name not in tables:
+                missing.append(place)
+            elif entry is None or entry[0] != parent.uid:
+                self._find(parent, name)  # raises
+        return missing
 
     def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
         """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created."""
@@ -86,9 +109,9 @@ class ChildCreator:
         return created
 
     def _announce(self, super_uid: int, created: Sequence[ChildTable]) -> None:
-        by_vgroup: dict[int, list[ChildTable]] = {}
+        by_vgroup: defaultdict[int, list[ChildTable]] = defaultdict(list)
         for child in created:
-            by_vgroup.setdefault(child.vgroup_id, []).append(child)
+            by_vgroup[child.vgroup_id].append(child)
         for vgroup_id, members in by_vgroup.items():
             self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
 

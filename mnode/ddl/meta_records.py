@@ -32,6 +32,9 @@ def alter_table(table: Table) -> dict[str, Any]:
     }
 
 
-def _child(child: ChildTable) -> list[Any]:
-    tags = [value.hex() if isinstance(value, bytes) else value for value in child.tag_values]
-    return [child.uid, child.name, tags]
+def _child(child: ChildTable) -> tuple[int, str, Sequence[Any]]:
+    """Returns what JSON writes as a list."""
+    tags = child.tag_values
+    if bytes in map(type, tags):
+        return child.uid, child.name, [value.hex() if isinstance(value, bytes) else value for value in tags]
+    return child.uid, child.name, tags

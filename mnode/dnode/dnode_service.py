@@ -17,7 +17,8 @@ from penstock.common.logging import logger
 from penstock.mnode.dnode.small_write_performer import SmallWritePerformer, add_fresh
 from penstock.tasks.dnode_access.dnode_client import REQUESTS, Request
 from penstock.tasks.dnode_access.write_messages import ACKNOWLEDGED, WorkerWrites, WritesOf, fresh_of
-from penstock.tasks.protocol.messages import ResultChild, ResultWrite
+from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.wire import BoundedFlightServer, decode, encode_error, flight_error
 from penstock.tasks.state.copied_state import CheckpointOf
 
@@ -72,7 +73,7 @@ class DnodeService(BoundedFlightServer):
 
     def _perform_all(self, writes_of: WritesOf, reader: Any, writer: Any) -> None:
         """Performs writes one after the other, and answers each; none behind one that failed."""
-        children: list[ResultChild] = []
+        children = NumberedChildren()
         failure: bytes | None = None
         for chunk in _chunks(reader):
             if failure is None:

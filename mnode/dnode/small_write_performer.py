@@ -17,17 +17,24 @@ from penstock.tasks.dnode_access.write_messages import (
     parts,
     rows_of,
 )
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
+from penstock.tasks.protocol.messages import Delivered, ResultWrite
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 
 
-def add_fresh(children: list[ResultChild], fresh: Fresh) -> Delivered | None:
-    """Adds the children that come with a write to those known; returns where its rows were delivered from."""
+def add_fresh(children: NumberedChildren, fresh: Fresh) -> Delivered | None:
+    """Adds the children that come with a write to those known; returns where its rows were delivered from.
+
+    InternalError if they aren't any.
+    """
     delivered: Delivered | None = None
     for one in fresh:
         if isinstance(one, Delivered):
             delivered = one
         else:
-            children.append(one)
+            try:
+                children.add(one.names, one.tags)
+            except (TypeError, ValueError) as error:
+                raise InternalError(f"a write brings children that aren't any: {error}") from error
     return delivered
 
 
@@ -37,7 +44,7 @@ class _Sink:
 
     writes_of: WritesOf
     schema: pa.Schema
-    children: list[ResultChild] = field(default_factory=list)
+    children: NumberedChildren = field(default_factory=NumberedChildren)
     failure: bytes | None = None
     #: of the write that is begun: where its answer stands, and what waits for it and returns what it failed with
     under_way: tuple[int, Callable[[], bytes | None]] | None = None

@@ -16,6 +16,8 @@ from penstock.sql.schema import Table
 from penstock.sql.types import Kind
 from penstock.vnode.read.views import ViewTable, write_children, write_views
 
+_IDLE_FACTOR = 10.0
+
 
 class ViewKeeper:
     """Writes views and lists of child tables at most once per interval. Thread-safe."""
@@ -23,7 +25,10 @@ class ViewKeeper:
     def __init__(
         self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float, grace_s: float
     ) -> None:
-        """`grace_s`: how long readers that have begun may still need the list of a table that is gone."""
+        """They are written again no sooner than after `interval_s`, and ten times as long as it took: a list tells of
+        all child tables, of which there may be a million. `grace_s`: how long readers that have begun may still need
+        the list of a table that is gone.
+        """
         self._catalog = catalog
         self._paths = paths
         self._fs = fs
@@ -35,7 +40,8 @@ class ViewKeeper:
         self._schema_dirty = False
         self._dirty_children: set[int] = set()
         self._written_children: set[int] = set()
-        self._keeper = Keeper("the views for DuckDB", self.refresh, clock, interval_s, patience_s=self._patience_s)
+        self._keeper = Keeper("the views for DuckDB", self.refresh, clock, interval_s, idle_factor=_IDLE_FACTOR,
+                              patience_s=self._patience_s)
 
     def start(self) -> None:
         """Starts the thread that writes; everything counts as changed, since a crash may have kept it from a write."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,11 @@ import numpy.typing as npt
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.write.row_placement import ranks_of
-from penstock.sql.schema import Table, TagValue
-from penstock.tasks.protocol.messages import ResultChild
+from penstock.sql.schema import ChildTable, Table, TagValue
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 
+_TAG_TYPES: set[type] = {str, int, float, bool, bytes, type(None)}
+_Value = TypeVar("_Value")
 Places = npt.NDArray[np.int64]
 
 
@@ -23,7 +25,7 @@ class ResultChildren:
     hold for places that were `learn`ed since a child table was last dropped or moved.
     """
 
-    def __init__(self, target: Table, wanted: Sequence[ResultChild], catalog: Catalog, children: ChildCreator) -> None:
+    def __init__(self, target: Table, wanted: NumberedChildren, catalog: Catalog, children: ChildCreator) -> None:
         """`wanted` grows; places in it stay."""
         self.target_uid = target.uid
         self.wanted = wanted
@@ -57,19 +59,33 @@ class ResultChildren:
         self.vgroups = np.concatenate((self.vgroups, np.zeros(more, np.int64)))
 
     def _find(self, target: Table, places: Places) -> None:
-        wanted = [self.wanted[place] for place in places.tolist()]
-        found = self._children.known(target, (child.name for child in wanted))
-        if found is None:
-            found = self._children.ensure(
-                target, {child.name: tuple(_tag(value) for value in child.tag_values) for child in wanted})
-        tables = [found[child.name] for child in wanted]
+        names = self._at(places, self.wanted.names)
+        tables = self._children.known_in_order(target, names)
+        if tables is None:
+            columns = [_tags(self._at(places, values)) for values in self.wanted.tags]
+            tables = self._ensure(target, names, list(zip(*columns, strict=True)) if columns else [()] * len(names))
         self.uids[places] = [table.uid for table in tables]
         self.vgroups[places] = [table.vgroup_id for table in tables]
         self._known[places] = True
         self.ranks = ranks_of(self.uids, self.vgroups)
 
 
-def _tag(value: object) -> TagValue:
-    if value is None or isinstance(value, str | int | float | bool | bytes):
-        return value
-    return str(value)
+    def _ensure(self, target: Table, names: list[str], tags: list[tuple[TagValue, ...]]) -> list[ChildTable]:
+        if len(set(names)) == len(names):
+            return self._children.ensure_in_order(target, names, tags)
+        # SUBTABLE may give several groups the same name.
+        found = self._children.ensure(target, dict(zip(names, tags, strict=True)))
+        return [found[name] for name in names]
+
+    @staticmethod
+    def _at(places: Places, values: list[_Value]) -> list[_Value]:
+        """Returns the values at these places, which ascend: new ones are mostly in one piece."""
+        first, last = int(places[0]), int(places[-1])
+        return values[first:last + 1] if last - first + 1 == len(places) else [values[at] for at in places.tolist()]
+
+
+def _tags(values: list[object]) -> list[TagValue]:
+    if set(map(type, values)) <= _TAG_TYPES:
+        return cast(list[TagValue], values)
+    return [value if value is None or isinstance(value, str | int | float | bool | bytes) else str(value)
+            for value in values]

@@ -12,8 +12,8 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.tasks.dnode_access.small_writes import Heard
-from penstock.tasks.dnode_access.write_messages import ACKNOWLEDGED, WritesOf
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite
+from penstock.tasks.dnode_access.write_messages import ACKNOWLEDGED, WritesOf, fresh_in
+from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.protocol.wire import decode_error, encode, error_of_flight
 
 if TYPE_CHECKING:
@@ -83,10 +83,8 @@ class LargeWrites:
             self._stream, answers = self._client.open_writes(encode(WritesOf.of(write)), write.rows.schema)
             threading.Thread(target=self._receive_answers, args=(self._stream, answers),
                              name=f"answers {self._name}", daemon=True).start()
-        fresh: tuple[ResultChild | Delivered, ...] = tuple(write.children[self._children_sent:])
-        self._children_sent += len(fresh)
-        if write.delivered is not None:
-            fresh = (*fresh, write.delivered)
+        fresh = fresh_in(write, self._children_sent)
+        self._children_sent = len(write.children)
         self._stream.write_with_metadata(write.rows, encode(fresh) if fresh else b"")
 
     # -- the hearing thread ----------------------------------------------------------------------------------

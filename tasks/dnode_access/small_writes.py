@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -19,10 +19,11 @@ from penstock.tasks.dnode_access.write_messages import (
     SmallWrite,
     WorkerWrites,
     WritesOf,
+    fresh_in,
     is_small,
     outcomes,
 )
-from penstock.tasks.protocol.messages import ResultChild, ResultWrite
+from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.protocol.wire import encode, error_of_flight
 
 OpenWrites = Callable[[bytes, pa.Schema], tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]]
@@ -77,17 +78,16 @@ class SmallWriter:
         """Hands a write over and returns at once; returns whether it was a small one, else nothing has happened."""
         if not is_small(write.rows):
             return False
-        children: Sequence[ResultChild] = write.children[self._children_sent:]
         packed = SmallWrite(
             self._number,
             None if self._known else (WritesOf.of(write), write.rows.schema),
-            (*children, write.delivered) if write.delivered is not None else tuple(children),
+            fresh_in(write, self._children_sent),
             write.rows.serialize().to_pybytes(),
         ).pack()
         if len(packed) > SMALL_WRITE_MAX:
             return False
         self._known = True
-        self._children_sent += len(children)
+        self._children_sent = len(write.children)
         self._connection.submit(self._number, packed)
         return True
 

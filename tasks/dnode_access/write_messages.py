@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, PenstockError
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import Delivered, ResultWrite, TaskId
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.wire import SENT_AHEAD, decode, decode_error, encode
 
 ACKNOWLEDGED = b"ok"
@@ -24,7 +25,7 @@ SMALL_WRITE_MAX = 32 * 1024
 #: A message takes no more.
 MESSAGE_MAX = SENT_AHEAD
 
-Fresh = tuple[ResultChild | Delivered, ...]
+Fresh = tuple[NumberedChildren | Delivered, ...]
 """The children that no write before had over the same connection, and where rows were `Delivered` from."""
 
 _HEAD = struct.Struct("<III")  # the sink task's number; the bytes of what is new; those of the rows, none at its end
@@ -48,7 +49,7 @@ class WritesOf:
         return cls(write.stream_id, write.attempt, write.task, write.target_uid)
 
     def write(
-        self, children: Sequence[ResultChild], rows: pa.RecordBatch, delivered: Delivered | None = None
+        self, children: NumberedChildren, rows: pa.RecordBatch, delivered: Delivered | None = None
     ) -> ResultWrite:
         return ResultWrite(self.stream_id, self.attempt, self.task, self.target_uid, children, rows, delivered)
 
@@ -131,6 +132,12 @@ def parts(message: bytes) -> list[SmallWrite | SinkEnd]:
     return found
 
 
+def fresh_in(write: ResultWrite, children_sent: int) -> Fresh:
+    """Returns what a write brings over a connection on which so many of its children were sent before."""
+    children = (write.children.since(children_sent),) if len(write.children) > children_sent else ()
+    return children if write.delivered is None else (*children, write.delivered)
+
+
 def fresh_of(encoded: bytes) -> Fresh:
     """Returns what `encode` was given."""
     return _checked(decode(encoded, (tuple,)))
@@ -173,7 +180,7 @@ def _new(encoded: bytes) -> tuple[tuple[WritesOf, pa.Schema] | None, Fresh]:
 
 
 def _checked(fresh: tuple[object, ...]) -> Fresh:
-    known = tuple(one for one in fresh if isinstance(one, ResultChild | Delivered))
+    known = tuple(one for one in fresh if isinstance(one, NumberedChildren | Delivered))
     if len(known) < len(fresh):
         raise InternalError("a write brings something else than children")
     return known

@@ -16,7 +16,8 @@ from penstock.planner.streams.dead_letters import CONTENT_BYTES, MESSAGE_BYTES, 
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
 from penstock.planner.task_plans.stream_plan import DlqPlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND, Precision
-from penstock.tasks.protocol.messages import DeadRow, DroppedRow, ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import DeadRow, DroppedRow, ResultWrite, TaskId
+from penstock.tasks.protocol.numbered_children import NumberedChildren, ResultChild
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.wal.record import RowsRecord
 
@@ -34,7 +35,7 @@ class DeadLetters:
         self._stream_id = stream_id
         self._attempt = attempt
         self._task = task
-        self._children = [ResultChild(f"dlq_{stream_id:x}_{vgroup_id}", (stream, vgroup_id))]
+        self._children = NumberedChildren.of([ResultChild(f"dlq_{stream_id:x}_{vgroup_id}", (stream, vgroup_id))])
         self._columns = dlq_columns(precision)
         self._per_ms = UNITS_PER_SECOND[precision] // 1_000
         self._writer = writer

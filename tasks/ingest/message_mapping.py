@@ -31,7 +31,7 @@ from penstock.tasks.ingest.message_decoding import (
     LineDecoder,
     Path,
 )
-from penstock.tasks.protocol.messages import ResultChild
+from penstock.tasks.protocol.numbered_children import NumberedChildren, ResultChild
 
 _NAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 _UNITS: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -67,7 +67,7 @@ class MessageMapper:
         """`now_ms`: the clock, for what KEEP allows. `read_avro` reads one record; only for FORMAT avro."""
         self._plan = plan
         self._now_ms = now_ms
-        self.children: list[ResultChild] = []
+        self.children = NumberedChildren()
         self._places: dict[str, int] = {}
         self._time = plan.columns[0].field if not plan.on_arrival else None
         self._columns = plan.columns if plan.on_arrival else plan.columns[1:]

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.placement import place
+from penstock.common.placement import places
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.tasks.compute.dense_ids import Numbering
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.id_table import Ids, Numbers
 from penstock.tasks.protocol.block_schema import GROUP, block_type, fields_schema
-from penstock.tasks.protocol.messages import ResultChild
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 
 
 class Destinations:
     """Child tables by group: computed once per group by the planner's SQL, from the group's keys.
 
-    `children` grows with every new group and never changes otherwise: what was said of a place in it stays true.
+    `children` grows with every new group: what was said of a place in it stays true.
     """
 
     def __init__(self, plan: SinkPlan, keys: Sequence[Field], computer: Computer) -> None:
@@ -28,7 +28,7 @@ class Destinations:
         self._keys = tuple(keys)
         self._computer = computer
         self._groups = Numbering()
-        self.children: list[ResultChild] = []
+        self.children = NumberedChildren()
         self._sinks: Numbers = np.zeros(0, np.int64)
         self._schema = pa.schema([
             GROUP, pa.field(CHILD, pa.string()),
@@ -57,20 +57,18 @@ class Destinations:
         columns = [batch.column(name).take(index) for name in (GROUP.name, *(field.name for field in self._keys))]
         groups = pa.Table.from_arrays(columns, schema=pa.schema([GROUP, *fields_schema(self._keys)]))
         found = self._computer.run(self._plan.children_sql, self._schema, groups=groups)
-        names = found.column(1).to_pylist()
-        tags = [found.column(2 + n).to_pylist() for n in range(len(self._plan.tags))]
-        values = zip(*tags, strict=True) if tags else ((),) * len(names)
+        names, *tags = (column.to_pylist() for column in found.columns[1:])
         # Children first: a group that is numbered must have one.
-        self.children += [ResultChild(name, of_tags) for name, of_tags in zip(names, values, strict=True)]
+        self.children.add(names, tags)
         self._groups.add(found.column(0).to_numpy())
 
-    def sinks_of(self, places: Numbers, sinks: int) -> Numbers:
-        """Returns the index of the sink task for each place in `children`: that of the vnode the child is placed on.
+    def sinks_of(self, children: Numbers, sinks: int) -> Numbers:
+        """Returns for each of these places in `children` the index of its sink task: that of the vnode it is placed on.
 
         Once vgroups were split unevenly it may be another one: what counts is that a child has one sink task.
         """
-        fresh = self.children[len(self._sinks):]
+        fresh = self.children.names[len(self._sinks):]
         if fresh:
-            found = [place(f"{self._plan.database}.{child.name}", sinks) for child in fresh]
+            found = places(self._plan.database, fresh, sinks)
             self._sinks = np.concatenate((self._sinks, np.array(found, np.int64)))
-        return self._sinks[places]
+        return self._sinks[children]

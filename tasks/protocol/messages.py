@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
 
 from penstock.common.connection import OpenedConnection
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 
 OperatorKind = Literal["source", "agg", "sink"]
 
@@ -223,14 +223,6 @@ class ReadBack:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultChild:
-    """A child table of the result table: created on its first row. `tag_values` in the order of the table's tags."""
-
-    name: str
-    tag_values: tuple[object, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Delivered:
     """Which segment of which partition the rows of a write come from; see `penstock.wal.record.IngestOrigin`."""
 
@@ -244,8 +236,8 @@ class ResultWrite:
 
     `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete everything at this time,
     2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
-    only that counts). `children` are all that the task has had so far: one list for all of its writes, which grows and
-    never changes otherwise, so that each child has to be sent and looked up only once. `attempt` fences: the dnode
+    only that counts). `children` are all that the task has had so far: the same object in all of its writes, so that
+    each child has to be sent and looked up only once. `attempt` fences: the dnode
     refuses attempts older than the newest it knows for the stream (`StaleAttemptError`). `delivered`: of an ingest that
     can go back; the rows have `_offset` int64 then, and those that a vnode has already are left out.
     """
@@ -254,7 +246,7 @@ class ResultWrite:
     attempt: int
     task: TaskId
     target_uid: int
-    children: Sequence[ResultChild]
+    children: NumberedChildren
     rows: pa.RecordBatch
     delivered: Delivered | None = None
 

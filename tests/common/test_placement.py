@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.common.placement import cut_one, cut_to, even_shares, owner, place
+from penstock.common.placement import cut_one, cut_to, even_shares, owner, owners, place, places
 
 NAMES = [f"db.t{n}" for n in range(2_000)]
 SPLITS = st.tuples(st.integers(1, 7), st.lists(st.integers(0, 6), max_size=6))
@@ -52,3 +52,11 @@ def test_doubled_vgroups_are_even_again() -> None:
     counts = Counter(owner(name, cut_to(even_shares(3), 6).shares) for name in NAMES)
     assert sorted(counts) == list(range(6))
     assert max(counts.values()) < 1.4 * min(counts.values())
+
+
+def test_many_are_placed_as_each_would_be() -> None:
+    """Of a hash for all of them in one go, with and without halved shares."""
+    tables = [f"m{number}" for number in range(200)] + ["Öl", "x" * 192]
+    shares = cut_one(cut_to(even_shares(3), 5).shares, 2).shares
+    assert places("d", tables, 7) == [place(f"d.{table}", 7) for table in tables]
+    assert owners("d", tables, shares) == [owner(f"d.{table}", shares) for table in tables]

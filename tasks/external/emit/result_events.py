@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,7 +20,8 @@ from penstock.planner.task_plans.column_names import OPERATION
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
-from penstock.tasks.protocol.messages import ResultChild, ResultWrite
+from penstock.tasks.protocol.messages import ResultWrite
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 
 UPSERT, DELETE = "upsert", "delete"
 _DELETED = 1
@@ -116,10 +117,10 @@ class ExternalRows:
                 name: value for name, value in zip(names, values, strict=True) if name in event.values}
             yield event, {OPERATION: event.operation, IDENTITY: event.id, **found}
 
-    def _tags_of(self, children: Sequence[ResultChild]) -> list[pa.Array]:
+    def _tags_of(self, children: NumberedChildren) -> list[pa.Array]:
         arrays = []
         for n, tag in enumerate(self._sink.tags):
-            values, kind = [child.tag_values[n] for child in children], tag.type.arrow()
+            values, kind = children.tags[n], tag.type.arrow()
             integers = tag.type.kind is Kind.TIMESTAMP
             arrays.append(pa.array(values, pa.int64()).cast(kind) if integers else pa.array(values, kind))
         return arrays

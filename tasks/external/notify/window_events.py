@@ -16,7 +16,7 @@ from penstock.sql.types import Kind
 from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.external.emit.result_events import json_text, plain_values
 from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPENED, OPERATION, RETRACTED, UPSERT
-from penstock.tasks.protocol.messages import ResultChild
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 
 MESSAGE_BYTES = 1024 * 1024
 """A message is ended by the event with which it gets larger than this."""
@@ -39,7 +39,7 @@ class WindowEvents:
             self._grid = plan.time_windows.grid
 
     def of(
-        self, block: pa.RecordBatch, places: Numbers, children: Sequence[ResultChild], now_ms: int
+        self, block: pa.RecordBatch, places: Numbers, children: NumberedChildren, now_ms: int
     ) -> list[str]:
         """Returns the events of a block as JSON texts, in its order. `places`: each row's child table in `children`.
 
@@ -49,7 +49,7 @@ class WindowEvents:
         return [json_text(event) for event in self._events(block, places, children, now_ms)]
 
     def _events(
-        self, block: pa.RecordBatch, places: Numbers, children: Sequence[ResultChild], now_ms: int
+        self, block: pa.RecordBatch, places: Numbers, children: NumberedChildren, now_ms: int
     ) -> Iterator[dict[str, Any]]:
         operations = block.column(OPERATION.name).to_pylist()
         groups = block.column(GROUP.name).to_pylist()
@@ -65,7 +65,7 @@ class WindowEvents:
             end = self._end(start, result)
             if not self._is_wanted(kind, start, end):
                 continue
-            child = children[int(places[row])].name
+            child = children.names[int(places[row])]
             window = _digest([self._stream, child, start])
             event = {
                 "tableName": child, "eventType": kind, "eventTime": now_ms, "windowId": window, "eventId": "",

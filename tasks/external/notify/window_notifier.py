@@ -14,7 +14,7 @@ from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Deli
 from penstock.tasks.external.notify.notify_target import NotifySender, NotifyTarget, open_sender
 from penstock.tasks.external.notify.window_events import WindowEvents
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import ResultChild
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.task_status import NotifyCounts
 
 WAITING_MAX = 10_000
@@ -98,7 +98,7 @@ class Notifier:
         self._acknowledged = 0
         self._blocks: list[str] = []
 
-    def take(self, block: pa.RecordBatch, places: Numbers, children: Sequence[ResultChild]) -> None:
+    def take(self, block: pa.RecordBatch, places: Numbers, children: NumberedChildren) -> None:
         """Takes the events of a block that belongs to the next write."""
         self._blocks += self._events.of(block, places, children, self._clock.now_ms())
 

@@ -48,7 +48,6 @@ from penstock.tasks.protocol.messages import (
     Item,
     OperatorKind,
     Pause,
-    ResultChild,
     ResultWrite,
     Resume,
     StartCheckpoint,
@@ -57,6 +56,7 @@ from penstock.tasks.protocol.messages import (
     TaskId,
     Watermark,
 )
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.task_graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
 from penstock.tasks.protocol.task_status import LogProgress, QueueStatus, TaskProgress, TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
@@ -139,7 +139,7 @@ class FakeTask:
     closed: bool = False
     writing: bool = False
     writes: int = 0
-    children: list[ResultChild] = field(default_factory=lambda: [ResultChild("c", (1, "x"))])
+    children: NumberedChildren = field(default_factory=lambda: NumberedChildren(["c"], [[1], ["x"]]))
 
     def __post_init__(self) -> None:
         self.plan = _unpacked(self.deployment.plan)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
 from penstock.mnode.catalog import catalog_codec as codec
@@ -14,7 +16,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import AskedStream, PauseCause, StreamRecord, StreamUses, TableRead
 from penstock.mnode.catalog.catalog_store import FIRST_UID
 from penstock.mnode.catalog.schema_repository import physical_name, stable_vgroup
-from penstock.sql.schema import Column, DatabaseOptions, Table
+from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table, TagValue
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
 
 NOW = 1_700_000_000_000
@@ -248,3 +250,22 @@ def test_many_children_are_created_and_found(catalog: Catalog, tmp_path: Path, c
     assert found is not None
     assert found[0] == table.uid
     again.close()
+
+
+_TAG = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+
+
+@given(st.integers(0, 3).flatmap(lambda width: st.lists(st.tuples(st.text(), st.tuples(*[_TAG] * width)), max_size=5)),
+       st.lists(st.integers(), max_size=5), st.lists(st.text(), max_size=5))
+def test_entries_of_many_children_are_those_of_each(
+    mixed: list[tuple[str, tuple[TagValue, ...]]], numbers: list[int], texts: list[str]
+) -> None:
+    """Written by columns, of one kind or of several, the bytes are the same, and give the same children again."""
+    for rows in (mixed, [("n", (one,)) for one in numbers], [("t", (one,)) for one in texts]):
+        children = [ChildTable(1000 + number, name, 2, tags, NOW) for number, (name, tags) in enumerate(rows)]
+        found = list(codec.sealed_children(7, children))
+        assert [data for _, data in found] == [
+            codec.seal([child.name, child.vgroup_id, child.create_time_ms, list(child.tag_values)])
+            for child in children]
+        assert [codec.child_from_json(key, codec.unseal(data)) for key, data in found] == [
+            (7, child) for child in children]

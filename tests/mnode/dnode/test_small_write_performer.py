@@ -11,19 +11,20 @@ import pytest
 from penstock.common.errors import InternalError, StaleAttemptError
 from penstock.mnode.dnode.small_write_performer import SmallWritePerformer
 from penstock.tasks.dnode_access.write_messages import SinkEnd, SmallWrite, WritesOf, outcomes
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import Delivered, ResultWrite, TaskId
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.wire import encode_error
 
 OF = WritesOf(5, 1, TaskId(5, "sink", 0), 77)
 OTHER = WritesOf(6, 2, TaskId(6, "sink", 1), 78)
-CHILD, ANOTHER = ResultChild("c", (1,)), ResultChild("d")
+CHILD, ANOTHER = NumberedChildren(["c"], [[1]]), NumberedChildren(["d"], [[2]])
 
 
 def rows(start: int) -> pa.RecordBatch:
     return pa.record_batch({"ts": pa.array([start, start + 1]), "v": pa.array(["a", None])})
 
 
-def part(number: int, start: int, of: WritesOf | None = None, *fresh: ResultChild | Delivered) -> SmallWrite:
+def part(number: int, start: int, of: WritesOf | None = None, *fresh: NumberedChildren | Delivered) -> SmallWrite:
     kind = None if of is None else (of, rows(0).schema)
     return SmallWrite(number, kind, fresh, rows(start).serialize().to_pybytes())
 
@@ -60,8 +61,8 @@ def test_writes_are_performed_in_order_with_what_is_known_of_their_tasks() -> No
     delivered = Delivered("p", "s")
     assert engine.perform(part(0, 1, OF, CHILD, delivered), part(3, 2, OTHER)) == [(0, None), (3, None)]
     assert engine.perform(part(0, 3, None, ANOTHER)) == [(0, None)]
-    children = [CHILD, ANOTHER]
-    assert engine.writes == [OF.write(children, rows(1), delivered), OTHER.write([], rows(2)),
+    children = NumberedChildren(["c", "d"], [[1, 2]])
+    assert engine.writes == [OF.write(children, rows(1), delivered), OTHER.write(NumberedChildren(), rows(2)),
                              OF.write(children, rows(3))]
     assert engine.writes[0].children is engine.writes[2].children
 
@@ -95,11 +96,12 @@ def test_the_end_of_a_task_frees_what_is_kept_of_it() -> None:
     with pytest.raises(InternalError):
         engine.perform(part(0, 2))
     assert engine.perform(part(0, 3, OTHER)) == [(0, None)]
-    assert [list(write.children) for write in engine.writes] == [[CHILD], []]
+    assert [write.children for write in engine.writes] == [CHILD, NumberedChildren()]
 
 
 @pytest.mark.parametrize("bad", [
-    part(9, 1), SinkEnd(9), part(0, 1, OTHER), SmallWrite(0, None, (), b"no rows"),
+    part(9, 1), SinkEnd(9), part(0, 1, None, NumberedChildren(["d"], [[]])), part(0, 1, OTHER),
+    SmallWrite(0, None, (), b"no rows"),
     SmallWrite(1, (OF, pa.schema({"v": pa.struct([("a", pa.string()), ("b", pa.int8())])})), (),
                rows(1).serialize().to_pybytes()),
 ])

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from kits.engines.embedded import Embedded
+from kits.engines.sandboxes import TestBed
 
 from penstock.common.errors import AlreadyExistsError, NotFoundError, StaleAttemptError
+from penstock.mnode.catalog.catalog_store import Transaction
 from penstock.mnode.write.result_store import DELETE, UPSERT, ResultStore
 from penstock.tasks.dnode_access.dnode_client import RowsRequest
-from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.protocol.numbered_children import NumberedChildren
+from penstock.vnode.vnode import Vnode
 
 T0 = 1_700_000_000_000
 STREAM = 77
+
+
+class Crash(BaseException):
+    """The engine's process ends here."""
 
 
 @pytest.fixture
@@ -31,7 +41,7 @@ def db(tmp_path: Path) -> Iterator[Embedded]:
 def write(
     db: Embedded,
     rows: Sequence[tuple[int, int, int, float | None]],
-    children: Sequence[str | ResultChild] = ("g0", "g1", "g2"),
+    children: Sequence[str] | NumberedChildren = ("g0", "g1", "g2"),
     attempt: int = 1,
 ) -> None:
     """Writes rows of (child, operation, ts, value) as sink task 0 would."""
@@ -39,9 +49,9 @@ def write(
 
 
 def write_of(
-    db: Embedded,
+    db: Embedded | TestBed,
     rows: Sequence[tuple[int, int, int, float | None]],
-    children: Sequence[str | ResultChild] = ("g0", "g1", "g2"),
+    children: Sequence[str] | NumberedChildren = ("g0", "g1", "g2"),
     attempt: int = 1,
     sink: int = 0,
 ) -> ResultWrite:
@@ -53,8 +63,8 @@ def write_of(
          pa.array(value, pa.float64())], names=["_child", "_op", "_wstart", "sum(v)"])
     return ResultWrite(
         STREAM, attempt, TaskId(STREAM, "sink", sink), target.uid,
-        children if isinstance(children, list) else  # as a sink's, which grows from write to write
-        tuple(ResultChild(name, (number,)) for number, name in enumerate(children)), batch)
+        children if isinstance(children, NumberedChildren) else  # as a sink's, which grows from write to write
+        NumberedChildren(list(children), [list(range(len(children)))]), batch)
 
 
 def rows(db: Embedded) -> list[tuple[object, ...]]:
@@ -71,17 +81,65 @@ def test_children_come_into_being_with_their_rows(db: Embedded) -> None:
 
 def test_children_that_come_later_are_created_when_their_rows_come(db: Embedded) -> None:
     """The list of children grows between writes; a child without rows stays away."""
-    children = [ResultChild("g0", (0,))]
+    children = NumberedChildren(["g0"], [[0]])
     write(db, [(0, UPSERT, T0, 1.0)], children)
-    children += [ResultChild("g2", (2,)), ResultChild("g1", (1,))]
+    children.add(["g2", "g1"], [[2, 1]])
     write(db, [(2, UPSERT, T0, 3.0), (0, UPSERT, T0 + 1, 4.0)], children)
     assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 4.0), ("g1", 0, 3.0)]
     assert db.run("SELECT TAGS tbname, group_id FROM out ORDER BY tbname") == [("g0", 0), ("g1", 1)]
 
 
+def test_many_children_are_one_change_of_the_catalog(db: Embedded) -> None:
+    """However many a write brings; each is announced once in the log of its vnode, before its first row."""
+    before = db.engine.catalog.generation
+    children = NumberedChildren([f"c{number}" for number in range(5_000)], [list(range(5_000))])
+    write(db, [(number, UPSERT, T0, 1.0) for number in range(5_000)], children)
+    assert db.engine.catalog.generation == before + 1
+    assert db.run("SELECT count(*), max(group_id) FROM out") == [(5_000, 4_999)]
+    assert db.run("SELECT count(*) FROM (SELECT DISTINCT tbname FROM out)") == [(5_000,)]
+
+
+@pytest.mark.parametrize("step", [(Transaction, "end"), (Transaction, "change_memory"), (Vnode, "write_meta"),
+                                  (Vnode, "begin_write")])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_crash_leaves_all_new_children_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str], number: int
+) -> None:
+    """The engine ends at a step of a write that brings children of three vnodes; the same write then completes it."""
+    names = [f"c{place}" for place in range(300)]
+    lines = [(place, UPSERT, T0, float(place)) for place in range(300)]
+    wanted = [(name, 0, float(place)) for place, name in enumerate(names)]
+    with TestBed(directory=tmp_path) as bed:
+        bed.all("CREATE DATABASE d VGROUPS 3", "CREATE STABLE d.out (`_wstart` timestamp, `sum(v)` double) "
+                "TAGS (group_id bigint unsigned)")
+        bed.engine.results.fence(STREAM, 1)
+        kind, name = step
+        done, calls = getattr(kind, name), count(1)
+
+        def crash(*arguments: object, **named: object) -> object:
+            if next(calls) == number:
+                raise Crash
+            return done(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, crash)
+            with contextlib.suppress(Crash):  # there aren't so many steps of each kind
+                bed.engine.results.write_results(write_of(bed, lines, names))
+        bed.engine.abandon()
+    with TestBed(directory=tmp_path) as bed:
+        table = bed.engine.catalog.table("d", "out")
+        assert table is not None
+        assert bed.engine.catalog.child_count(table.uid) in (0, 300)
+        bed.engine.results.fence(STREAM, 1)
+        bed.engine.results.write_results(write_of(bed, lines, names))
+        assert sorted(bed.rows("SELECT tbname, cast(`_wstart` AS bigint), `sum(v)` FROM d.out")) == sorted(
+            (name, T0 + ts, value) for name, ts, value in wanted)
+        assert bed.engine.catalog.child_count(table.uid) == 300
+
+
 def test_a_child_that_was_dropped_comes_back_with_its_next_row(db: Embedded) -> None:
     """What is remembered of a child does not outlive it; the rows of the dropped table stay gone."""
-    children = [ResultChild(name, (number,)) for number, name in enumerate(("g0", "g1", "g2"))]
+    children = NumberedChildren(["g0", "g1", "g2"], [[0, 1, 2]])
     write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (2, UPSERT, T0, 3.0)], children)
     db.all("DROP TABLE g1", "DROP TABLE g2")
     write(db, [(1, UPSERT, T0 + 1, 4.0), (0, UPSERT, T0 + 1, 5.0)], children)
@@ -90,14 +148,14 @@ def test_a_child_that_was_dropped_comes_back_with_its_next_row(db: Embedded) -> 
 
 def test_of_groups_that_share_a_child_the_row_that_came_last_stays(db: Embedded) -> None:
     """SUBTABLE may give two groups the same name."""
-    children = [ResultChild("g0", (0,)), ResultChild("g1", (1,)), ResultChild("g0", (2,))]
+    children = NumberedChildren(["g0", "g1", "g0"], [[0, 1, 2]])
     write(db, [(2, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (0, UPSERT, T0, 3.0)], children)
     assert rows(db) == [("g0", 0, 3.0), ("g1", 0, 2.0)]
 
 
 def test_rows_in_any_order_reach_their_children(db: Embedded) -> None:
     """Many children in several vnodes, later times first."""
-    children = [ResultChild(f"c{number}", (number,)) for number in range(40)]
+    children = NumberedChildren([f"c{number}" for number in range(40)], [list(range(40))])
     wanted = [(child, UPSERT, T0 + ts, float(child * 10 + ts)) for ts in (3, 1, 2) for child in range(39, -1, -1)]
     write(db, wanted, children)
     assert rows(db) == sorted((f"c{child}", ts - T0, value) for child, _, ts, value in wanted)

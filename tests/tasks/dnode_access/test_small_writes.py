@@ -27,7 +27,8 @@ from penstock.tasks.dnode_access.write_messages import (
     parts,
     rows_of,
 )
-from penstock.tasks.protocol.messages import Delivered, ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import Delivered, ResultWrite, TaskId
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.wire import SENT_AHEAD, decode, encode, encode_error
 
 SINK = TaskId(5, "sink", 1)
@@ -41,8 +42,9 @@ PACKED = ROWS.serialize().to_pybytes()
 
 def test_a_message_holds_writes_of_several_tasks() -> None:
     """What was packed is what it consists of, in its order; rows come back with their schema."""
-    sent = [SmallWrite(0, (OF, ROWS.schema), (ResultChild("c", (1, None)), Delivered("p", "s")), PACKED), SinkEnd(4),
-            SmallWrite(9, None, (), PACKED), SmallWrite(9, None, (ResultChild("d"),), PACKED)]
+    fresh = NumberedChildren(["c"], [[1], [None]]), Delivered("p", "s")
+    sent = [SmallWrite(0, (OF, ROWS.schema), fresh, PACKED), SinkEnd(4),
+            SmallWrite(9, None, (), PACKED), SmallWrite(9, None, (NumberedChildren(["d"]),), PACKED)]
     assert parts(b"".join(part.pack() for part in sent)) == sent
     assert rows_of(PACKED, ROWS.schema) == ROWS
 
@@ -190,7 +192,7 @@ class _Sink:
         self.writer: SmallWriter = writes.join(self.heard.put)
 
     def submit(self) -> None:
-        assert self.writer.submit(ResultWrite(5, 1, SINK, 77, [ResultChild("c")], ROWS))
+        assert self.writer.submit(ResultWrite(5, 1, SINK, 77, NumberedChildren(["c"]), ROWS))
 
     def hears(self) -> PenstockError | None:
         return self.heard.get(timeout=60)
@@ -211,7 +213,7 @@ def test_tasks_share_a_connection_and_hear_their_own_answers(dnode: _Dnode) -> N
     one, other = _Sink(writes), _Sink(writes)
     connection = dnode.connection()
     one.submit()
-    first = SmallWrite(0, (OF, ROWS.schema), (ResultChild("c"),), PACKED)
+    first = SmallWrite(0, (OF, ROWS.schema), (NumberedChildren(["c"]),), PACKED)
     assert connection.receive() == [first]
     other.submit()
     assert connection.receive() == [SmallWrite(1, first.kind, first.fresh, PACKED)]
@@ -270,7 +272,7 @@ def test_who_leaves_is_forgotten_and_the_last_one_ends_the_connection(dnode: _Dn
     assert one.heard.empty()
     late = _Sink(writes)
     late.submit()
-    assert dnode.connection().receive() == [SmallWrite(0, (OF, ROWS.schema), (ResultChild("c"),), PACKED)]
+    assert dnode.connection().receive() == [SmallWrite(0, (OF, ROWS.schema), (NumberedChildren(["c"]),), PACKED)]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +296,7 @@ def test_a_broken_connection_fails_all_and_serves_nobody_else(
     new = _Sink(writes)
     new.submit()
     connection = dnode.connection()
-    assert connection.receive() == [SmallWrite(0, (OF, ROWS.schema), (ResultChild("c"),), PACKED)]
+    assert connection.receive() == [SmallWrite(0, (OF, ROWS.schema), (NumberedChildren(["c"]),), PACKED)]
     connection.answers.put(pack_outcomes([(0, None)]))
     assert new.hears() is None
 
@@ -310,9 +312,9 @@ def test_large_writes_are_not_taken(dnode: _Dnode) -> None:
     """Neither many rows nor many children nor rows with dictionaries; nothing is sent, and children stay unsent."""
     sink = _Sink(SmallWrites(dnode.open_writes))
     many = pa.record_batch({"ts": pa.array(range(SMALL_WRITE_MAX // 8 + 1))})
-    children = [ResultChild(f"child {number}" * 10) for number in range(1000)]
+    children = NumberedChildren([f"child {number}" * 10 for number in range(1000)])
     named = pa.record_batch({"name": pa.array(["a"]).dictionary_encode()})
     for rows, of in ((many, []), (ROWS, children), (named, [])):
         assert not sink.writer.submit(ResultWrite(5, 1, SINK, 77, of, rows))
     sink.submit()
-    assert dnode.connection().receive() == [SmallWrite(0, (OF, ROWS.schema), (ResultChild("c"),), PACKED)]
+    assert dnode.connection().receive() == [SmallWrite(0, (OF, ROWS.schema), (NumberedChildren(["c"]),), PACKED)]

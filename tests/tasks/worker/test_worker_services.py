@@ -9,7 +9,7 @@ import pickle
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,8 @@ from penstock.tasks.dnode_access.log_notifier import WalNotifier
 from penstock.tasks.dnode_access.write_messages import SmallWrite, WorkerWrites
 from penstock.tasks.protocol import control
 from penstock.tasks.protocol.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopTasks
-from penstock.tasks.protocol.messages import ResultChild, ResultWrite, TaskId
+from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.wire import decode, decode_error, encode, encode_error, error_of_flight
 from penstock.tasks.state.copied_state import CheckpointOf
 
@@ -231,12 +232,12 @@ class Writer:
         self.wait(expected)
 
 
-CHILDREN = [ResultChild("c1", (1, "x", None)), ResultChild("c2")]
+CHILDREN = NumberedChildren(["c1", "c2"], [[1, 2], ["x", None], [None, None]])
 FIRST = {"_child": pa.array([0, 1], pa.int32()), "_op": pa.array([0, 1], pa.uint8()), "ts": pa.array([1, 2])}
 
 
 def result(
-    columns: dict[str, pa.Array], children: Sequence[ResultChild] = CHILDREN, task: TaskId = SINK
+    columns: dict[str, pa.Array], children: NumberedChildren = CHILDREN, task: TaskId = SINK
 ) -> ResultWrite:
     return ResultWrite(5, 1, task, 77, children, pa.record_batch(columns))
 
@@ -278,7 +279,7 @@ def test_a_task_is_woken_when_it_waits_for_a_write(dnode: Dnode) -> None:
 
 def test_children_are_sent_once_and_known_from_then_on(dnode: Dnode) -> None:
     """The dnode has one list of children per connection, which grows as the sink's does."""
-    children = CHILDREN[:1]
+    children = NumberedChildren.of([CHILDREN[0]])
     writer = Writer(dnode.service.address)
     writer.write(result(FIRST, children))
     children.append(CHILDREN[1])
@@ -357,7 +358,8 @@ def test_a_write_waits_for_those_before_it_that_go_another_way(dnode: Dnode, fir
     # Another task's write comes through meanwhile by the way that isn't held, so what doesn't come is waiting.
     dnode.on_write = None
     another = Writer(dnode.service.address, client=writer.client)
-    of_another = ResultWrite(6, 1, TaskId(6, "sink", 0), 77, [], (long(3) if first_is_small else result(FIRST)).rows)
+    rows = (long(3) if first_is_small else result(FIRST)).rows
+    of_another = ResultWrite(6, 1, TaskId(6, "sink", 0), 77, NumberedChildren(), rows)
     another.write(of_another)
     assert dnode.writes == [of_another]
     gate.set()
