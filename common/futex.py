@@ -38,9 +38,10 @@ class SharedWord:
 
     def ring(self) -> None:
         """Counts on and wakes all who wait."""
-        _WORD.pack_into(self._map, self._offset, (self.value + 1) & 0xFFFF_FFFF)
+        (count,) = _WORD.unpack_from(self._map, self._offset)
+        _WORD.pack_into(self._map, self._offset, (count + 1) & 0xFFFF_FFFF)
         if CAN_WAIT:
-            _ring(_NUMBER, self._address, _WAKE, _EVERYBODY, None, None, 0)
+            _ring(_NUMBER, self._address, _WAKE, _EVERYBODY)
 
     def wait(self, seen: int, timeout_s: float) -> bool:
         """Waits while the value is `seen`, at most `timeout_s`, perhaps shorter; returns False if nobody can wait."""
@@ -55,6 +56,5 @@ class SharedWord:
 if CAN_WAIT:
     # Whoever waits lets other threads run; ringing is over before it would pay to let them.
     _wait, _ring = ctypes.CDLL(None).syscall, ctypes.PyDLL(None).syscall
-    for _call in (_wait, _ring):
-        _call.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p,
-                          ctypes.c_void_p, ctypes.c_uint32)
+    _ring.argtypes = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32)
+    _wait.argtypes = (*_ring.argtypes, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)

@@ -134,8 +134,8 @@ class Engine:
 
         It isn't listed among the statements that run: it is over before anybody could see or end it.
         """
-        self._check_open()
-        if state.identity.role != "admin" or self.audit.notes_rows:
+        if self._closed or state.identity.role != "admin" or self.audit.notes_rows:
+            self._check_open()
             return None
         if self.member is not None and not self.member.is_active:
             return None  # the whole way says why

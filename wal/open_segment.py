@@ -26,6 +26,10 @@ class OpenSegment:
         """Appends all pieces, small ones together; a large one isn't copied first."""
         if self._file is None:
             return
+        if sum(map(len, pieces)) < _LARGE:
+            if pieces:
+                self._file.append(b"".join(pieces))
+            return
         small: list[bytes | pa.Buffer] = []
         for piece in pieces:
             if len(piece) < _LARGE:

@@ -80,6 +80,9 @@ class RowFormat:
     def without_null_maps(self, rows: Sequence[bytes]) -> bytes | None:
         """Returns packed rows, one behind the other, without their bits for NULL; None if one has NULL."""
         size, width = self._width, self._plain_width
+        if len(rows) == 1:
+            row = rows[0]
+            return row[:width] + row[size:] if row[width:size] == self._no_nulls else None
         plain = [row[:width] + row[size:] for row in rows if row[width:size] == self._no_nulls]
         return b"".join(plain) if len(plain) == len(rows) else None
 

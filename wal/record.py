@@ -34,6 +34,7 @@ _SCHEMA = struct.Struct("<QIB3x")
 _DELETE = struct.Struct("<QqqI4x")
 _TIME_MARK = struct.Struct("<q")
 _ALL_TABLES = 0xFFFF_FFFF
+_PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
 _NULL_MAPS = 0x8000_0000  # beside the shape of packed rows: they have their bits for NULL
 SHAPES = 0x8000_0000  # so many different ids there are
 MAX_ORIGIN = 0xFFFF
@@ -195,12 +196,13 @@ def encode(
     kind: RecordKind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0
 ) -> tuple[Pieces, int]:
     """Returns the record's bytes and the checksum of its header. `origin_size`: of the payload's last piece, if any."""
-    size, payload_crc = size_of(payload), 0
+    size = payload_crc = 0
     for piece in payload:
+        size += len(piece)
         payload_crc = google_crc32c.extend(payload_crc, piece)
     body = _BODY.pack(MAGIC, size, kind, 0, origin_size, payload_crc, version, ingest_time_ms, previous_crc)
-    crc = crc32c(body)
-    return (body, _CRC.pack(crc), *payload, bytes(_padded(size) - size)), crc
+    crc: int = google_crc32c.value(body)
+    return (body + _CRC.pack(crc), *payload, _PADDING[size % ALIGNMENT]), crc
 
 
 def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> Pieces:
@@ -212,8 +214,8 @@ def packed_rows_payload(table_uid: int, shape: int, rows: Sequence[bytes], layou
     """Returns the payload of a PACKED_ROWS record: rows as `RowFormat.pack` returns them."""
     plain = layout.without_null_maps(rows)
     if plain is not None:
-        return _PACKED.pack(table_uid, shape), plain
-    return _PACKED.pack(table_uid, shape | _NULL_MAPS), b"".join(rows)
+        return (_PACKED.pack(table_uid, shape) + plain,)
+    return (_PACKED.pack(table_uid, shape | _NULL_MAPS) + b"".join(rows),)
 
 
 def encode_origin(origin: IngestOrigin) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -17,8 +17,7 @@ from penstock.wal.segment import FORMAT, SEGMENT_HEADER_SIZE, SegmentHeader, Tai
 MAX_PAYLOAD = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRecord:
+class PlannedRecord(NamedTuple):
     """A record's bytes, with what comes before it; where it ends; how many bytes of payload it has."""
 
     data: Pieces
@@ -48,10 +47,13 @@ class RecordPlan:
         """Plans rows; `payload_of` returns the payload for the id of their shape. Raises InvalidValueError."""
         shape = self._shapes.find(table_uid, schema)
         payload = payload_of(self._shapes.next_id if shape is None else shape)
-        if shape is not None and self._must_roll(size_of(payload)):
+        size = size_of(payload)
+        opens = self._must_roll(size)
+        if shape is not None and opens:
             self._shapes.forget()
             shape, payload = None, payload_of(self._shapes.next_id)
-        return self.record(kind, payload, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size)
+        return self._planned(
+            kind, payload, size, opens, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size)
 
     def _must_roll(self, payload_size: int) -> bool:
         used = self.tail.offset
@@ -59,16 +61,19 @@ class RecordPlan:
         return (self.tail.segment == 0 or self.tail.format < FORMAT
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
-    def record(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int,
-               declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0) -> PlannedRecord:
-        """Plans a record of any kind, behind the `declaration` of its shape. Raises InvalidValueError."""
+    def record(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int) -> PlannedRecord:
+        """Plans a record of any other kind. Raises InvalidValueError."""
         size = size_of(payload)
+        return self._planned(kind, payload, size, self._must_roll(size), ingest_time_ms)
+
+    def _planned(self, kind: RecordKind, payload: Pieces, size: int, opens: bool, ingest_time_ms: int,
+                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0) -> PlannedRecord:
+        """Plans a record of `size` bytes, behind the `declaration` of its shape; `opens`: in a new segment."""
         if size > MAX_PAYLOAD:
             raise InvalidValueError(f"a record of {size} bytes is too large for the log",
                                     hint=f"write at most {MAX_PAYLOAD} bytes at once")
         before = self.tail
         version = before.version + 1
-        opens = self._must_roll(size)
         parts: list[bytes | pa.Buffer] = []
         segment, offset, crc = before.segment, before.offset, before.crc
         if opens:
@@ -86,6 +91,7 @@ class RecordPlan:
             parts += pieces
             offset += size_of(pieces)
         pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size)
-        parts += pieces
+        if parts:
+            parts += pieces
         self.tail = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else before.format)
-        return PlannedRecord(tuple(parts), self.tail, opens, size)
+        return PlannedRecord(tuple(parts) if parts else pieces, self.tail, opens, size)

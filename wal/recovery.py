@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from penstock.common.errors import CorruptionError
@@ -47,7 +46,7 @@ def recover(directory: Path, fs: Fs, vgroup_id: int, promised: int | None) -> tu
         _check_chain(fs, directory, segments, header)
         tail = find_tail(data, path, header, crc, promised)
         if tail.version < first and tail.offset == SEGMENT_HEADER_SIZE:
-            tail = replace(tail, version=first - 1)
+            tail = tail._replace(version=first - 1)
         return tail, fs.open_append(path), cut + len(data) - tail.offset
     return Tail(0, 0, 0, 0), None, cut
 

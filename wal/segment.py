@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
@@ -88,8 +89,7 @@ def damaged(path: Path, offset: int, reason: object) -> CorruptionError:
                            hint="restore the file from a copy, or remove the vnode and rebuild it")
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """Where the log ends: the last counted version, its segment, the offset behind it, the last record's checksum.
 
     `format`: the segment's.
@@ -165,8 +165,7 @@ def good_record_behind(data: bytes | mmap.mmap, offset: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """The acknowledged end of the log, and the last version known to be synced to disk."""
 
     version: int

@@ -76,7 +76,7 @@ class WalWriter:
     takes back everything enqueued behind it too: then `refused` is set and nothing may be enqueued until
     `take_back` and `reset`. A failed sync is final: `failed` is set, and only a new open of the log helps.
 
-    `_condition` guards what is enqueued, the ends, and whether a thread is writing (`_leading`). Only that thread
+    `_lock` guards what is enqueued, the ends, and whether a thread is writing (`_leading`). Only that thread
     appends, and it does so without a lock: who enqueues never waits for the disk. `_sync_lock` is held while the file
     is synced, replaced or cut back; who needs both takes it first.
     """
@@ -89,7 +89,9 @@ class WalWriter:
         self._end = end
         self._segment = OpenSegment(directory, fs, file)
         self.recovery = recovery
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        self._written = threading.Condition(self._lock)
+        self._waiting = 0  # threads that another one writes for
         self._sync_lock = threading.Lock()
         self._pending: list[tuple[Ticket, PlannedRecord]] = []
         self._leading = False
@@ -166,7 +168,7 @@ class WalWriter:
 
     def acknowledge(self, version: int) -> None:
         """The cluster has acknowledged all up to a version, which is written here: readers go on to it."""
-        with self._condition:
+        with self._lock:
             self._end.acknowledge(version, self._synced)
 
     @property
@@ -183,7 +185,7 @@ class WalWriter:
     ) -> Ticket:
         """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
         behind = () if origin is None else (wire.encode_origin(origin),)
-        with self._condition:
+        with self._lock:
             self._require_open()
             return self._add(self._plan.rows(
                 RecordKind.ROWS, table_uid, batch.schema, ingest_time_ms,
@@ -196,7 +198,7 @@ class WalWriter:
         They are sorted by key, without duplicates of a key; `schema` carries the key column count.
         """
         behind = () if origin is None else (wire.encode_origin(origin),)
-        with self._condition:
+        with self._lock:
             self._require_open()
             return self._add(self._plan.rows(
                 RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
@@ -217,7 +219,7 @@ class WalWriter:
         return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
 
     def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int) -> Ticket:
-        with self._condition:
+        with self._lock:
             self._require_open()
             return self._add(self._plan.record(kind, payload, ingest_time_ms))
 
@@ -243,24 +245,32 @@ class WalWriter:
             self.await_cluster(ticket.version)
 
     def _commit(self, ticket: Ticket) -> None:
-        with self._condition:
+        group: list[tuple[Ticket, PlannedRecord]] | None = None
+        with self._lock:
             while not ticket.done:
                 if not self._leading:
                     self._leading = True
+                    group, self._pending = self._pending, []
                     break
-                self._condition.wait()
-        if not ticket.done:
-            self._lead()
+                self._await_leader()
+        if group is not None:
+            self._lead(group)
         if ticket.error is not None:
             raise ticket.error
 
+    def _await_leader(self) -> None:
+        """Waits until a group was written; the caller holds `_lock`."""
+        self._waiting += 1
+        self._written.wait()
+        self._waiting -= 1
+
     def commit_all(self) -> None:
         """Waits until everything enqueued so far is written. Raises StorageError when some was refused."""
-        with self._condition:
+        with self._lock:
             ticket = self._pending[-1][0] if self._pending else None
             if ticket is None:
                 while self._leading:
-                    self._condition.wait()
+                    self._await_leader()
                 problem = self.failed or self.refused
         if ticket is not None:
             self._commit(ticket)
@@ -275,19 +285,18 @@ class WalWriter:
             self.await_cluster(version)
         return version
 
-    def _lead(self) -> None:
-        """Writes everything that is pending as one group; only the thread that set `_leading` comes here."""
-        with self._condition:
-            group, self._pending = self._pending, []
-        # Stands until the write has returned: whatever else happens, nothing unwritten may be acknowledged.
-        interrupted = StorageError(f"writing the log in {self._directory} was interrupted", hint="restart the engine")
-        error: StorageError | None = interrupted
+    def _lead(self, group: list[tuple[Ticket, PlannedRecord]]) -> None:
+        """Writes everything that was pending; only the thread that set `_leading` comes here."""
+        error: StorageError | None = None
+        returned = False
         try:
             error = self._write(group)
+            returned = True
         finally:
-            if error is interrupted:
-                self.failed = interrupted
-            with self._condition:
+            if not returned:  # whatever happened, nothing unwritten may be acknowledged
+                self.failed = error = StorageError(
+                    f"writing the log in {self._directory} was interrupted", hint="restart the engine")
+            with self._lock:
                 self._leading = False
                 if error is not None:
                     group += self._pending
@@ -302,7 +311,8 @@ class WalWriter:
                 for ticket, _ in group:
                     ticket.error = error
                     ticket.done = True
-                self._condition.notify_all()
+                if self._waiting:
+                    self._written.notify_all()
 
     def _write(self, group: list[tuple[Ticket, PlannedRecord]]) -> StorageError | None:
         written: list[bytes | pa.Buffer] = []
@@ -367,7 +377,7 @@ class WalWriter:
 
     def reset(self) -> None:
         """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
-        with self._condition:
+        with self._lock:
             self._plan.go_on_behind(self._committed)
             self.refused = None
 
@@ -383,7 +393,7 @@ class WalWriter:
 
         The caller has checked that they fit, and nobody else writes. Raises StorageError; then they aren't there.
         """
-        with self._condition:
+        with self._lock:
             problem = self.failed or self.refused
             if problem is None:
                 self._plan.go_on_behind(tail)
@@ -398,7 +408,7 @@ class WalWriter:
         Raises StorageError; then the log has failed, and ends with this record or a later one.
         """
         self.sync()
-        with self._sync_lock, self._condition:
+        with self._sync_lock, self._lock:
             if self._leading or self._pending or tail.version > self._committed.version:
                 raise InternalError(f"the log in {self._directory} is written while it is cut")
             self.failed = StorageError(f"cutting the log in {self._directory} was interrupted",
@@ -415,7 +425,7 @@ class WalWriter:
     def sync(self) -> None:
         """Makes everything acknowledged so far durable. Raises StorageError; then the log has failed."""
         with self._sync_lock:
-            with self._condition:
+            with self._lock:
                 problem = self.failed or (None if self._taken_back else self.refused)
                 if problem is not None:
                     raise problem
@@ -425,7 +435,7 @@ class WalWriter:
             error = self._sync_file()
             if error is not None:
                 raise error
-            with self._condition:
+            with self._lock:
                 self._synced = max(self._synced, version)
                 self._last_sync = self._clock.monotonic()
                 self._end.publish(self._synced)
@@ -435,9 +445,9 @@ class WalWriter:
 
         Raises StorageError if that can't be; then the log has failed.
         """
-        with self._condition:
+        with self._lock:
             while self._leading:  # the group that is being written is acknowledged as it was begun
-                self._condition.wait()
+                self._await_leader()
             self._level = level
         if level == 2:
             self.sync()

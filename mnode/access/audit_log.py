@@ -81,6 +81,8 @@ class Audit:
     def __init__(self, directory: Path, config: Config, clock: Clock) -> None:
         """`auditLog` of the configuration says what is written; the files are those of `directory`."""
         self._level = config.audit_log
+        #: whether it has an entry for each INSERT
+        self.notes_rows = self._level == "all"
         self._clock = clock
         self._path = directory / _FILE
         self._handler = _AuditFiles(
@@ -103,11 +105,6 @@ class Audit:
         """Notes a statement that is going to be executed."""
         if self._level == "all" or (self._level == "changes" and not isinstance(statement, _DAILY)):
             self._write(user, origin, words_of(statement), object_of(statement), "allowed")
-
-    @property
-    def notes_rows(self) -> bool:
-        """Whether it has an entry for each INSERT."""
-        return self._level == "all"
 
     def rows(self, user: str, origin: Origin, what: str, on: str) -> None:
         """Notes rows that are going to be written without a statement."""

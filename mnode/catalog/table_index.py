@@ -40,6 +40,7 @@ class TableIndex:
         self._children: dict[int, dict[int, ChildTable]] = {}
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._moves = 0
+        self._changes = 0
 
     # --- databases ---------------------------------------------------------------------------------------------
 
@@ -181,6 +182,15 @@ class TableIndex:
         """How often child tables were dropped or moved: while it stays, one that was found is still there."""
         return self._moves
 
+    @property
+    def changes(self) -> int:
+        """How often anything of what `user_database` and `rows_of` have answered may have changed.
+
+        It counts after each change, before anybody is told that it is done: who has looked something up at a number
+        may go on with it while that stays.
+        """
+        return self._changes
+
     # --- names -------------------------------------------------------------------------------------------------
 
     def is_free(self, database: str, name: str) -> bool:
@@ -228,6 +238,7 @@ class TableIndex:
     def remember_database(self, database: Database) -> None:
         self._databases[database.name] = database
         self._namespaces.setdefault(database.name, _Namespace())
+        self._changes += 1
 
     def forget_database(self, name: str) -> None:
         """Forgets a database with its tables."""
@@ -236,6 +247,7 @@ class TableIndex:
         del self._namespaces[name]
         for uid in uids:
             self.forget_table(uid)
+        self._changes += 1
 
     def remember_table(self, table: Table, used: Sequence[str]) -> None:
         """`used`: every storage name that a column of it has or ever had."""
@@ -247,6 +259,7 @@ class TableIndex:
         if table.kind == "super":
             self._children.setdefault(table.uid, {})
         self._children_lists.pop(table.uid, None)
+        self._changes += 1
 
     def name_table(self, table: Table) -> None:
         """Gives a table that had no name yet the one that it was made for; it has no children."""
@@ -263,6 +276,7 @@ class TableIndex:
         self._tables[table.uid] = table
         self._namespaces[table.database] = after
         del self._staged[table.uid]
+        self._changes += 1
 
     def drop_table(self, table: Table) -> None:
         """Forgets a table with its name and its children."""
@@ -276,12 +290,15 @@ class TableIndex:
         """Drops what is known of a table that no name leads to any more."""
         for cache in (self._tables, self._used_names, self._children, self._children_lists, self._staged):
             cache.pop(uid, None)
+        self._changes += 1
 
     def remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
         by_uid, by_name = self._children.get(parent.uid, {}), self._namespace_of(parent).children
-        added = list(children)
+        added, known = list(children), len(by_uid)
         by_uid.update(zip([child.uid for child in added], added, strict=True))
         by_name.update(zip([child.name for child in added], zip(repeat(parent.uid), added), strict=True))
+        if len(by_uid) < known + len(added):  # new ones were in no answer yet
+            self._changes += 1
         self._children_lists.pop(parent.uid, None)
 
     def forget_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
@@ -295,6 +312,7 @@ class TableIndex:
     def note_moves(self) -> None:
         """Child tables were dropped, or moved to other vgroups."""
         self._moves += 1
+        self._changes += 1
 
 
 def child_as_table(parent: Table, child: ChildTable) -> Table:

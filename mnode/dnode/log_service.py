@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pyarrow as pa
 
 from penstock.common.fs import Fs
@@ -39,7 +37,7 @@ class Logs:
                 case EndRequest(_, version, timeout_s):
                     waited = log.wait(version, timeout_s)
                     end = log.end()
-                    rows = [] if end is NO_END else [asdict(end) | {"waited": waited}]
+                    rows = [] if end is NO_END else [end._asdict() | {"waited": waited}]
                     return pa.Table.from_pylist(rows, _END)
                 case SegmentsRequest():
                     return pa.table([pa.array(log.segments(), pa.int64())], _SEGMENTS)

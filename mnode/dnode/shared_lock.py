@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
-class SharedLock:
+class SharedLock(AbstractContextManager[None]):
     """Free at first. Whoever holds it must not ask for it again, in either way."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._holders = 0
         self._alone = False
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> AbstractContextManager[None]:
         """Waits while one holds it alone; none does while the block runs."""
-        with self._changed:
+        return self  # single rows come this way: to make an object for each takes longer than to hold the lock
+
+    def __enter__(self) -> None:
+        with self._lock:
             if self._alone:
                 self._changed.wait_for(lambda: not self._alone)
             self._holders += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._holders -= 1
-                if self._alone:
-                    self._changed.notify_all()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._alone:
+                self._changed.notify_all()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -176,7 +176,8 @@ class Activity:
 
     def note_access(self, connection_id: int) -> None:
         """Takes note that a connection does something now that isn't worth being listed."""
-        self._note_access(connection_id, self._clock.now_ms())
+        if connection_id in self._connections:  # one that is gone leaves nothing behind
+            self._accessed_ms[connection_id] = self._clock.now_ms()
 
     def _note_access(self, connection_id: int, now_ms: int) -> None:
         if connection_id in self._connections:  # one that is gone leaves nothing behind

@@ -7,7 +7,9 @@ would refuse, or do otherwise, is done here. Nothing is written before all rows 
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,6 +27,7 @@ from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.row_pattern import PLAIN_TEXT, PlainValue, RowPattern, row_pattern
 from penstock.sql.schema import Column, Database, Table
 from penstock.sql.time_bounds import LATEST, oldest_allowed
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.store.table_state import Row
 from penstock.wal.record import TUID_COLUMN
 
@@ -40,6 +43,8 @@ _TAGS = re.compile(_TAG, re.ASCII)
 _TEXT_MAX = 32_768
 _ROWS_MAX = 50  # of a table that a statement names; from there on columns are cheaper
 _PATTERNS_MAX = 4096
+_HEADS_MAX, _HEAD_TEXT_MAX = 32_768, 512
+_ONE_ROW = Result(affected=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,21 @@ class _VnodeRows:
     rows: list[Row] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """Where the only row of a statement goes that begins with a text that was read before.
+
+    So it is while the catalog's number of changes stays. Times of rows are from `keep_ms` before now to `latest`.
+    """
+
+    changes: int
+    target: _Target
+    columns: tuple[str, ...]
+    keep_ms: int
+    units_per_ms: int
+    latest: int
+
+
 _Groups = dict[tuple[int, int], _VnodeRows]
 """By vgroup and storage table."""
 
@@ -85,6 +105,8 @@ class RowInserts:
         self._children = children
         self._clock = clock
         self._patterns: dict[tuple[int, str | None, bool], _TablePattern] = {}
+        #: by the text before a statement's last parenthesis, and the session's database
+        self._heads: dict[tuple[str, str | None], _Head] = {}
 
     def insert(self, text: str, state: SessionState) -> Result | None:
         """Writes the rows of a statement that is a small INSERT of plain rows; None, and nothing, if it isn't.
@@ -93,14 +115,42 @@ class RowInserts:
         """
         if len(text) > _TEXT_MAX:
             return None
-        start = _INSERT.match(text)
-        if start is None:
-            return None
+        row = text.rfind("(")
+        head = self._heads.get((text[:row], state.database))
+        if head is None:
+            start = _INSERT.match(text)
+            if start is None:
+                return None
         with self._writing.shared():  # only now: what writes no rows waits for nobody who moves them
-            return self._insert(text, start.end(), state)
+            if head is not None and self._appended(head, text, row):
+                return _ONE_ROW
+            start = _INSERT.match(text)
+            return None if start is None else self._insert(text, start.end(), state)
+
+    def _appended(self, head: _Head, text: str, start: int) -> bool:
+        """Appends the row from `start` on, if the head is still good and the row as plain as a row can be.
+
+        Returns whether it did; if not, `_insert` knows what to do.
+        """
+        if head.changes != self._catalog.changes:
+            return False
+        pattern = head.target.rows.pattern
+        values = None if pattern is None else pattern.read_last(text, start)
+        if values is None:
+            return False
+        time: Any = values[0]
+        if not (self._clock.now_ms() - head.keep_ms) * head.units_per_ms <= time <= head.latest:
+            return False
+        target = head.target
+        try:
+            return self._storage.append(
+                target.vgroup_id, target.rows.table.uid, head.columns, ((target.uid, *values),))
+        except struct.error:  # an integer is out of its column's range
+            return False
 
     def _insert(self, text: str, start: int, state: SessionState) -> Result | None:
         groups: _Groups = {}
+        changes, last = self._catalog.changes, None
         now_ms, count, wal_level = self._clock.now_ms(), 0, 0
         while not count or not _END.fullmatch(text, start):
             head = _TARGET.match(text, start)
@@ -115,13 +165,27 @@ class RowInserts:
             read = pattern.read(text, head.end(), _ROWS_MAX, constants)
             if read is None or not _in_range(read[0], database, now_ms) or not self._place(target, read[0], groups):
                 return None
-            count, start = count + len(read[0]), read[1]
+            count, start, last = count + len(read[0]), read[1], (target, database, head.end())
             wal_level = max(wal_level, database.options.wal_level)
         if len(groups) > 1 and pays_threads(count, wal_level):
             return None
         for (vgroup_id, _), group in groups.items():
             self._write(vgroup_id, group)
+        if count == 1 and last is not None and last[0].uid is not None and last[2] <= _HEAD_TEXT_MAX:
+            self._keep_head((text[:last[2]], state.database), changes, *last[:2])
         return Result(affected=count)
+
+    def _keep_head(self, key: tuple[str, str | None], changes: int, target: _Target, database: Database) -> None:
+        """Keeps in mind how the text before a row was understood; `changes`: the catalog's before it was."""
+        known = self._heads.get(key)
+        if known is not None and known.changes == changes:
+            return
+        if len(self._heads) >= _HEADS_MAX:
+            self._heads.clear()
+        columns = tuple([column.physical for column in target.rows.table.columns])
+        self._heads[key] = _Head(
+            changes, target, columns, database.options.keep_minutes * 60_000,
+            UNITS_PER_SECOND[database.precision] // 1000, LATEST[database.precision])
 
     def _target(self, database: Database, head: re.Match[str], state: SessionState) -> _Target | None:
         """Returns where the rows behind a head go, None if that isn't a table that exists, or isn't said plainly."""

@@ -75,6 +75,8 @@ IngestMode = Literal["create", "append", "replace", "create_append"]
 
 C = TypeVar("C", bound="Connection")
 
+_NO_ROWS: Iterator[tuple[Any, ...]] = iter(())
+
 
 def connect(
     path: str | os.PathLike[str] = "./penstock-data",
@@ -252,7 +254,7 @@ class Cursor:
         self.arraysize = 1
         self._result = Result()
         self._rowcount = -1
-        self._rows: Iterator[tuple[Any, ...]] = iter(())
+        self._rows = _NO_ROWS
         self._fetched = 0
         self._closed = False
 
@@ -441,8 +443,8 @@ class Cursor:
 
     def _run(self, statement: str) -> None:
         self._check_open()
-        engine = self.connection.executor
-        session = self.connection.session
+        connection = self.connection
+        engine, session = connection.executor, connection.session
         try:
             if may_take_long(statement):
                 result = INTERRUPTS.during(lambda: engine.execute(statement, session), self.connection.cancel)
@@ -455,9 +457,12 @@ class Cursor:
 
     def _take(self, result: Result) -> None:
         self._result = result
-        self._rowcount = result.affected if result.table is None else result.table.num_rows
-        self._rows = _rows(result, self.connection.session.time_zone)
         self._fetched = 0
+        if result.table is None:
+            self._rowcount, self._rows = result.affected, _NO_ROWS
+        else:
+            self._rowcount = result.table.num_rows
+            self._rows = _rows(result.table, self.connection.session.time_zone)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -500,11 +505,9 @@ def _as_bytes(lines: str | bytes | Iterable[str | bytes]) -> bytes:
     return b"\n".join(line.removesuffix(b"\n") for line in single)
 
 
-def _rows(result: Result, time_zone: str) -> Iterator[tuple[Any, ...]]:
+def _rows(table: pa.Table, time_zone: str) -> Iterator[tuple[Any, ...]]:
     """Yields rows batch by batch, so that a client that stops early doesn't pay for all."""
-    if result.table is None:
-        return
-    for batch in result.table.to_batches(max_chunksize=8192):
+    for batch in table.to_batches(max_chunksize=8192):
         columns = [column_values(column, time_zone) for column in batch.columns]
         yield from zip(*columns, strict=True)
 

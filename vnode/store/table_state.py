@@ -288,6 +288,10 @@ class TableState:
         """
         if self.row_format is None:
             return None
+        if len(rows) == 1:
+            row = rows[0]
+            newest = self.newest.get(row[0])
+            return [self.row_format.pack(row)] if newest is None or row[1] > newest else None
         before: dict[int, int] = {}
         for tuid, ts, *_ in rows:
             newest = before.get(tuid) if tuid in before else self.newest.get(tuid)

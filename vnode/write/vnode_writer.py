@@ -88,7 +88,8 @@ class VnodeWriter:
                 return None
             origin = None if delivery is None else delivery.origin
             ticket = self._wal.enqueue_packed(
-                table_uid, table.wal_schema, _by_key(rows, packed), table.row_format, store.clock.now_ms(), origin)
+                table_uid, table.wal_schema, packed if len(rows) == 1 else _by_key(rows, packed), table.row_format,
+                store.clock.now_ms(), origin)
             table.append_packed(rows, packed, ticket.version)
             if origin is not None:
                 table.note_place(origin, ticket.version)
@@ -156,7 +157,5 @@ class VnodeWriter:
 
 def _by_key(rows: Sequence[Row], packed: Sequence[bytes]) -> Sequence[bytes]:
     """Returns packed rows in the order of their keys, in which records have them."""
-    if len(rows) == 1:
-        return packed
     order = sorted(range(len(rows)), key=lambda place: rows[place][:2])
     return [packed[place] for place in order]
