@@ -2,7 +2,8 @@
 
 `python -m bench.tables` prints a JSON line per measurement, with seconds by the clock and of processors and the memory
 that the process has after it. Rows come as Arrow tables that name child tables and tags, as an ingest's do: the first
-round creates them, the next ones find them. `--statements` child tables more are created one by one.
+round creates them, the next ones find them. `--statements` child tables more are created one by one, and as
+many as a block has by one statement.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ def main() -> int:
             with told("CREATE TABLE", options.statements):
                 for n in range(options.statements):
                     connection.execute(f"CREATE TABLE e{n} USING m TAGS ({n})")
+            with told("CREATE TABLE of many", options.block):
+                connection.execute("CREATE TABLE " + " ".join(
+                    f"f{n} USING m TAGS ({n % 1000})" for n in range(options.block)))
             _ask(connection)
         with told("open", 1), penstock.connect(Path(folder) / "data", settings) as connection:
             connection.execute("USE d")

@@ -45,6 +45,7 @@ from penstock.mnode.worker_side import RuntimeFactory, WorkerSide, spark_runtime
 from penstock.mnode.write.csv_rows import CsvBlock
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.dialect.parser import parse_one, parse_table_name
+from penstock.sql.rows.child_pattern import read_plain_children
 from penstock.sql.schema import Session
 from penstock.sql.tree.node import dissolve
 from penstock.sql.tree.statements import DryRunStream, Query, Statement
@@ -148,7 +149,7 @@ class Engine:
         """Returns the statement that a text is. Raises SqlSyntaxError, NotSupportedError, and LimitExceededError for
         queries that are longer than those of the session's user may be.
         """
-        return parse_one(text, self._words_max(state))
+        return read_plain_children(text) or parse_one(text, self._words_max(state))
 
     def read_or_query(self, text: str, state: SessionState) -> Statement:
         """Does what `read` does, but for queries of clients with long texts, which are only for `open_query`."""

@@ -27,6 +27,7 @@ from penstock.sql.tree.statements import (
     Grant,
     Insert,
     KillQuery,
+    Name,
     NoteTime,
     Revoke,
     Select,
@@ -160,6 +161,8 @@ def object_of(statement: Statement) -> str:
             return f"{', '.join(statement.privileges).upper()} ON {statement.on} TO {statement.user}"
         case DropTable():
             return ", ".join(map(str, statement.names))
+        case CreateChildTables(plain=plain) if plain is not None:
+            return ", ".join(str(Name(name, plain.child.database)) for name in plain.names)
         case CreateChildTables():
             return ", ".join(str(table.name) for table in statement.tables)
         case Insert():

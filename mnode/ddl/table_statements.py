@@ -26,9 +26,11 @@ from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.ddl.column_rules import check_columns
 from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.ddl.plain_children import plain_children
 from penstock.mnode.ddl.tables_in_use import refuse_if_streamed
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
 from penstock.sql.tree.statements import (
     ColumnDefinition,
@@ -119,6 +121,14 @@ class TableStatements:
 
     def create_children(self, statement: CreateChildTables, session: Session) -> Result:
         """Executes CREATE TABLE ... USING; all child tables are checked before the first is made."""
+        if statement.plain is not None:
+            found = plain_children(statement.plain, session, self._catalog)
+            if found is not None:
+                self._children.create(found[0].uid, found[1])
+                return Result()
+            read = parse_one(statement.plain.text)
+            assert isinstance(read, CreateChildTables)
+            statement = read
         wanted: dict[int, list[tuple[str, tuple[TagValue, ...]]]] = {}
         seen: set[tuple[str, str]] = set()
         for child in statement.tables:
@@ -132,9 +142,8 @@ class TableStatements:
             seen.add(key)
             parent, tag_values = checked
             wanted.setdefault(parent.uid, []).append((child.name.name, tag_values))
-        created = 0
         for super_uid, children in wanted.items():
-            created += len(self._children.create(super_uid, children))
+            self._children.create(super_uid, children)
         return Result()
 
     def _check_child(

@@ -324,8 +324,28 @@ class CreateChildTable(Node):
     ttl_days: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PlainChildren:
+    """Child tables of one super table, as `read_plain_children` finds them in `text`.
+
+    `child` is the first one, and all are in its database. `names` and `places` are those of all: where in the text the
+    list of tag values of each begins.
+    """
+
+    text: str
+    child: Name
+    using: Name
+    tag_names: tuple[str, ...] | None
+    if_not_exists: bool
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+
+
 class CreateChildTables(Statement):
+    """Without `tables` what is read of it is in `plain`; the parser reads the whole of it from the text there."""
+
     tables: tuple[CreateChildTable, ...]
+    plain: PlainChildren | None = in_meta(default=None)
 
 
 AlterAction = Literal[
