@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from penstock.common.errors import (
     NotActiveError,
     PenstockError,
     ReplicasMissingError,
+    UnavailableError,
 )
 from penstock.common.logging import logger
 from penstock.common.node_addresses import node_addresses
@@ -25,6 +26,7 @@ from penstock.mnode.cluster.active_node import ActiveSettings
 from penstock.mnode.cluster.cluster_messages import CATALOG_LOG
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
 from penstock.mnode.cluster.cluster_service import ClusterService
+from penstock.mnode.cluster.cluster_status import NodeStatus
 from penstock.mnode.cluster.lease import LeaseSettings
 from penstock.mnode.cluster.log_epochs import EpochStart
 from penstock.mnode.cluster.node_role import RoleSettings
@@ -75,6 +77,21 @@ class ClusterMember:
         self._refresh_at = float("-inf")
 
     @property
+    def number(self) -> int:
+        """This node's."""
+        return self._number
+
+    @property
+    def statuses(self) -> Sequence[NodeStatus]:
+        """How all nodes are, as far as this one knows; nothing before it has begun to follow."""
+        return self.service.statuses.newest
+
+    def address(self, node: int) -> str:
+        """Returns where a node listens for the others."""
+        host, port = self._addresses[node]
+        return f"{host}:{port}"
+
+    @property
     def nodes(self) -> int:
         """How many nodes the configuration names."""
         return len(self._addresses)
@@ -98,6 +115,24 @@ class ClusterMember:
         host, port = self._addresses.get(active, ("an unknown host", 0))
         raise NotActiveError(f"this node of the cluster follows: node {active} ({host}:{port}) is the active one",
                              hint=f"connect to the engine on {host}")
+
+    def switch_over(self, node: int) -> None:
+        """Begins to hand over to another node: rows are refused until that one is active, or 5 s are over.
+
+        Raises NotActiveError if this node isn't active, InvalidStatementError if the other one may lack something.
+        """
+        self.require_active()
+        self.service.switchover(node)
+
+    def promote(self) -> None:
+        """Has this node try, for 10 s, to become active whatever it lacks; nothing happens while another one is.
+
+        Raises UnavailableError if ZooKeeper hasn't been reached yet.
+        """
+        if self._registry is None:
+            raise UnavailableError("ZooKeeper hasn't been reached yet, which says who is active",
+                                   hint="the log says why; try again")
+        self.service.promote()
 
     def await_inherited(self) -> None:
         """Waits, on a node that has just taken over, until all that was acknowledged before can be read here.

@@ -111,7 +111,8 @@ class EngineParts:
         started_ms = of.clock.now_ms()
         self.system_tables = SystemTables(of.catalog, (
             TableRows(of.catalog),
-            EngineRows(of.catalog, of.storage, of.activity, of.config, of.clock, __version__, started_ms),
+            EngineRows(of.catalog, of.storage, of.activity, of.config, of.clock, __version__, started_ms,
+                       of.member),
             UserRows(of.catalog, of.audit, self.connections, started_ms),
             StreamRows(of.catalog, self.streams.reports, self.lifecycle, self.ingests, of.config)))
         scans = Scans(of.catalog, of.storage, self.system_tables, self.external_tables)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.common.errors import NotSupportedError
+from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.roles import Identity
 from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.engine_parts import EngineParts
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_runner import ResultLimits
@@ -84,6 +85,8 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),
         sql.TestConnection: _alone(parts.connections.test),
         sql.SplitVgroup: _alone(parts.splitting.split),
+        sql.SwitchOver: lambda statement, call: _switch_over(parts.directory.member, statement.node),
+        sql.Promote: lambda statement, call: _switch_over(parts.directory.member, None),
     }
 
 
@@ -161,6 +164,17 @@ def _refuse_splits(statement: Statement) -> None:
     if isinstance(statement, sql.SplitVgroup) or (
             isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options)):
         raise NotSupportedError("vgroups of a cluster with copies can't be split yet")
+
+
+def _switch_over(member: ClusterMember | None, node: int | None) -> Result:
+    """Begins to hand over to a node, or (None) to become the active one."""
+    if member is None:
+        raise InvalidStatementError("this engine belongs to no cluster")
+    if node is None:
+        member.promote()
+    else:
+        member.switch_over(node)
+    return Result()
 
 
 def _kill(activity: Activity, statement: sql.KillQuery, who: Identity) -> Result:

@@ -312,6 +312,27 @@ def _run_top(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _add_switchover_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", type=int, metavar="NODE", help="the number of the node that is to become active")
+    _add_server_options(parser, repeated=True)
+
+
+def _run_switchover(options: argparse.Namespace) -> int:
+    from penstock.shell.commands.cluster_commands import run_switchover
+
+    return run_switchover(_connection(options, _config(options)), options.node)
+
+
+def _add_promote_options(parser: argparse.ArgumentParser) -> None:
+    _add_server_options(parser, repeated=True)
+
+
+def _run_promote(options: argparse.Namespace) -> int:
+    from penstock.shell.commands.cluster_commands import run_promote
+
+    return run_promote(_connection(options, _config(options)))
+
+
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
@@ -326,6 +347,10 @@ SUB_COMMANDS: tuple[SubCommand, ...] = (
                _run_restore),
     SubCommand("serve", "Serve a data directory to other programs until SIGTERM comes: Arrow Flight SQL.",
                add_serve_options, _run_serve),
+    SubCommand("switchover", "Have the active node of a cluster, named by --host, hand over to another one.",
+               _add_switchover_options, _run_switchover),
+    SubCommand("promote", "Have the node named by --host become active, whatever it lacks, if no other one is.",
+               _add_promote_options, _run_promote),
     SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),
     SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),

@@ -70,6 +70,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_snodes": (("id", _BIG), ("endpoint", _text(134)), ("create_time", _TIME)),
         "ins_cluster": (
             ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),
+            ("address", _text(128)), ("role", _WORD), ("epoch", _BIG), ("synchronous", _BOOL), ("since", _TIME),
+            ("lag_versions", _BIG), ("lag_seconds", _DOUBLE), ("told_by", _INT), ("verdict", _LINE),
         ),
         "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME), ("role", _WORD)),
         "ins_audit": (

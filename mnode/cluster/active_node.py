@@ -135,6 +135,23 @@ class ActiveNode:
         """Returns what each standby has of each log, as far as is known."""
         return {life: watch.progress for life, watch in self._latest().items()}
 
+    def watches(self) -> dict[Life, MemberWatch]:
+        """Returns how each standby keeps up; of each life, the process that was heard last."""
+        return self._latest()
+
+    @property
+    def silent_after_s(self) -> float:
+        """For how long a standby may say nothing before it counts as away."""
+        return self._settings.members.silent_after_s
+
+    def written(self) -> dict[int, int]:
+        """Returns the last version of each log."""
+        return {log: one.bounds().written for log, one in self._stored.logs().items()}
+
+    def unacknowledged(self) -> list[int]:
+        """Returns the logs of databases whose writers would wait for nodes that aren't there."""
+        return [log for log, wanted in self._replicas.items() if self.members.needed(wanted) is None]
+
     def missing(self, log: int) -> str:
         """Returns what a log's writers wait for, for people."""
         wanted = self._replicas.get(log)

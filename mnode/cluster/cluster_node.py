@@ -54,7 +54,7 @@ class ClusterNode:
         self.active: ActiveNode | None = None
         self._stored = stored
         self._replicas = replicas
-        self._settings = settings
+        self.settings = settings
         self._switchover_to: int | None = None
 
     def may_write(self, now: float) -> bool:
@@ -152,6 +152,6 @@ class ClusterNode:
         try:
             self._stored.keep_epoch(record.epoch)
             self.active = ActiveNode(now, record.epoch, record.synchronous, self._stored,
-                                     sorted(self._settings.nodes - {self.life.node}), self._settings.active)
+                                     sorted(self.settings.nodes - {self.life.node}), self.settings.active)
         except StorageError as error:
             self.role.give_up(now, f"the disk refuses: {error.message}")

@@ -15,12 +15,14 @@ from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits, W
 from penstock.mnode.cluster.cluster_messages import ClusterMessage
 from penstock.mnode.cluster.cluster_node import ClusterNode
 from penstock.mnode.cluster.cluster_registry import RegistryAnswer, RegistrySeen
+from penstock.mnode.cluster.cluster_status import ClusterStatuses
 from penstock.mnode.cluster.node_role import Role
 from penstock.mnode.cluster.node_transport import NodeTransport
 from penstock.mnode.cluster.zookeeper_registry import RegistryEvent, SessionLost, ZookeeperRegistry
 
 _log = logger(__name__)
 _POLL_S = 0.1
+_STATUS_S = 0.5
 #: Messages that wait for the thread; who receives more waits, and so does the network.
 _MESSAGES_MAX = 64
 
@@ -53,6 +55,8 @@ class ClusterService:
 
     def __init__(self, node: ClusterNode, hooks: TenureHooks, clock: Clock, replica_timeout_s: float) -> None:
         self.problem: str | None = None
+        self.statuses = ClusterStatuses(node.settings.nodes)
+        self._status_at = float("-inf")
         self._node = node
         self._hooks = hooks
         self._clock = clock
@@ -172,6 +176,10 @@ class ClusterService:
         self._follow_role()
         if self._tenure is None:
             self._hooks.keep_up()
+        now = self._clock.monotonic()
+        if now >= self._status_at:
+            self._status_at = now + _STATUS_S
+            self.statuses.note(self._node, now, self._clock.now_ms())
         for to, message in output.messages:
             self._transport.send(to, message)
         for request in output.requests:

@@ -83,6 +83,7 @@ def families(overview: Overview) -> Iterator[Metric]:
     yield _gauge("penstock_memory_limit_bytes", "What they may take together, if there is a limit.", (),
                  [((), row["memory_limit"]) for row in memory if row["pid"] is None])
     yield from _of_ports(overview["ports"])
+    yield from _of_cluster(overview["cluster"])
     yield _gauge("penstock_stream_state", "1 for the state that the stream is in.", (*_STREAM, "state"),
                  [((stream["stream_name"], stream["state"]), 1) for stream in streams])
     for name, text, column, divisor in _STREAM_GAUGES:
@@ -120,6 +121,21 @@ def _of_ports(ports: list[Row]) -> Iterator[Metric]:
     yield _counter("penstock_port_refused_connections", "Connections that were closed: no login in time, too many "
                    "without one, too many from one address, too many in all.", (*_PORT, "reason"),
                    [((*of, reason), port[f"refused_{reason}"]) for port, of in labels for reason in REASONS])
+
+
+def _of_cluster(nodes: list[Row]) -> Iterator[Metric]:
+    """Yields what the node that is asked knows of all nodes; nothing if there is no cluster."""
+    members = [(node, (str(node["id"]),)) for node in nodes if node["role"] is not None]
+    yield _gauge("penstock_node_role", "1 for the role that the node has in its cluster.", ("node", "role"),
+                 [((*of, node["role"]), 1) for node, of in members])
+    yield _gauge("penstock_node_synchronous", "1 if what is acknowledged waits for the node.", ("node",),
+                 [(of, int(node["synchronous"])) for node, of in members])
+    yield _gauge("penstock_node_epoch", "The newest tenure that the node has seen.", ("node",),
+                 [(of, node["epoch"]) for node, of in members])
+    yield _gauge("penstock_node_lag_records", "Records of logs that the node lacks.", ("node",),
+                 [(of, node["lag_versions"]) for node, of in members])
+    yield _gauge("penstock_node_lag_seconds", "For how long it hasn't had what the active node had.", ("node",),
+                 [(of, node["lag_seconds"]) for node, of in members])
 
 
 def _of_ingests(ingests: list[Row]) -> Iterator[Metric]:

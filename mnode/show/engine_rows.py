@@ -11,6 +11,7 @@ from penstock.common.admission import REASONS
 from penstock.common.clock import Clock
 from penstock.common.config import SPARK_PREFIX, Config, keys
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.cluster.cluster_status import NodeStatus
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.show.row_source import Maker, Rows
 from penstock.sql.schema import Database
@@ -33,13 +34,27 @@ class VnodesView(Protocol):
     def orphans(self) -> Sequence[Path]: ...
 
 
+class MembersView(Protocol):
+    """What a node of a cluster tells about all of them."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def statuses(self) -> Sequence[NodeStatus]: ...
+
+    def address(self, node: int) -> str: ...
+
+
 class EngineRows:
     """Tells about one engine, since `started_ms`."""
 
     def __init__(
         self, catalog: Catalog, vnodes: VnodesView, activity: Activity, config: Config, clock: Clock, version: str,
-        started_ms: int,
+        started_ms: int, members: MembersView | None,
     ) -> None:
+        """`members`: None if the engine belongs to no cluster."""
+        self._members = members
         self._catalog = catalog
         self._vnodes = vnodes
         self._activity = activity
@@ -116,11 +131,20 @@ class EngineRows:
             yield {"path": str(path), "reason": "belongs to nothing in the catalog; kept, and read by nobody"}
 
     def _cluster(self) -> Rows:
+        """Yields this engine, or all nodes of its cluster; uptime and version are of this one."""
         uptime = max(0, self._clock.now_ms() - self._started_ms) // 1000
-        yield {
-            "id": 1, "name": "penstock", "uptime": uptime, "create_time": self._started_ms,
-            "version": self._version,
-        }
+        own = {"uptime": uptime, "create_time": self._started_ms, "version": self._version}
+        if self._members is None:
+            yield {"id": 1, "name": "penstock", **own}
+            return
+        number = self._members.number
+        for one in self._members.statuses:
+            yield {
+                "id": one.node, "name": "penstock", **(own if one.node == number else {}),
+                "address": self._members.address(one.node), "role": one.role, "epoch": one.epoch,
+                "synchronous": one.synchronous, "since": one.since_ms, "lag_versions": one.lag_versions,
+                "lag_seconds": one.lag_s, "told_by": number, "verdict": one.verdict,
+            }
 
     def _configs(self) -> Rows:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}

@@ -18,7 +18,7 @@ Overview = dict[str, Any]
 
 
 def overview(read: Callable[[str], pa.Table], now_ms: int, version: str) -> Overview:
-    """Returns {now_ms, version, streams, ingests, memory, ports, events: [...]}, as JSON can hold it.
+    """Returns {now_ms, version, streams, ingests, cluster, memory, ports, events: [...]}, as JSON can hold it.
 
     A stream is its row of ins_streams with `tasks`, `watermarks` and `checkpoints`: its rows of those tables. `read`
     returns a table of information_schema.
@@ -29,7 +29,8 @@ def overview(read: Callable[[str], pa.Table], now_ms: int, version: str) -> Over
         for part, rows in parts.items():
             stream[part] = [row for row in rows if row["stream_name"] == stream["stream_name"]]
     return {"now_ms": now_ms, "version": version, "streams": streams, "ingests": _rows(read("ins_ingests")),
-            "memory": _rows(read("ins_stream_memory")), "ports": _rows(read("ins_ports")),
+            "cluster": _rows(read("ins_cluster")), "memory": _rows(read("ins_stream_memory")),
+            "ports": _rows(read("ins_ports")),
             "events": _rows(read("ins_stream_events"))[-_EVENTS_SHOWN:]}
 
 

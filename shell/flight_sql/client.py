@@ -49,7 +49,9 @@ class RemoteEngine:
         self._calls: set[Any] = set()
         self._cancellations = 0
         # What is too much, the server knows.
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        # A connection of its own: who has no login is told apart by that.
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
+                   ("grpc.use_local_subchannel_pool", 1)]
         self._channel = (
             grpc.insecure_channel(self._address, options) if roots is None
             else grpc.secure_channel(self._address, grpc.ssl_channel_credentials(roots), options))

@@ -569,6 +569,8 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.CreateUser: _create_user, st.AlterUser: _alter_user, st.DropUser: _of_name("DROP USER"),
     st.Grant: _rights("GRANT", "TO"), st.Revoke: _rights("REVOKE", "FROM"),
     st.KillQuery: lambda _, statement: f"KILL QUERY '{statement.number:x}'",
+    st.SwitchOver: lambda _, statement: f"SWITCHOVER TO {statement.node}",
+    st.Promote: lambda _, statement: "PROMOTE",
     st.CreateConnection: _create_connection,
     st.AlterConnection: _of_name("ALTER CONNECTION", lambda statement: f"SET {_options(statement.options)}"),
     st.DropConnection: _of_name("DROP CONNECTION"), st.TestConnection: _of_name("TEST CONNECTION"),

@@ -1,4 +1,4 @@
-"""Parses SHOW, DESCRIBE, KILL QUERY and SET."""
+"""Parses SHOW, DESCRIBE, KILL QUERY, SET, SWITCHOVER and PROMOTE."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from sqlglot.tokens import TokenType
 from penstock.common.errors import SqlSyntaxError
 from penstock.common.quantities import DAY, read_duration
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.tree.statements import Describe, KillQuery, Name, SetQueryTimeout, Show, Statement
+from penstock.sql.tree.statements import (
+    Describe,
+    KillQuery,
+    Name,
+    Promote,
+    SetQueryTimeout,
+    Show,
+    Statement,
+    SwitchOver,
+)
 
 _TIMEOUT_HINT = "units are us, ms, s, m, h and d; 0 and DEFAULT are as long as the configuration says"
 
@@ -67,6 +76,18 @@ def parse_kill_query(parser: QueryParser) -> Statement:
         raise SqlSyntaxError("the kill_id of SHOW QUERIES is expected",
                              position=parser.place(at))
     return KillQuery(int(text, 16))
+
+
+def parse_switchover(parser: QueryParser) -> Statement:
+    """Parses what follows SWITCHOVER."""
+    if not parser.take("TO"):
+        raise parser.fail("TO is expected, and the number of a node")
+    return SwitchOver(parser.integer("the number of a node", minimum=1, maximum=99))
+
+
+def parse_promote(parser: QueryParser) -> Statement:
+    """Parses what follows PROMOTE: nothing."""
+    return Promote()
 
 
 def parse_set(parser: QueryParser) -> Statement:

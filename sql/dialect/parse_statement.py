@@ -34,7 +34,14 @@ from penstock.sql.dialect.parse_function import parse_create_function, parse_dro
 from penstock.sql.dialect.parse_ingest import parse_alter_ingest, parse_create_ingest, parse_drop_ingest
 from penstock.sql.dialect.parse_insert import parse_delete, parse_insert
 from penstock.sql.dialect.parse_query import QueryParser
-from penstock.sql.dialect.parse_show import parse_describe, parse_kill_query, parse_set, parse_show
+from penstock.sql.dialect.parse_show import (
+    parse_describe,
+    parse_kill_query,
+    parse_promote,
+    parse_set,
+    parse_show,
+    parse_switchover,
+)
 from penstock.sql.dialect.parse_stream import (
     parse_alter_stream,
     parse_analyze_stream,
@@ -224,6 +231,8 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("NOTE", "TIME"): _plain(parse_note_time),
     ("EXPLAIN",): _plain(StatementParser.parse_explain),
     ("KILL", "QUERY"): _plain(parse_kill_query),
+    ("SWITCHOVER",): _plain(parse_switchover),
+    ("PROMOTE",): _plain(parse_promote),
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),
     ("SPLIT", "VGROUP"): _plain(parse_split_vgroup),

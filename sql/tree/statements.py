@@ -783,6 +783,16 @@ class KillQuery(Statement):
     number: int
 
 
+class SwitchOver(Statement):
+    """SWITCHOVER TO n: the active node of the cluster hands over to node `node`."""
+
+    node: int
+
+
+class Promote(Statement):
+    """PROMOTE: the node that executes it becomes active, whatever it lacks, if no other one is."""
+
+
 # --- connections ----------------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,9 @@ from kits.basics.external_servers import ZooKeeper
 from kits.basics.waiting import wait_until
 from kits.cluster.served_cluster import RowWriter, ServedCluster, ServedNode
 
-from penstock.common.errors import ConfigError, NotActiveError
+from penstock.common.errors import ConfigError, InvalidStatementError, NotActiveError, UnavailableError
 from penstock.shell.api.dbapi import connect
+from penstock.shell.main import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)]
 _roots = itertools.count(1)
@@ -82,3 +83,40 @@ def test_only_the_active_node_takes_rows(cluster: ServedCluster, tmp_path: Path)
     standby.kill()
     with pytest.raises(ConfigError, match="belongs to a node of a cluster"):
         connect(standby.data)
+
+
+def roles(node: ServedNode) -> dict[object, tuple[object, object]]:
+    """Returns the role of each node, and whether it is synchronous, as one of them tells."""
+    return {row[0]: (row[1], row[2]) for row in node.run(
+        "SELECT id, role, synchronous FROM information_schema.ins_cluster")}
+
+
+def test_a_switchover_loses_nothing(cluster: ServedCluster) -> None:
+    """Rows are written all the time while another node is made active; the one before is a standby then."""
+    active = cluster.wait_active()
+    wait_until(lambda: sorted(roles(active).values(), key=str) == [
+        ("active", True), ("standby", False), ("standby", True)], 60, "two nodes aren't synchronous")
+    with pytest.raises(InvalidStatementError, match="isn't one that has all"):
+        active.run(f"SWITCHOVER TO {next(node for node, (_, is_in) in roles(active).items() if not is_in)}")
+    target = next(node for number, node in cluster.nodes.items() if roles(active)[number] == ("standby", True))
+    with pytest.raises(NotActiveError):
+        target.run(f"SWITCHOVER TO {active.number}")
+    writer = RowWriter(cluster, "d.t")
+    try:
+        writer.wait_for_more(50)
+        assert main(["switchover", str(target.number), "--host", "127.0.0.1", "--port", str(active.port)]) == 0
+        wait_until(lambda: roles(target)[target.number][0] == "active", 60, "the other node isn't active")
+        writer.wait_for_more(50)
+    finally:
+        writer.end()
+    assert set(writer.acknowledged) <= numbers(cluster.wait_active())
+    wait_until(lambda: active.process.poll() is None and answers(active) and roles(active)[active.number] == (
+        "standby", True), 120, "the node before doesn't follow")
+
+
+def answers(node: ServedNode) -> bool:
+    try:
+        node.run("SHOW CLUSTER")
+    except UnavailableError:
+        return False
+    return True

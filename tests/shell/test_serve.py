@@ -139,6 +139,18 @@ def test_shell_against_a_server(server: Served) -> None:
     assert not Path("none").exists()
 
 
+def test_connections_of_one_process_are_apart(server: Served) -> None:
+    """Without a login the server tells clients apart by their connections: each has a session, and ends its own."""
+    first, second = (penstock.connect(host="127.0.0.1", port=server.port) for _ in range(2))
+    first.execute("CREATE DATABASE apart VGROUPS 1")
+    second.execute("USE apart")
+    with pytest.raises(penstock.shell.api.dbapi.ProgrammingError):
+        first.execute("CREATE TABLE t (ts TIMESTAMP, v INT)")
+    first.close()
+    second.execute("CREATE TABLE t (ts TIMESTAMP, v INT)")
+    second.close()
+
+
 def test_shell_logs_in(tmp_path: Path) -> None:
     """`--user` with a password file logs in; with a wrong password, or without a server, the shell says so."""
     data = tmp_path / "data"
