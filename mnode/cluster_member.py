@@ -18,12 +18,13 @@ from penstock.common.errors import (
     ReplicasMissingError,
     UnavailableError,
 )
+from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.node_addresses import node_addresses
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.cluster.active_node import ActiveSettings
-from penstock.mnode.cluster.cluster_messages import CATALOG_LOG
+from penstock.mnode.cluster.cluster_messages import CATALOG_LOG, CopyAnswer, CopyRequest, WireMessage
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
 from penstock.mnode.cluster.cluster_service import ClusterService
 from penstock.mnode.cluster.cluster_status import NodeStatus
@@ -31,11 +32,14 @@ from penstock.mnode.cluster.lease import LeaseSettings
 from penstock.mnode.cluster.log_epochs import EpochStart
 from penstock.mnode.cluster.node_role import RoleSettings
 from penstock.mnode.cluster.node_transport import NodeTransport, TransportSettings
+from penstock.mnode.cluster.stored_logs import StoredLog
 from penstock.mnode.cluster.synchronous_set import LogReplicas, SetSettings
 from penstock.mnode.cluster.zookeeper_registry import ZookeeperRegistry, ZookeeperSettings
 from penstock.mnode.ddl.database_options import log_replicas
 from penstock.mnode.dnode.cluster_directory import ClusterDirectory
 from penstock.mnode.dnode.followed_vnodes import FollowedVnodes
+from penstock.mnode.dnode.vnode_copies import CopySources
+from penstock.mnode.vnode_copier import VnodeCopier
 from penstock.vnode.vnode import Vnode
 
 _log = logger(__name__)
@@ -50,9 +54,11 @@ class ClusterMember:
     has in memory is of use any more, and the process must start anew.
     """
 
-    def __init__(self, config: Config, clock: Clock, catalog: Catalog, copying: CatalogCopying,
+    def __init__(self, config: Config, clock: Clock, fs: Fs, scratch: Path, catalog: Catalog, copying: CatalogCopying,
                  directory: ClusterDirectory, vnodes: FollowedVnodes) -> None:
-        """Raises ConfigError."""
+        """`scratch`: a folder of the data directory for copies under way. Raises ConfigError."""
+        self._fs = fs
+        self._scratch = scratch
         self.on_active: Callable[[], None] = lambda: None
         self.on_demoted: Callable[[str], None] = lambda reason: None
         self._config = config
@@ -186,9 +192,31 @@ class ClusterMember:
         config = self._config
         self._transport = NodeTransport(TransportSettings(
             self._number, self._addresses, config.cluster_certificate, config.cluster_key, config.cluster_authority),
-            self._clock, self.service.receive)
+            self._clock, self._receive)
+        self._copier = VnodeCopier(
+            CopySources(self._vnodes.vnodes, self._clock), self._scratch, self._fs, self._clock, self._transport.send,
+            self._needed, self._put_copy)
         self._transport.start()
+        self._copier.start()
         self._run(self._join, "join")
+
+    def _receive(self, node: int, message: WireMessage) -> None:
+        if isinstance(message, CopyRequest | CopyAnswer):
+            self._copier.receive(node, message)
+        else:
+            self.service.receive(node, message)
+
+    def _put_copy(self, log: int, received: Path) -> None:
+        def replace() -> StoredLog:
+            self._vnodes.replace(log, received)
+            return self._directory.logs()[log]
+
+        self.service.replace_log(log, replace)
+
+    def _needed(self) -> tuple[int | None, Mapping[int, str]]:
+        """Returns which copies this node needs; and keeps, on the way, what others need of its logs."""
+        self._vnodes.keep(self.service.kept_from)
+        return self.service.copies
 
     def _join(self) -> None:
         """Connects with ZooKeeper, sooner or later, and then begins to follow."""
@@ -215,6 +243,8 @@ class ClusterMember:
         self._closed.set()
         for thread in self._threads:
             thread.join()
+        if self._transport is not None:
+            self._copier.close()
         if self._registry is not None:
             self.service.close()
             self._registry.close()

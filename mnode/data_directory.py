@@ -99,7 +99,8 @@ class DataDirectory:
             self.paths.cluster, self.fs, lambda: secrets.randbelow(1 << 62), running_boot(), copying, self.dnode.vnodes)
         self._close_cluster = directory.close
         vnodes = FollowedVnodes(self.storage, self.dnode, self.catalog, copying)
-        member = ClusterMember(self.config, self.clock, self.catalog, copying, directory, vnodes)
+        member = ClusterMember(
+            self.config, self.clock, self.fs, self.paths.scratch, self.catalog, copying, directory, vnodes)
         self.storage.on_open = member.opened
         member.hold_writes("it has just started")
         vnodes.refresh()

@@ -162,10 +162,12 @@ class ActiveNode:
             return f"REPLICA {wanted.replicas} needs {wanted.replicas} nodes and the synchronous set has {there}"
         return "the nodes of the synchronous set have not acknowledged them"
 
-    def kept_from(self, log: int) -> int | None:
-        """Returns the first version of a log that some standby still needs; None if none does."""
-        needed = [shipping.kept_from for session in self._sessions.values()
-                  if (shipping := session.shippings.get(log)) is not None and shipping.kept_from is not None]
+    def kept_from(self, log: int, heard_since: float = float("-inf")) -> int | None:
+        """Returns the first version of a log that some standby still needs which was heard lately; None if none does.
+        """
+        shippings = [session.shippings.get(log) for session in self._sessions.values()
+                     if session.watch.heard_at >= heard_since]
+        needed = [one.kept_from for one in shippings if one is not None and one.kept_from is not None]
         return min(needed, default=None)
 
     def _receive(self, now: float, node: int, message: LogState | Ack | NodeAlive) -> None:

@@ -128,6 +128,39 @@ class NewerEpoch:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """A standby needs a copy of a vnode: asks for its files, for the next piece of one, or says that it has all.
+
+    `copy` is drawn for each copy that is begun.
+    """
+
+    log: int
+    copy: int
+    file: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAnswer:
+    """Answers a CopyRequest, whose numbers it repeats: names and sizes of files, or bytes with their CRC-32C.
+
+    `problem`: "", or why there is no copy.
+    """
+
+    log: int
+    copy: int
+    file: int
+    offset: int
+    checksum: int = 0
+    files: tuple[tuple[str, int], ...] = ()
+    problem: str = ""
+    data: bytes = b""
+
+
 ToStandby = LogMatch | Append | NodeHeartbeat
 ToActive = LogState | Ack | NodeAlive | NewerEpoch
 ClusterMessage = ToStandby | ToActive
+"""What the state machines say and hear."""
+WireMessage = ClusterMessage | CopyRequest | CopyAnswer
+"""What goes between nodes."""

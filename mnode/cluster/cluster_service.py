@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -18,11 +18,13 @@ from penstock.mnode.cluster.cluster_registry import RegistryAnswer, RegistrySeen
 from penstock.mnode.cluster.cluster_status import ClusterStatuses
 from penstock.mnode.cluster.node_role import Role
 from penstock.mnode.cluster.node_transport import NodeTransport
+from penstock.mnode.cluster.stored_logs import StoredLog
 from penstock.mnode.cluster.zookeeper_registry import RegistryEvent, SessionLost, ZookeeperRegistry
 
 _log = logger(__name__)
 _POLL_S = 0.1
 _STATUS_S = 0.5
+_REMEMBERED_S = 20.0
 #: Messages that wait for the thread; who receives more waits, and so does the network.
 _MESSAGES_MAX = 64
 
@@ -57,6 +59,10 @@ class ClusterService:
         self.problem: str | None = None
         self.statuses = ClusterStatuses(node.settings.nodes)
         self._status_at = float("-inf")
+        #: the active node, if it is another one, and by log why this node needs a copy of the vnode
+        self.copies: tuple[int | None, Mapping[int, str]] = (None, {})
+        #: by log, from which version on standbys still need the active node's
+        self.kept_from: Mapping[int, int] = {}
         self._node = node
         self._hooks = hooks
         self._clock = clock
@@ -180,11 +186,31 @@ class ClusterService:
         if now >= self._status_at:
             self._status_at = now + _STATUS_S
             self.statuses.note(self._node, now, self._clock.now_ms())
+            self._note_needs(now)
         for to, message in output.messages:
             self._transport.send(to, message)
         for request in output.requests:
             self._registry.ask(request)
         self._tell_writers()
+
+    def _note_needs(self, now: float) -> None:
+        """Notes what copies this node needs, and what of its logs others need."""
+        active, following = self._node.active, self._node.role.following
+        self.copies = (None if following is None else following.active.node,
+                       {} if active is not None else self._node.standby.copies_needed())
+        if active is None:
+            self.kept_from = {}
+        else:
+            needed = {log: active.kept_from(log, now - _REMEMBERED_S) for log in active.written()}
+            self.kept_from = {log: version for log, version in needed.items() if version is not None}
+
+    def replace_log(self, log: int, replace: Callable[[], StoredLog]) -> None:
+        """Has the thread replace a log's vnode by a copy, if it still needs one; raises what `replace` raises."""
+        def act() -> None:
+            if log in self._node.standby.copies_needed():
+                self._node.standby.copied(self._clock.monotonic(), log, replace())
+
+        self._call(act)
 
     def _handle(self, event: RegistryEvent | Callable[[], None]) -> None:
         now = self._clock.monotonic()

@@ -1,7 +1,7 @@
 """Messages between nodes as bytes and back: a closed set of classes, sizes known before anything is read.
 
 A frame is its length and the length of its header (four bytes each, big-endian), the header as JSON, and the records of
-an Append as they are.
+an Append, or the bytes of a CopyAnswer, as they are.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from penstock.common.typed_json import TypedJson
 from penstock.mnode.cluster.cluster_messages import (
     Ack,
     Append,
-    ClusterMessage,
+    CopyAnswer,
+    CopyRequest,
     LogMatch,
     LogState,
     NewerEpoch,
     NodeAlive,
     NodeHeartbeat,
+    WireMessage,
 )
 
 #: Bytes of lengths before each frame, of a whole frame, and of its header, at most.
@@ -34,18 +36,20 @@ _LENGTHS = struct.Struct(">II")
 class ClusterEnvelope:
     """One message, so that its class is told by a name of a closed set."""
 
-    message: LogState | LogMatch | Append | Ack | NodeHeartbeat | NodeAlive | NewerEpoch
+    message: LogState | LogMatch | Append | Ack | NodeHeartbeat | NodeAlive | NewerEpoch | CopyRequest | CopyAnswer
 
 
 _JSON = TypedJson(ClusterEnvelope)
 
 
-def encode_message(message: ClusterMessage) -> bytes:
+def encode_message(message: WireMessage) -> bytes:
     """Returns a frame."""
     data = b""
     if isinstance(message, Append):
         data = message.chunk.data
         message = replace(message, chunk=replace(message.chunk, data=b""))
+    elif isinstance(message, CopyAnswer):
+        data, message = message.data, replace(message, data=b"")
     header = json.dumps(_JSON.encode(ClusterEnvelope(message)), separators=(",", ":")).encode()
     return b"".join((_LENGTHS.pack(len(header) + len(data), len(header)), header, data))
 
@@ -58,7 +62,7 @@ def frame_lengths(lengths: bytes) -> tuple[int, int]:
     return size, header
 
 
-def decode_message(body: bytes, header_size: int) -> ClusterMessage:
+def decode_message(body: bytes, header_size: int) -> WireMessage:
     """Returns the message of a frame, whose lengths were checked. Raises InvalidValueError for what isn't one."""
     try:
         message = _JSON.decode(json.loads(body[:header_size])).message
@@ -66,6 +70,8 @@ def decode_message(body: bytes, header_size: int) -> ClusterMessage:
         raise InvalidValueError(f"this is no message of a cluster's node: {error}") from error
     if isinstance(message, Append):
         return replace(message, chunk=replace(message.chunk, data=body[header_size:]))
+    if isinstance(message, CopyAnswer):
+        return replace(message, data=body[header_size:])
     if len(body) > header_size:
         raise InvalidValueError("a message without records has bytes behind it")
     return message

@@ -19,7 +19,7 @@ from typing import Any
 from penstock.common.clock import Clock
 from penstock.common.errors import ConfigError, InvalidValueError
 from penstock.common.logging import logger
-from penstock.mnode.cluster.cluster_messages import ClusterMessage
+from penstock.mnode.cluster.cluster_messages import WireMessage
 from penstock.mnode.cluster.cluster_wire import LENGTHS_SIZE, decode_message, encode_message, frame_lengths
 
 _log = logger(__name__)
@@ -50,7 +50,7 @@ class NodeTransport:
     """Sends to all other nodes and receives from them. `receive` is called with the sender, one thread per sender."""
 
     def __init__(self, settings: TransportSettings, clock: Clock,
-                 receive: Callable[[int, ClusterMessage], None]) -> None:
+                 receive: Callable[[int, WireMessage], None]) -> None:
         """Raises ConfigError if the certificates can't be used."""
         self._settings = settings
         self._receive = receive
@@ -74,7 +74,7 @@ class NodeTransport:
         for node, peer in self._peers.items():
             self._run(peer.run, f"to-{node}")
 
-    def send(self, node: int, message: ClusterMessage) -> bool:
+    def send(self, node: int, message: WireMessage) -> bool:
         """Sends a message; False if too much waits for that node already, and the message is dropped."""
         return self._peers[node].put(encode_message(message))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.common.errors import PenstockError
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock.common.errors import NotFoundError, PenstockError
 from penstock.common.logging import logger
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
@@ -11,6 +14,7 @@ from penstock.vnode.dnode import Dnode
 from penstock.vnode.vnode import Vnode
 
 _log = logger(__name__)
+_PIN = "standbys"
 
 
 class FollowedVnodes:
@@ -68,6 +72,21 @@ class FollowedVnodes:
         self._copying.lead_again()
         for vnode in self._dnode.vnodes().values():
             vnode.copying.lead()
+
+    def replace(self, vgroup_id: int, received: Path) -> None:
+        """Puts files that the active node has given in the place of a vnode. Raises NotFoundError if it is gone."""
+        database = next((one for one in self._catalog.databases() if vgroup_id in one.vgroup_ids), None)
+        if database is None:
+            raise NotFoundError(f"no database has vnode {vgroup_id} any more")
+        self._storage.replace(database, vgroup_id, received)
+
+    def keep(self, versions: Mapping[int, int]) -> None:
+        """Keeps logs from these versions on, since other nodes need them, and others no longer."""
+        for vgroup_id, vnode in self._dnode.vnodes().items():
+            if vgroup_id in versions:
+                vnode.set_pin(_PIN, versions[vgroup_id])
+            else:
+                vnode.release_pin(_PIN)
 
     def vnodes(self) -> dict[int, Vnode]:
         return self._dnode.vnodes()

@@ -128,6 +128,14 @@ class Storage:
             except PenstockError as error:
                 self._set_aside(database, vgroup_id, error)
 
+    def replace(self, database: Database, vgroup_id: int, received: Path) -> None:
+        """Puts files that another node has given in the place of a vnode; see `Dnode.replace_vnode`."""
+        vnode = self._dnode.replace_vnode(vgroup_id, self._options(database, vgroup_id), received)
+        self.on_open(vgroup_id, vnode)
+        self._reconcile(database, vnode, vgroup_id)
+        with self._lock:
+            self._broken.pop(vgroup_id, None)
+
     def _options(self, database: Database, vgroup_id: int) -> VnodeOptions:
         options, config = database.options, self._config
         return VnodeOptions(

@@ -12,7 +12,13 @@ from kits.basics.external_servers import ZooKeeper
 from kits.basics.waiting import wait_until
 from kits.cluster.served_cluster import RowWriter, ServedCluster, ServedNode
 
-from penstock.common.errors import ConfigError, InvalidStatementError, NotActiveError, UnavailableError
+from penstock.common.errors import (
+    ConfigError,
+    InvalidStatementError,
+    NotActiveError,
+    NotFoundError,
+    UnavailableError,
+)
 from penstock.shell.api.dbapi import connect
 from penstock.shell.main import main
 
@@ -120,3 +126,39 @@ def answers(node: ServedNode) -> bool:
     except UnavailableError:
         return False
     return True
+
+
+def test_a_node_whose_log_is_gone_elsewhere_gets_a_copy(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """A standby comes back with an empty directory when the active's log begins later: its vnodes are copied."""
+    cluster = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}", walSegmentSize="64KiB",
+                            viewRefreshInterval="100ms")
+    try:
+        active = cluster.wait_active()
+        active.run("CREATE DATABASE d VGROUPS 1 REPLICA 2 WAL_RETENTION_PERIOD 0",
+                   "CREATE TABLE d.t (ts TIMESTAMP, v BIGINT)")
+        lost = next(node for node in cluster.nodes.values() if node is not active)
+        lost.kill(with_disk=True)
+        written = itertools.count()
+
+        def log_begins_later() -> bool:
+            for _ in range(20):
+                rows = ", ".join(f"({1_700_000_000_000 + number}, {number})"
+                                 for number in itertools.islice(written, 500))
+                active.run(f"INSERT INTO d.t VALUES {rows}")
+            return not (active.data / "vnode/2/wal/00000000000000000001.log").exists()
+
+        wait_until(log_begins_later, 120, "the log isn't cut")
+        lost.start()
+        count = next(written)
+        wait_until(lambda: answers(lost) and rows_of(lost) == count, 120, "the node lacks rows")
+        active.run(f"INSERT INTO d.t VALUES (1800000000000, {count})")
+        wait_until(lambda: rows_of(lost) == count + 1, 60, "the node doesn't follow")
+    finally:
+        cluster.close()
+
+
+def rows_of(node: ServedNode) -> object:
+    try:
+        return node.run("SELECT count(*) FROM d.t")[0][0]
+    except (NotFoundError, UnavailableError):  # of the table, or of a vnode that is just being replaced
+        return None

@@ -12,7 +12,8 @@ from penstock.common.errors import InvalidValueError
 from penstock.mnode.cluster.cluster_messages import (
     Ack,
     Append,
-    ClusterMessage,
+    CopyAnswer,
+    CopyRequest,
     Life,
     LogChunk,
     LogMatch,
@@ -20,6 +21,7 @@ from penstock.mnode.cluster.cluster_messages import (
     NewerEpoch,
     NodeAlive,
     NodeHeartbeat,
+    WireMessage,
 )
 from penstock.mnode.cluster.cluster_wire import (
     FRAME_SIZE_MAX,
@@ -43,29 +45,31 @@ messages = st.one_of(
     st.builds(Ack, numbers, numbers, numbers, numbers, numbers, numbers, st.booleans()),
     st.builds(NodeHeartbeat, numbers, numbers, numbers, st.lists(st.tuples(numbers, numbers), max_size=4).map(tuple)),
     st.builds(NodeAlive, numbers, numbers, lives, numbers),
-    st.builds(NewerEpoch, numbers))
+    st.builds(NewerEpoch, numbers), st.builds(CopyRequest, numbers, numbers, st.integers(-2, 9), numbers),
+    st.builds(CopyAnswer, numbers, numbers, st.integers(-2, 9), numbers, numbers,
+              st.lists(st.tuples(st.text(), numbers), max_size=4).map(tuple), st.text(), st.binary(max_size=300)))
 
 
-def decoded(frame: bytes) -> ClusterMessage:
+def decoded(frame: bytes) -> WireMessage:
     size, header = frame_lengths(frame[:LENGTHS_SIZE])
     assert size == len(frame) - LENGTHS_SIZE
     return decode_message(frame[LENGTHS_SIZE:], header)
 
 
 @given(message=messages)
-def test_messages_come_back_as_they_were(message: ClusterMessage) -> None:
+def test_messages_come_back_as_they_were(message: WireMessage) -> None:
     """Records byte for byte."""
     assert decoded(encode_message(message)) == message
 
 
 @given(message=messages, place=st.integers(0, 10_000), value=st.integers(0, 255))
-def test_damage_is_refused_or_is_another_message(message: ClusterMessage, place: int, value: int) -> None:
+def test_damage_is_refused_or_is_another_message(message: WireMessage, place: int, value: int) -> None:
     """Nothing but InvalidValueError is raised for any byte that is another."""
     frame = bytearray(encode_message(message))
     body = LENGTHS_SIZE + place % (len(frame) - LENGTHS_SIZE)
     frame[body] = value
     try:
-        assert isinstance(decoded(bytes(frame)), ClusterMessage)
+        assert isinstance(decoded(bytes(frame)), WireMessage)
     except InvalidValueError:
         assert value is not None
 

@@ -1,0 +1,136 @@
+"""Copies of vnodes on their way between nodes: what the active gives, and what a standby asks for, piece by piece.
+
+A standby needs one when the active's log begins later than what it has itself. Requests and answers may be lost: who
+asks asks again. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InvalidValueError, PenstockError, UnavailableError
+from penstock.common.fs import Fs
+from penstock.mnode.cluster.cluster_messages import CopyAnswer, CopyRequest
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.write.vnode_copy import CopiedFile, CopiedPiece, ReceivedCopy, VnodeCopySource
+
+#: `CopyRequest.file` of who asks which files there are, and of who has all.
+FILES, DONE = -1, -2
+_PIECE_BYTES = 1 << 20
+_IDLE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Given:
+    copy: int
+    source: VnodeCopySource
+    used_at: float
+
+
+class CopySources:
+    """The active's side, for all standbys; called by one thread."""
+
+    def __init__(self, vnodes: Callable[[], Mapping[int, Vnode]], clock: Clock) -> None:
+        self._vnodes = vnodes
+        self._clock = clock
+        self._given: dict[tuple[int, int], _Given] = {}
+
+    def answer(self, node: int, request: CopyRequest) -> CopyAnswer | None:
+        """Returns what a standby is told; None if it has all."""
+        now, key = self._clock.monotonic(), (node, request.log)
+        if request.file == DONE:
+            self._end(key)
+            return None
+        try:
+            given = self._given.get(key)
+            if given is None or given.copy != request.copy:
+                if request.file != FILES:
+                    raise UnavailableError("this copy has ended: another one must be begun")
+                self._end(key)
+                vnode = self._vnodes().get(request.log)
+                if vnode is None:
+                    raise UnavailableError(f"there is no vnode {request.log}")
+                given = self._given[key] = _Given(
+                    request.copy, vnode.copying.copy_files(f"copy-{node}"), now)
+            given.used_at = now
+            if request.file == FILES:
+                files = tuple((file.name, file.size) for file in given.source.files)
+                return CopyAnswer(request.log, request.copy, FILES, 0, files=files)
+            piece = given.source.read(request.file, request.offset, _PIECE_BYTES)
+        except (PenstockError, IndexError) as error:
+            self._end(key)
+            return CopyAnswer(request.log, request.copy, request.file, request.offset, problem=str(error))
+        return CopyAnswer(request.log, request.copy, piece.file, piece.offset, piece.checksum, data=piece.data)
+
+    def end_idle(self) -> None:
+        """Lets go of what nobody has asked for in a while: it keeps the log from being cut."""
+        before = self._clock.monotonic() - _IDLE_S
+        for key in [key for key, given in self._given.items() if given.used_at < before]:
+            self._end(key)
+
+    def end_all(self) -> None:
+        for key in list(self._given):
+            self._end(key)
+
+    def _end(self, key: tuple[int, int]) -> None:
+        given = self._given.pop(key, None)
+        if given is not None:
+            given.source.close()
+
+
+class CopyReception:
+    """A standby's side of one copy. `copy` is a number that was never used before; `folder` gets the files."""
+
+    def __init__(self, log: int, copy: int, folder: Path, fs: Fs) -> None:
+        self.log = log
+        self._copy = copy
+        self._folder = folder
+        self._fs = fs
+        self._received: ReceivedCopy | None = None
+        shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def is_whole(self) -> bool:
+        return self._received is not None and self._received.is_whole
+
+    def request(self) -> CopyRequest:
+        """Returns what to ask the active now; the same again if no answer comes."""
+        if self._received is None:
+            return CopyRequest(self.log, self._copy, FILES, 0)
+        if self._received.is_whole:
+            return CopyRequest(self.log, self._copy, DONE, 0)
+        return CopyRequest(self.log, self._copy, *self._received.next)
+
+    def take(self, answer: CopyAnswer) -> bool:
+        """Takes an answer; returns whether it was what was asked for last.
+
+        Raises UnavailableError if the active can't go on, InvalidValueError for files that no vnode has, StorageError.
+        """
+        asked = self.request()
+        if (answer.log, answer.copy, answer.file, answer.offset) != (asked.log, asked.copy, asked.file, asked.offset):
+            return False
+        if answer.problem:
+            raise UnavailableError(f"the active node can't give a copy of vnode {self.log}: {answer.problem}")
+        if self._received is None:
+            files = tuple(CopiedFile(name, size) for name, size in answer.files)
+            if len({file.name for file in files}) < len(files) or not files:
+                raise InvalidValueError("a vnode has each of its files once")
+            self._received = ReceivedCopy(self._folder, files, self._fs)
+        else:
+            self._received.write(CopiedPiece(answer.file, answer.offset, answer.data, answer.checksum))
+        return True
+
+    def finish(self) -> Path:
+        """Returns the folder, which has all for good now. Raises StorageError."""
+        assert self._received is not None
+        self._received.finish()
+        return self._folder
+
+    def close(self) -> None:
+        """Gives up; what has come is removed when the next one begins."""
+        if self._received is not None:
+            self._received.close()

@@ -1,0 +1,119 @@
+"""The thread that gives copies of vnodes to other nodes, or gets them from the active one."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from penstock.common.clock import Clock
+from penstock.common.errors import PenstockError
+from penstock.common.fs import Fs
+from penstock.common.logging import logger
+from penstock.mnode.cluster.cluster_messages import CATALOG_LOG, CopyAnswer, CopyRequest
+from penstock.mnode.dnode.vnode_copies import CopyReception, CopySources
+
+_log = logger(__name__)
+_MESSAGES_MAX = 64
+_TURN_S = 0.2
+_ASK_AGAIN_S = 2.0
+_REST_S = 5.0
+
+
+class VnodeCopier:
+    """Both sides of copies. `send` sends to a node or drops; `needed` returns the active node, if this one follows, and
+    by log why it needs a copy; `put` has a folder become a vnode's, and raises PenstockErrors.
+    """
+
+    def __init__(self, sources: CopySources, scratch: Path, fs: Fs, clock: Clock,
+                 send: Callable[[int, CopyRequest | CopyAnswer], object],
+                 needed: Callable[[], tuple[int | None, Mapping[int, str]]], put: Callable[[int, Path], None]) -> None:
+        self._sources = sources
+        self._scratch = scratch
+        self._fs = fs
+        self._clock = clock
+        self._send = send
+        self._needed = needed
+        self._put = put
+        self._messages: queue.Queue[tuple[int, CopyRequest | CopyAnswer]] = queue.Queue(_MESSAGES_MAX)
+        self._reception: CopyReception | None = None
+        self._asked_at = float("-inf")
+        self._begin_at = float("-inf")
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="penstock-cluster-copies", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed = True
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def receive(self, node: int, message: CopyRequest | CopyAnswer) -> None:
+        """Another node says something. What comes too fast is dropped: it is asked again."""
+        try:
+            self._messages.put_nowait((node, message))
+        except queue.Full:
+            _log.info("a message about copies of node %d is dropped: there are too many", node)
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+            except PenstockError as error:
+                _log.warning("a copy of a vnode is given up: %s", error)
+                self._give_up()
+        self._give_up()
+        self._sources.end_all()
+
+    def _turn(self) -> None:
+        active, wanted = self._needed()
+        try:
+            node, message = self._messages.get(timeout=_TURN_S)
+        except queue.Empty:
+            self._sources.end_idle()
+        else:
+            self._handle(node, message, active)
+        reception = self._reception
+        if reception is not None and (active is None or reception.log not in wanted):
+            self._give_up()
+        elif reception is not None and self._clock.monotonic() - self._asked_at >= _ASK_AGAIN_S:
+            self._ask(active)
+        elif reception is None and active is not None and self._clock.monotonic() >= self._begin_at:
+            # The catalog's log is never cut: a node that can't follow that one has to begin with an empty directory.
+            log = min((log for log in wanted if log != CATALOG_LOG), default=None)
+            if log is not None:
+                _log.info("vnode %d is copied from node %d: %s", log, active, wanted[log])
+                folder = self._scratch / f"copy-{log}"
+                self._reception = CopyReception(log, secrets.randbelow(1 << 62), folder, self._fs)
+                self._ask(active)
+
+    def _handle(self, node: int, message: CopyRequest | CopyAnswer, active: int | None) -> None:
+        if isinstance(message, CopyRequest):
+            answer = None if active is not None else self._sources.answer(node, message)
+            if answer is not None:
+                self._send(node, answer)
+        elif self._reception is not None and node == active and self._reception.take(message):
+            if self._reception.is_whole:
+                log = self._reception.log
+                self._put(log, self._reception.finish())
+                _log.info("vnode %d is a copy of node %d's now", log, node)
+                self._ask(active)
+                self._reception = None
+            else:
+                self._ask(active)
+
+    def _ask(self, active: int | None) -> None:
+        self._asked_at = self._clock.monotonic()
+        if self._reception is not None and active is not None:
+            self._send(active, self._reception.request())
+
+    def _give_up(self) -> None:
+        self._begin_at = self._clock.monotonic() + _REST_S
+        if self._reception is not None:
+            self._reception.close()
+            self._reception = None
