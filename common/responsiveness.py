@@ -56,7 +56,7 @@ def one_at_a_time(*, unless: bool = False) -> Iterator[None]:
         return
     taken = _turn.acquire(timeout=_TURN_S)
     try:
-        with _uncollected():
+        with uncollected():
             yield
     finally:
         if taken:
@@ -64,7 +64,8 @@ def one_at_a_time(*, unless: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
+    """Has garbage not collected meanwhile: the collector would look at many objects that stay, and find nothing."""
     global _uncollected_in, _collects
     with _collecting:
         if not _uncollected_in:

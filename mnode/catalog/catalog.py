@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import NotSupportedError
+from penstock.common.responsiveness import uncollected
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.catalog.catalog_log import CatalogLog
 from penstock.mnode.catalog.catalog_reader import CatalogReader
@@ -44,7 +45,8 @@ class Catalog(TableIndex):
         self.describe_external: Callable[[str, str], Table] | None = None
         self.users = UserRepository(self._store)
         try:
-            self._load(CatalogReader(self._store.entries))
+            with uncollected():
+                self._load(CatalogReader(self._store.entries))
         except BaseException:
             self._store.close()
             raise

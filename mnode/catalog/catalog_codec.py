@@ -101,18 +101,19 @@ def table_from_json(value: dict[str, Any]) -> tuple[Table, list[str]]:
 
 
 def sealed_children(super_uid: int, children: Sequence[ChildTable]) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the keys and sealed entries of child tables, which all have as many tags.
+    """Returns the keys and sealed entries of child tables, which all have as many tags.
 
     An entry is [name, vgroup, time of creation, [tag values]], as `seal` would write it. There may be a million at
     once: columns are written one after the other, which takes a fifth of the time.
     """
-    names = map(encode_basestring, [child.name for child in children])
+    names = [encode_basestring(child.name) for child in children]
+    where = [f"{child.vgroup_id},{child.create_time_ms}" for child in children]
     columns = [map(_writer(column), column) for column in zip(*(child.tag_values for child in children), strict=True)]
     tags = map(",".join, zip(*columns, strict=True)) if columns else repeat("")
+    texts = [f"[{name},{place},[{values}]]" for name, place, values in zip(names, where, tags, strict=bool(columns))]
+    sealed = map(_sealed, map(str.encode, texts))
     before = key(super_uid)
-    for child, name, values in zip(children, names, tags, strict=bool(columns)):
-        yield before + child.uid.to_bytes(8, "big"), _sealed(
-            f"[{name},{child.vgroup_id},{child.create_time_ms},[{values}]]".encode())
+    return zip([before + child.uid.to_bytes(8, "big") for child in children], sealed, strict=True)
 
 
 def _writer(values: Sequence[TagValue]) -> Callable[[Any], str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
+from penstock.common.responsiveness import uncollected
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.schema import ChildTable, Table, TagValue, can_name_child
+
+_MANY = 1_000
 
 
 class ChildCreator:
@@ -92,6 +96,12 @@ class ChildCreator:
             return self._create(super_uid, children)
 
     def _create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
+        with uncollected() if len(children) >= _MANY else nullcontext():
+            return self._create_uncollected(super_uid, children)
+
+    def _create_uncollected(
+        self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]
+    ) -> list[ChildTable]:
         names = {name for name, _ in children}
         self._unannounced |= names
         try:

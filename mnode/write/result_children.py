@@ -50,7 +50,9 @@ class ResultChildren:
             self._grow(len(self.wanted))
         unknown = ~self._known[places]
         if unknown.any():
-            self._find(target, np.unique(places[unknown]))
+            wanted = np.zeros(len(self._known), np.bool_)
+            wanted[places[unknown]] = True
+            self._find(target, np.flatnonzero(wanted))
 
     def _grow(self, count: int) -> None:
         more = count - len(self._known)

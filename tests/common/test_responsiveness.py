@@ -8,7 +8,9 @@ import sys
 import threading
 import weakref
 
-from penstock.common.responsiveness import change_threads_often, leave_out_what_stays, one_at_a_time
+import pytest
+
+from penstock.common.responsiveness import change_threads_often, leave_out_what_stays, one_at_a_time, uncollected
 
 
 class _Node:
@@ -78,3 +80,19 @@ def test_long_computations_take_turns() -> None:
 def _short(order: list[str]) -> None:
     with one_at_a_time(unless=True):
         order.append("short")
+
+
+def test_garbage_is_collected_again_once_nobody_minds() -> None:
+    """However many want it left alone, and whatever they end by; who has switched it off himself keeps it so."""
+    with uncollected():
+        with pytest.raises(ValueError, match="x"), uncollected():
+            raise ValueError("x")
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
