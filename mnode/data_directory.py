@@ -112,6 +112,7 @@ class DataDirectory:
 
     def abandon(self) -> None:
         """Lets go of it as the death of the process would: nothing is flushed."""
+        self.activity.close()
         self.catalog.close()
         stop_logging(self._log_handler)
         self._lock.release()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.basics.waiting import wait_until
 from simulation.run import run_seed
 
 SEEDS = 50
@@ -69,3 +71,9 @@ def test_the_same_seed_is_the_same_history(memory: Path) -> None:
     first, second = run_seed(16, memory), run_seed(16, memory)
     assert (first.digest, first.events, first.faults) == (second.digest, second.events, second.faults)
     assert first.events > 300
+
+
+def test_nothing_is_left_of_a_history(memory: Path) -> None:
+    """Thousands are played in one process: none may leave an engine, and what hangs on it, to a thread."""
+    run_seed(59, memory)
+    wait_until(lambda: not any(thread.name == "penstock-statements" for thread in threading.enumerate()))
