@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from penstock.wal.record import (
     PackedRun,
     Record,
     RecordKind,
+    RowsRecord,
     check_payload,
     decode,
     decode_header,
@@ -55,6 +56,8 @@ class WalGapError(PenstockError):
         self.oldest = oldest
         self.newest = newest
 
+T = TypeVar("T")
+
 
 class RecordReader(Protocol):
     """What follows a vnode's log, record by record."""
@@ -76,6 +79,12 @@ class RecordReader(Protocol):
 
     def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
         """Returns the next records; see `WalReader.read`."""
+        ...
+
+    def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
+        """Returns what `make` makes of records that were read: if it made `what` of the same ones for another reader of
+        this log, the same object.
+        """
         ...
 
     def close(self) -> None:

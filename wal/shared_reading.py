@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import is_
+from typing import TypeVar, cast
 
 from penstock.common.errors import PenstockError
 from penstock.wal.log import Access, Log
 from penstock.wal.reader import LogPosition, WalReader
 from penstock.wal.record import Record, RowsRecord, with_time_range
 
+T = TypeVar("T")
+
+_DERIVED_ROWS = 4096
 _STRETCHES, _STRETCH_BYTES = 32, 64 << 10  # larger ones are quickly decoded, and would be kept in memory
 
 
@@ -33,6 +39,7 @@ class RecentRecords:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stretches: dict[int, _Stretch] = {}  # by their first versions
+        self._derived: dict[str, tuple[tuple[RowsRecord, ...], object]] = {}
         self._followers: Counter[int | None] = Counter()
         self.tables: frozenset[int] | None = frozenset()
 
@@ -58,6 +65,21 @@ class RecentRecords:
             self._stretches[first] = stretch
             if len(self._stretches) > _STRETCHES:
                 del self._stretches[next(iter(self._stretches))]
+
+
+    def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
+        """Returns what `make` makes of records, or what was made of them last, if that was of the same and few rows."""
+        known = self._derived.get(what)
+        if known is not None and len(known[0]) == len(records) and all(map(is_, known[0], records)):
+            return cast(T, known[1])
+        made = make()
+        if sum(record.batch.num_rows for record in records) <= _DERIVED_ROWS:
+            with self._lock:
+                self._derived.pop(what, None)
+                self._derived[what] = tuple(records), made
+                if len(self._derived) > _STRETCHES:
+                    del self._derived[next(iter(self._derived))]
+        return made
 
 
 class RecentReads:
@@ -135,6 +157,10 @@ class SharedWalReader:
             records = [with_time_range(record) if isinstance(record, RowsRecord) else record for record in records]
             self._recent.note(first, _Stretch(tuple(records), tables, nbytes, self._reader.position))
         return records
+
+    def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
+        """Returns what `make` makes of records that were read; see `RecordReader`. Those of few rows are kept."""
+        return self._recent.derived(records, what, make)
 
     def close(self) -> None:
         """Closes the log; records that were returned stay readable."""

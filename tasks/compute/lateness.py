@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,57 +62,101 @@ def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
     return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
 
 
+Share = Callable[[Callable[[], "ReadRows | None"]], "ReadRows | None"]
+"""Calls what makes the rows of some records, or returns what it has made for another stream that reads the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """What all streams find that read the same columns of some records; see `ClassifiedRows`. Nobody changes it.
+
+    `places`: those of the records that have rows. `seen`: per such record the newest time of its rows and those before.
+    """
+
+    rows: pa.Table
+    ts: npt.NDArray[np.int64]
+    change: npt.NDArray[np.uint8] | None
+    last: npt.NDArray[np.int64] | None
+    places: tuple[int, ...]
+    seen: npt.NDArray[np.int64]
+    ends: tuple[int, ...]
+    versions: tuple[int, ...]
+    ingest_times_ms: tuple[int, ...]
+
+
+def what_is_read(source: SourcePlan) -> str:
+    """Returns what decides, beside the records, on their `ReadRows`."""
+    return repr((source.storage_uid, source.keep_tuid, source.time_column, source.columns))
+
+
 def classify(
     records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes,
-    noted: Sequence[int | None] | None = None,
+    noted: Sequence[int | None] | None = None, share: Share = lambda make: make(),
 ) -> tuple[ClassifiedRows | None, list[DroppedRow]]:
     """Returns the rows of some records that the stream reads (None: there are none), and those from the future.
 
     Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
     before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
     classified by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
-    newest. `times` knows the tables that have such rows, and learns of more.
+    newest. `times` knows the tables that have such rows, and learns of more. `share`: see `what_is_read`; it is asked
+    where the stream leaves out no row of its own.
     """
-    kept: list[RowsRecord] = []
-    batches: list[pa.RecordBatch] = []
-    lasts: list[npt.NDArray[np.int64]] = []
-    reached: list[int | None] = []
     future: list[DroppedRow] = []
-    for place, record in enumerate(records):
-        batch = own_rows(record.batch, plan)
-        if plan.policies.time.max_future is not None:
-            batch, ahead = _without_future(batch, record, plan, times)
+    if not times and all(_has_no_future(record, plan) for record in records):
+        found = share(lambda: _read(records, [own_rows(record.batch, plan) for record in records], None, plan))
+    else:
+        batches, lasts = [], []
+        for record in records:
+            batch, ahead = _without_future(own_rows(record.batch, plan), record, plan, times)
             future += ahead
-        if not batch.num_rows:
-            continue
-        if times:
-            lasts.append(times.correct(batch.column("_tuid").to_numpy(), times_of(batch), _verdict(batch, LAST_COLUMN)))
-        elif plan.policies.time.max_future is not None:
-            lasts.append(_verdict(batch, LAST_COLUMN))
-        kept.append(record)
-        batches.append(batch)
-        if noted is not None:
-            reached.append(noted[place])
-    if not batches:
+            last = _verdict(batch, LAST_COLUMN)
+            lasts.append(times.correct(batch.column("_tuid").to_numpy(), times_of(batch), last) if times else last)
+            batches.append(batch)
+        found = _read(records, batches, lasts, plan)
+    if found is None:
         return None, future
-    merged = _joined(batches)
-    ts: npt.NDArray[np.int64] = merged.column(batches[0].schema.names[1]).to_numpy().view(np.int64)
-    sizes = np.array([batch.num_rows for batch in batches])
-    ends = np.cumsum(sizes)
     if noted is None:
-        seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
-        reached = [newest, *(seen if newest is None else np.maximum(seen, newest)).tolist()][:-1]
+        seen = found.seen if newest is None else np.maximum(found.seen, newest)
+        reached = [newest, *seen.tolist()][:-1]
+    else:
+        reached = [noted[place] for place in found.places]
     limits = np.array([NEVER if time is None else time - plan.policies.closing_delay for time in reached], np.int64)
+    return ClassifiedRows(found.rows, found.ts, found.change, found.last, limits, found.ends, found.versions,
+                          found.ingest_times_ms), future
+
+
+def _has_no_future(record: RowsRecord, plan: StreamPlan) -> bool:
+    """Whether no row of a record is from the future for sure."""
+    if plan.policies.time.max_future is None:
+        return True
+    return record.time_range is not None and record.time_range[1] <= future_bound(record.ingest_time_ms, plan)
+
+
+def _read(records: Sequence[RowsRecord], batches: Sequence[pa.RecordBatch],
+          lasts: Sequence[npt.NDArray[np.int64]] | None, plan: StreamPlan) -> ReadRows | None:
+    """Joins what is left of records, `batches`; `lasts` as they say themselves if None. None without rows."""
+    places = tuple([place for place, batch in enumerate(batches) if batch.num_rows])
+    if not places:
+        return None
+    kept = [batches[place] for place in places]
+    merged = _joined(kept)
+    ts: npt.NDArray[np.int64] = merged.column(kept[0].schema.names[1]).to_numpy().view(np.int64)
+    sizes = np.array([batch.num_rows for batch in kept])
+    ends = np.cumsum(sizes)
     change = last = None
-    if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
-        change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
+    if any(CHANGE_COLUMN in batch.schema.names for batch in kept):
+        change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in kept]).astype(np.uint8)
         if change.any():
-            last = np.concatenate(lasts or [_verdict(batch, LAST_COLUMN) for batch in batches])
+            last = np.concatenate([_verdict(batches[place], LAST_COLUMN) if lasts is None else lasts[place]
+                                   for place in places])
+            change.flags.writeable = last.flags.writeable = False
         else:
             change = None
-    classified = ClassifiedRows(source_rows(merged, plan, ts), ts, change, last, limits, tuple(ends.tolist()),
-                    tuple(record.version for record in kept), tuple(record.ingest_time_ms for record in kept))
-    return classified, future
+    ts.flags.writeable = False
+    return ReadRows(source_rows(merged, plan, ts), ts, change, last, places,
+                    np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes)), tuple(ends.tolist()),
+                    tuple([records[place].version for place in places]),
+                    tuple([records[place].ingest_time_ms for place in places]))
 
 
 def _without_future(

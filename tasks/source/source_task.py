@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.tasks.compute.first_stage import FirstStage
-from penstock.tasks.compute.lateness import ClassifiedRows, classify, never_late
+from penstock.tasks.compute.lateness import ClassifiedRows, classify, never_late, what_is_read
 from penstock.tasks.compute.quarantine import TableTimes
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters
@@ -68,6 +68,7 @@ class SourceTask(BaseSourceTask):
         self._log = LogInput(self.input, self.id, self._source.storage_uid, settings, self._rates)
         self._time = SourceTime(plan, settings.idle_timeout_s, self._clock, self._outbox)
         self._table_times = TableTimes()
+        self._reads = what_is_read(self._source)
         self._history_bytes = 0
         self._live_had_its_turn = False
         meta = self._restore_store(deployment.checkpoint_id)
@@ -324,7 +325,9 @@ class SourceTask(BaseSourceTask):
 
     def _classified(self, rows: Sequence[RowsRecord], noted: Sequence[int | None] | None) -> ClassifiedRows | None:
         """Returns the rows of records without those from the future, which are dropped."""
-        classified, future = classify(rows, self._plan, self._time.newest, self._table_times, noted)
+        wal, reads = self._wal, self._reads
+        classified, future = classify(rows, self._plan, self._time.newest, self._table_times, noted,
+                                      lambda make: wal.derived(rows, reads, make))
         if future:
             self._dropped.drop("future", future, _TOO_NEW)
             self._rows_in += len(future)

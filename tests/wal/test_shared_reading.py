@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
@@ -12,7 +14,7 @@ from kits.basics.faulty_fs import FaultyFs
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.wal.log import LogFiles
-from penstock.wal.record import DeleteRecord, OtherRecord, Record, TimeMarkRecord, delete_payload
+from penstock.wal.record import DeleteRecord, OtherRecord, Record, TimeMarkRecord, delete_payload, with_key_columns
 from penstock.wal.segment import list_segments
 from penstock.wal.shared_reading import RecentReads, SharedWalReader
 from penstock.wal.writer import WalOptions, WalWriter
@@ -80,6 +82,43 @@ def test_what_one_has_read_the_others_do_not_read(tmp_path: Path) -> None:
     assert marks(second.read()) == [9]
     first.close()
     second.close()
+    log.close()
+
+
+def test_what_one_has_made_of_records_the_others_need_not_make(tmp_path: Path) -> None:
+    """As long as it is the same, of the very same records, and these have few rows."""
+    log = WalWriter.open(tmp_path, WalOptions(1, 1), fs=FaultyFs(), clock=ManualClock())
+    reads = RecentReads()
+    readers = [reads.reader(1, LogFiles(tmp_path, OsFs()), 1, 7) for _ in range(2)]
+    schema = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms"))]), 1)
+    made: list[int] = []
+
+    def write(count: int) -> None:
+        log.commit(log.enqueue_rows(7, pa.record_batch(
+            [pa.array([1] * count, pa.uint64()), pa.array(range(count), pa.timestamp("ms"))], schema=schema), 0))
+
+    def derived(place: int, records: list[Any], what: str) -> list[int]:
+        def make() -> list[int]:
+            made.append(len(records))
+            return [record.version for record in records]
+
+        return readers[place].derived(records, what, make)
+
+    write(1)
+    write(3)
+    (first, second), others = readers[0].read(), readers[1].read()
+    assert others[0] is first
+    assert derived(0, [first, second], "a") is derived(1, others[:2], "a")
+    assert made == [2]
+    assert derived(1, others[:2], "b") == [1, 2]
+    assert derived(0, [first], "a") == [1]
+    assert derived(1, others[:2], "a") == [1, 2]
+    write(5000)
+    large = readers[0].read()
+    assert derived(0, large, "a") is not derived(1, large, "a")
+    assert made == [2, 2, 1, 2, 1, 1]
+    for reader in readers:
+        reader.close()
     log.close()
 
 
