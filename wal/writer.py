@@ -180,15 +180,14 @@ class WalWriter:
     def synced_version(self) -> int:
         return self._synced
 
-    def enqueue_rows(
-        self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int, origin: IngestOrigin | None = None
-    ) -> Ticket:
-        """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
+    def enqueue_rows(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int,
+                     origin: IngestOrigin | None = None, schema: pa.Schema | None = None) -> Ticket:
+        """Enqueues complete rows; `schema` is the batch's, with the key column count (see `with_key_columns`)."""
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._lock:
             self._require_open()
             return self._add(self._plan.rows(
-                RecordKind.ROWS, table_uid, batch.schema, ingest_time_ms,
+                RecordKind.ROWS, table_uid, batch.schema if schema is None else schema, ingest_time_ms,
                 lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind)))
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,

@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.common.masks import any_set
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.write.row_placement import ranks_of
@@ -49,7 +50,7 @@ class ResultChildren:
         if len(self.wanted) > len(self._known):
             self._grow(len(self.wanted))
         unknown = ~self._known[places]
-        if unknown.any():
+        if any_set(unknown):
             wanted = np.zeros(len(self._known), np.bool_)
             wanted[places[unknown]] = True
             self._find(target, np.flatnonzero(wanted))

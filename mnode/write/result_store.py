@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import NotFoundError, StaleAttemptError
+from penstock.common.masks import any_set
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import ChildCreator
@@ -87,7 +88,7 @@ class ResultStore:
         children = self._children_of(target, write)
         children.learn(target, index)
         operations = np.asarray(write.rows.column(OPERATION).to_numpy(), np.uint8)
-        if not operations.any():
+        if not any_set(operations):
             return self._upsert(target, children, write, write.rows, index)
         deleted = np.flatnonzero(operations == DELETE)
         upserted = np.flatnonzero(operations != DELETE)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.common.masks import any_set
 from penstock.sql.schema import ChildTable
 from penstock.vnode.store.sorted_keys import I64, U64, stable_order
 
@@ -41,7 +42,7 @@ def order_of(ranks: I64) -> npt.NDArray[np.intp] | None:
 
     Vnodes store rows so, and would have to sort them otherwise.
     """
-    return stable_order(ranks) if bool((ranks[1:] < ranks[:-1]).any()) else None
+    return stable_order(ranks) if any_set(ranks[1:] < ranks[:-1]) else None
 
 
 def by_vgroup(batch: pa.RecordBatch, vgroups: I64) -> list[tuple[int, pa.RecordBatch]]:

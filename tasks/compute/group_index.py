@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.common.masks import all_set
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.dense_ids import Numbering
@@ -86,7 +87,7 @@ class GroupIndex:
     def key_columns(self, numbers: Slots) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
         columns = self._all_columns()
-        if len(numbers) == len(self) and (numbers == np.arange(len(numbers))).all():
+        if len(numbers) == len(self) and all_set(numbers == np.arange(len(numbers))):
             return columns
         chosen = pa.array(numbers)
         return [column.take(chosen) for column in columns]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.masks import all_set
 from penstock.planner.task_plans.kernel_spec import Expr
 from penstock.sql.types import DataType, Kind
 
@@ -315,7 +316,7 @@ def _case(expression: Expr, columns: Columns) -> Vector:
     args = expression.args
     if len(args) == 2:
         condition = evaluate(args[0], columns)
-        if condition.valid is None and isinstance(condition.values, np.ndarray) and condition.values.all():
+        if condition.valid is None and isinstance(condition.values, np.ndarray) and all_set(condition.values):
             return evaluate(args[1], columns)  # as mostly: an average of some rows
     branches = [(evaluate(condition, columns), evaluate(value, columns))
                 for condition, value in zip(args[0::2], args[1::2], strict=False)]

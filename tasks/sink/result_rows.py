@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.masks import all_set
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.tasks.compute.id_table import Numbers
@@ -76,7 +77,7 @@ def _newest_per_key(place: Numbers, times: Times) -> Numbers | None:
     if len(place) < 2:
         return None
     later = times[1:] > times[:-1]
-    if bool((later | ((times[1:] == times[:-1]) & (place[1:] > place[:-1]))).all()):
+    if all_set(later | ((times[1:] == times[:-1]) & (place[1:] > place[:-1]))):
         return None  # window by window, each child once
     order = stable_order(place)
     if strictly_ascending(place[order], times[order]):

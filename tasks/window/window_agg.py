@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.masks import all_set, any_set
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.kernel_vectors import Bools
 from penstock.tasks.compute.partial_columns import PartialColumns, PartialsBlock
@@ -133,7 +134,7 @@ class WindowAggTask(AggTask):
         if until is None:
             return
         closed = self._table.ends(touched.starts) <= until
-        if closed.any():
+        if any_set(closed):
             self._late_kept[vnode] += int(rows[closed[touched.which]].sum())
 
     def _show(self, touched: Touched, *, ordered: bool = False) -> None:
@@ -151,7 +152,7 @@ class WindowAggTask(AggTask):
         emitted = shown
         if self._plan.trigger != "at_once":
             emitted = self._not_delayed(touched, shown, still_open, ordered=ordered)
-        if emitted.all():
+        if all_set(emitted):
             self._emit(starts[touched.which], touched.groups)
         elif emitted.any():
             chosen = emitted[touched.which]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.common.masks import all_set
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute.accumulators import Slots, Values
 from penstock.tasks.compute.group_index import GroupIndex
@@ -44,7 +45,7 @@ class WindowState:
                 column = self.columns[place]
                 if column.dtype == np.dtype(object):
                     return Vector(column.arrow())
-                return Vector(column.data, None if column.valid.all() else column.valid)
+                return Vector(column.data, None if all_set(column.valid) else column.valid)
         match name:
             case GROUP.name:
                 return Vector(self.index.ids(self.groups))

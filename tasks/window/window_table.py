@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
+from penstock.common.masks import all_set, any_set
 from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
 from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsPlan
 from penstock.tasks.compute.accumulators import Slots, Values, columns_for
@@ -112,7 +113,7 @@ class WindowTable:
         index = self._index[input]
         slots = index.find(lines, groups)
         missing = slots < 0
-        fresh = bool(missing.any())
+        fresh = any_set(missing)
         if fresh:
             slots[missing] = self._table.take(int(missing.sum()))
             index.put(lines[missing], groups[missing], slots[missing])
@@ -120,7 +121,7 @@ class WindowTable:
         if operation == REPLACE:
             self._table.clear(slots)
             missing[:] = fresh = True
-        if not rows.all():
+        if not all_set(rows):
             self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
         self._table.rows[slots] += rows
         self._table.put(slots, partials.fields, missing if fresh else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.common.masks import all_set
 from penstock.vnode.store.sorted_keys import I64, TS_MIN, U64, Bools, Index
 
 _APPENDED_MAX = 1 << 16
@@ -76,11 +77,11 @@ class NewestTimes:
     def written(self, tuids: U64, times: I64) -> None:
         """Takes over the newest times of rows that were written; `tuids` ascend, each once."""
         places, known = self._find(tuids)
-        if not known.all():
+        if not all_set(known):
             self._insert(tuids[~known])
             places, _ = self._find(tuids)
         newer = times >= self._times[places]
-        if not newer.all():
+        if not all_set(newer):
             places, times = places[newer], times[newer]
         self._times[places] = times
         self._certain[places] = self._likely[places] = True

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.masks import all_set
+
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -51,9 +53,9 @@ def strictly_ascending(tuid: U64 | I64, ts: I64) -> bool:
     if len(tuid) < 2:
         return True
     if tuid[0] == tuid[-1]:
-        return bool((tuid[1:] == tuid[:-1]).all()) and bool((ts[1:] > ts[:-1]).all())
+        return all_set(tuid[1:] == tuid[:-1]) and all_set(ts[1:] > ts[:-1])
     same = tuid[1:] == tuid[:-1]
-    return bool(((tuid[1:] > tuid[:-1]) | (same & (ts[1:] > ts[:-1]))).all())
+    return all_set((tuid[1:] > tuid[:-1]) | (same & (ts[1:] > ts[:-1])))
 
 
 def ascending(tuid: U64, ts: I64) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.common.masks import all_set
 from penstock.vnode.store.chunk_reader import Chunk, Found, find_newest, stored_values
 from penstock.vnode.store.delivery import Partition, Place, place_of
 from penstock.vnode.store.manifest import LastTimes, PartInfo, TableManifest
@@ -218,7 +219,7 @@ class TableState:
     def decide(self, rows: PreparedRows, cache: PartCache) -> Decided:
         """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
         newest, certain = self.newest.of(rows.tuid[rows.starts])
-        if (rows.ts[rows.starts] > newest).all():
+        if all_set(rows.ts[rows.starts] > newest):
             return Decided(self._fill_nulls(rows), None, None, None)
         if len(rows.starts) < rows.num_rows:
             sizes = run_stops(rows.starts, rows.num_rows) - rows.starts
@@ -229,7 +230,7 @@ class TableState:
         ts, before = rows.ts[positions], newest[positions]
         # Where every late row rewrites its table's newest row, which is known to be there, nothing is to be looked up.
         sure = (self.key_columns == 1 and not any(column is None for column in rows.columns)
-                and bool(((ts == before) & certain[positions]).all()))
+                and all_set((ts == before) & certain[positions]))
         arrays: list[pa.Array]
         if sure:
             exists = np.ones(len(positions), np.bool_)
@@ -259,12 +260,14 @@ class TableState:
         return [rows.tuid_column, *(pa.nulls(rows.num_rows, type_) if column is None else column
                                     for column, type_ in zip(rows.columns, self.columns.values(), strict=True))]
 
-    def wal_batch(self, decided: Decided) -> pa.RecordBatch:
-        """Returns the rows as the log holds them."""
-        if decided.change is None:
-            return pa.RecordBatch.from_arrays(decided.arrays, schema=self.wal_schema)
-        verdict = [pa.array(decided.change), pa.array(decided.last)]
-        return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=self.change_schema)
+    def schema_in_log(self, decided: Decided) -> pa.Schema:
+        """Returns the schema in which the log holds rows."""
+        return self.wal_schema if decided.change is None else self.change_schema
+
+    def wal_batch(self, decided: Decided, schema: pa.Schema) -> pa.RecordBatch:
+        """Returns the rows as the log holds them, in the schema that `schema_in_log` says."""
+        verdict = [] if decided.change is None else [pa.array(decided.change), pa.array(decided.last)]
+        return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=schema)
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
                nbytes: int, starts: Index | None = None) -> None:

@@ -112,7 +112,8 @@ class VnodeWriter:
         decided = table.decide(rows, self._store.cache)
         now = self._store.clock.now_ms() if ingest_time_ms is None else ingest_time_ms
         origin = None if delivery is None else delivery.origin
-        ticket = self._wal.enqueue_rows(table.uid, table.wal_batch(decided), now, origin)
+        schema = table.schema_in_log(decided)
+        ticket = self._wal.enqueue_rows(table.uid, table.wal_batch(decided, schema), now, origin, schema)
         table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size, rows.starts)
         if origin is not None:
             table.note_place(origin, ticket.version)
