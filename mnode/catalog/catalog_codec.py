@@ -62,6 +62,15 @@ def unseal(data: bytes) -> Any:
     return json.loads(payload)
 
 
+def unseal_all(data: Sequence[bytes]) -> list[Any]:
+    """Returns what `unseal` does for each of these; of many it is several times as fast."""
+    payloads = [each[4:] for each in data]
+    if any(map(int.__ne__, map(google_crc32c.value, payloads), [int.from_bytes(each[:4], "big") for each in data])):
+        raise ValueError("checksum mismatch")
+    values: list[Any] = json.loads(f"[{b','.join(payloads).decode()}]")
+    return values
+
+
 def dataclass_to_json(value: Any) -> dict[str, Any]:
     return asdict(value)
 
@@ -126,7 +135,9 @@ def child_from_json(stored_key: bytes, value: list[Any]) -> tuple[int, ChildTabl
     """Returns (uid of the super table, child table)."""
     name, vgroup_id, created, tags = value
     super_uid, uid = int.from_bytes(stored_key[:8], "big"), int.from_bytes(stored_key[8:], "big")
-    return super_uid, ChildTable(uid, name, vgroup_id, tuple(_decode_tag(tag) for tag in tags), created)
+    if dict in map(type, tags):
+        tags = map(_decode_tag, tags)
+    return super_uid, ChildTable(uid, name, vgroup_id, tuple(tags), created)
 
 
 def function_to_json(function: UserFunction) -> dict[str, Any]:

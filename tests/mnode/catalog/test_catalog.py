@@ -206,6 +206,22 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         Catalog(tmp_path / "catalog")
 
 
+def test_a_damaged_child_among_many_is_named(catalog: Catalog, tmp_path: Path) -> None:
+    """Entries are read many at a time; which of them can't be read is told all the same."""
+    table = meters(catalog)
+    children = catalog.schema.create_children(table.uid, [(f"m{i}", ("x", None)) for i in range(1_500)], NOW)
+    catalog.close()
+    key = codec.key(table.uid, children[700].uid)
+    with lmdb.open(str(tmp_path / "catalog"), max_dbs=16) as env:
+        store = env.open_db(b"children")
+        with env.begin(write=True, db=store) as write:
+            value = write.get(key)
+            assert value is not None
+            write.put(key, value.replace(b"m700", b"m701"))
+    with pytest.raises(CorruptionError, match=f"children {key.hex()}"):
+        Catalog(tmp_path / "catalog")
+
+
 def test_a_full_catalog_refuses_and_stays_as_it_was(tmp_path: Path) -> None:
     """Running out of map space is an operator's error, and what was there still works."""
     catalog = Catalog(tmp_path / "catalog", map_bytes=256 * 1024)
@@ -267,5 +283,6 @@ def test_entries_of_many_children_are_those_of_each(
         assert [data for _, data in found] == [
             codec.seal([child.name, child.vgroup_id, child.create_time_ms, list(child.tag_values)])
             for child in children]
+        assert codec.unseal_all([data for _, data in found]) == [codec.unseal(data) for _, data in found]
         assert [codec.child_from_json(key, codec.unseal(data)) for key, data in found] == [
             (7, child) for child in children]
