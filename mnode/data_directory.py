@@ -30,6 +30,7 @@ from penstock.mnode.dnode.followed_vnodes import FollowedVnodes
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.query.activity import Activity
+from penstock.mnode.streams.stream_pins import PIN_PREFIX, beginnings
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 _log = logger(__name__)
@@ -98,7 +99,8 @@ class DataDirectory:
         directory = ClusterDirectory(
             self.paths.cluster, self.fs, lambda: secrets.randbelow(1 << 62), running_boot(), copying, self.dnode.vnodes)
         self._close_cluster = directory.close
-        vnodes = FollowedVnodes(self.storage, self.dnode, self.catalog, copying)
+        vnodes = FollowedVnodes(
+            self.storage, self.dnode, self.catalog, copying, lambda: beginnings(self.catalog.streams.all()), PIN_PREFIX)
         member = ClusterMember(
             self.config, self.clock, self.fs, self.paths.scratch, self.catalog, copying, directory, vnodes)
         self.storage.on_open = member.opened

@@ -16,18 +16,27 @@ from pathlib import Path
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import NotSupportedError
 from penstock.common.responsiveness import uncollected
+from penstock.mnode.catalog.catalog_codec import child_from_json, unseal
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
-from penstock.mnode.catalog.catalog_log import CatalogLog
+from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
-from penstock.mnode.catalog.catalog_store import FIRST_UID, MAP_BYTES, META, CatalogEntry, CatalogStore, Counters
+from penstock.mnode.catalog.catalog_store import (
+    CHILDREN,
+    FIRST_UID,
+    MAP_BYTES,
+    META,
+    CatalogEntry,
+    CatalogStore,
+    Counters,
+)
 from penstock.mnode.catalog.function_repository import FunctionRepository
 from penstock.mnode.catalog.schema_repository import SchemaRepository
 from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepository, StreamRepository
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import ConnectionRepository, UserRepository
-from penstock.sql.schema import Table, UserFunction
+from penstock.sql.schema import ChildTable, Table, UserFunction
 
 
 class Catalog(TableIndex):
@@ -55,6 +64,26 @@ class Catalog(TableIndex):
         """Reads all anew, since a log that is copied from another node has changed what is stored."""
         with self._store.lock:
             self._load(CatalogReader(self._store.entries))
+
+    def add_copied(self, changes: Iterable[EntryChange]) -> bool:
+        """Adds what a copied log has brought, if that is new child tables alone; else returns False, and adds nothing.
+        """
+        found: dict[int, list[ChildTable]] = {}
+        for change in changes:
+            if change.store == META:  # numbers, which the store reads itself
+                continue
+            if change.store != CHILDREN or change.before is not None or change.after is None:
+                return False
+            super_uid, child = child_from_json(change.key, unseal(change.after))
+            found.setdefault(super_uid, []).append(child)
+        with self._store.lock:
+            parents = {uid: self.table_by_uid(uid) for uid in found}
+            if None in parents.values():
+                return False
+            for uid, parent in parents.items():
+                if parent is not None:
+                    self.remember_children(parent, found[uid])
+        return True
 
     def _load(self, reader: CatalogReader) -> None:
         index = TableIndex(self._store.lock)

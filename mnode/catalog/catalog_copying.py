@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock.common.errors import InternalError, InvalidValueError, PenstockError
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
@@ -26,6 +26,8 @@ class CatalogCopying:
         self._store = store
         self._lock = threading.Lock()
         self.log: CatalogLog = store.log
+        #: how often something was taken back
+        self.cuts = 0
 
     def follow(self, reason: PenstockError) -> None:
         """From now on only copies are taken: transactions raise `reason`.
@@ -77,6 +79,13 @@ class CatalogCopying:
             self.log.writer.sync()
             self._store.catch_up()
 
+    def applied_behind(self, version: int) -> Iterator[EntryChange]:
+        """Yields what the catalog has of what was written behind a version, oldest first."""
+        for number, changes in self.log.changes_behind(version):
+            if number > self.synced_version:
+                return
+            yield from changes
+
     def acknowledge(self, version: int) -> None:
         """The cluster never takes back what there is up to a version."""
         self.log.writer.acknowledge(version)
@@ -94,4 +103,5 @@ class CatalogCopying:
             # A crash behind this has the changes done again by the next start, and cut again by the cluster.
             self._store.set_entries(
                 [EntryChange(one.store, one.key, one.after, one.before) for one in reversed(undone)], version)
+            self.cuts += 1
             return self.log.copied.cut(version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.common.errors import NotFoundError, PenstockError
@@ -23,33 +23,62 @@ class FollowedVnodes:
     Methods raise StorageError and CorruptionError; what is wrong with one vnode keeps only that one from following.
     """
 
-    def __init__(self, storage: Storage, dnode: Dnode, catalog: Catalog, copying: CatalogCopying) -> None:
+    def __init__(self, storage: Storage, dnode: Dnode, catalog: Catalog, copying: CatalogCopying,
+                 pins: Callable[[], Mapping[tuple[int, str], int]], pin_prefix: str) -> None:
+        """`pins`: by vgroup and owner, from which version on the catalog's streams need rows, if they have no
+        checkpoint; owners begin with `pin_prefix`.
+        """
+        self._pins = pins
+        self._pin_prefix = pin_prefix
         self._storage = storage
         self._dnode = dnode
         self._catalog = catalog
         self._copying = copying
-        self._seen = -1
+        #: the version up to which memory has the catalog's log, and how often that had been cut by then
+        self._seen = (-1, -1)
+        self._removes_at: int | None = None
 
     @property
     def is_behind(self) -> bool:
-        """Whether the catalog in memory isn't what its log says."""
-        return self._seen != self._copying.synced_version
+        """Whether the catalog in memory isn't what its log says, or vnodes are to be removed by now."""
+        if self._removes_at is not None and self._copying.floor >= self._removes_at:
+            return True
+        return self._seen != (self._copying.synced_version, self._copying.cuts)
 
     def refresh(self) -> None:
         """Has catalog and vnodes be what the catalog's log says by now: databases and tables come, change and go."""
-        version = self._copying.synced_version
+        version, cuts = self._copying.synced_version, self._copying.cuts
+        before, cuts_before = self._seen
+        if cuts_before == cuts and self._removes_at is None and before < version and (
+                self._catalog.add_copied(self._copying.applied_behind(before))):
+            self._seen = version, cuts
+            return
         self._catalog.refresh()
         databases = self._catalog.databases()
         for database in databases:
             self._storage.join(database)
             self._storage.alter_database(database)
-        known = {vgroup_id for database in databases for vgroup_id in database.vgroup_ids}
+        gone = self._dnode.vnodes().keys() - {vgroup_id for one in databases for vgroup_id in one.vgroup_ids}
+        self._pin()
         # What isn't acknowledged may be taken back, also that a database is gone.
-        if self._copying.floor >= version:
-            for vgroup_id in self._dnode.vnodes().keys() - known:
-                _log.info("vnode %d is of a database that was dropped, and is removed", vgroup_id)
-                self._dnode.drop_vnode(vgroup_id)
-            self._seen = version
+        may_remove = self._copying.floor >= version
+        for vgroup_id in gone if may_remove else ():
+            _log.info("vnode %d is of a database that was dropped, and is removed", vgroup_id)
+            self._dnode.drop_vnode(vgroup_id)
+        self._removes_at = version if gone and not may_remove else None
+        self._seen = version, cuts
+
+    def _pin(self) -> None:
+        """Keeps what streams would read if they began here; what they have kept here before stays as it is."""
+        wanted = self._pins()
+        for vgroup_id, vnode in self._dnode.vnodes().items():
+            there = vnode.stats().pins
+            for owner in there:
+                if owner.startswith(self._pin_prefix) and (vgroup_id, owner) not in wanted:
+                    vnode.release_pin(owner)
+            for (place, owner), version in wanted.items():
+                if place == vgroup_id and owner not in there:
+                    vnode.set_pin(owner, version)
 
     def follow(self, reason: PenstockError) -> None:
         """From now on all logs take only copies: other writes raise `reason`."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from penstock.mnode.catalog.catalog_records import StreamRecord
+
 PIN_PREFIX, HOLD_PREFIX = "stream-", "creating-"
 
 
@@ -13,3 +17,8 @@ def pin_of(stream_id: int) -> str:
 def hold_of(name: str) -> str:
     """Returns the name of the pin of a stream that is being created."""
     return f"{HOLD_PREFIX}{name}"
+
+
+def beginnings(streams: Iterable[StreamRecord]) -> dict[tuple[int, str], int]:
+    """Returns, by vgroup and pin, from which version on streams read that have no checkpoint."""
+    return {(vgroup_id, pin_of(stream.id)): version for stream in streams for vgroup_id, version in stream.start_cut}

@@ -53,6 +53,31 @@ def test_what_came_by_the_log_is_known_after_a_refresh(tmp_path: Path) -> None:
     target.close()
 
 
+def test_new_child_tables_are_added_alone(tmp_path: Path) -> None:
+    """They come all the time: the catalog isn't read anew for them, but for anything else."""
+    source, target = opened(tmp_path / "a"), opened(tmp_path / "b")
+    copying = target.copying()
+    copying.follow(NotActiveError("follows"))
+    columns = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
+    source.schema.create_database("d", DatabaseOptions(vgroups=1), 0)
+    parent = source.schema.create_table(
+        "d", "s", columns, (Column("k", DOUBLE, "k"),), super_table=True, now_ms=0)
+    copy_all(source, target)
+    target.refresh()
+    seen = copying.synced_version
+    source.schema.create_children(parent.uid, [("a", (1.0,)), ("b", (2.0,))], 0)
+    copy_all(source, target)
+    assert target.add_copied(copying.applied_behind(seen))
+    assert target.children(parent.uid) == source.children(parent.uid)
+    assert target.child("d", "b") == source.child("d", "b")
+    seen = copying.synced_version
+    source.schema.drop_database("d")
+    copy_all(source, target)
+    assert not target.add_copied(copying.applied_behind(seen))
+    source.close()
+    target.close()
+
+
 def test_ids_that_logs_have_are_not_given_again(tmp_path: Path) -> None:
     """Rows of a table that the catalog never got to know must not be those of another one later."""
     catalog = opened(tmp_path)
