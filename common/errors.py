@@ -181,6 +181,10 @@ class UnavailableError(PenstockError):
     retry = True
 
 
+class NoAnswerError(UnavailableError):
+    """A server doesn't answer, or the connection with it ended: what it was asked for may be done, or not."""
+
+
 class NotActiveError(UnavailableError):
     """This node of a cluster follows another one, or none: only the active one takes rows and changes anything."""
 

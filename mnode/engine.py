@@ -138,7 +138,7 @@ class Engine:
         if self._closed or state.identity.role != "admin" or self.audit.notes_rows:
             self._check_open()
             return None
-        if self.member is not None and not self.member.is_active:
+        if self.follows:
             return None  # the whole way says why
         written = self.parts.row_inserts.insert(text, state)
         if written is not None:
@@ -313,6 +313,11 @@ class Engine:
         """Lists what a session executes while it runs."""
         return self.activity.statement(state.connection_id, text, state.identity.name, on_cancel,
                                        served=state.origin.interface != "embedded", timeout_s=state.query_timeout_s)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is a node of a cluster that isn't the active one."""
+        return self.member is not None and not self.member.is_active
 
     def _await_inherited(self) -> None:
         if self.member is not None:

@@ -100,7 +100,8 @@ def _add_server_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     """Declares how a server is reached; `repeated` keeps what was given before the sub-command's name."""
     default = argparse.SUPPRESS if repeated else None
     parser.add_argument("--host", metavar="HOST", default=default,
-                        help="connect to `penstock serve` there, instead of opening --data; unix:PATH is its socket")
+                        help="connect to `penstock serve` there, instead of opening --data; unix:PATH is its socket, "
+                             "several with commas are the nodes of a cluster")
     parser.add_argument("--port", metavar="PORT", type=int, default=default,
                         help="port of that server (default: flightPort)")
     parser.add_argument("--user", metavar="USER", default=default, help="log in there; the password is asked for")

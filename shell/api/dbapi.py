@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from penstock.mnode.engine import Engine
-    from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
+    from penstock.shell.flight_sql.client import RemoteLease, ServerEngine
 
 apilevel = "2.0"
 threadsafety = 2
@@ -76,6 +76,8 @@ IngestMode = Literal["create", "append", "replace", "create_append"]
 C = TypeVar("C", bound="Connection")
 
 _NO_ROWS: Iterator[tuple[Any, ...]] = iter(())
+
+_SILENCE_S = 5.0  # of one of several hosts
 
 
 def connect(
@@ -96,18 +98,29 @@ def connect(
     With `host` it is a connection to `penstock serve` there instead: on `port` (`flightPort` if left out), as `user`
     with `password`, and by TLS if `tls_roots` names a PEM file of the certificates to trust. Of the configuration the
     time zone counts then. `unix:PATH` is the server's socket (`socketPath`), where the engine's account needs no login.
+    Several hosts, `alpha,beta:8816`, are the nodes of a cluster: the connection is with the active one, also when that
+    is another one later. A statement that was refused, or lost and does no harm twice (queries, and rows with times of
+    their own), is done there; for others `NoAnswerError` says that nobody knows whether they were.
     `UnavailableError` if nobody answers, `UnauthenticatedError` if the login is refused.
     """
     try:
         settings = load_config(config)
         if host is None:
             return Connection(open_engine(Path(path), settings), settings.timezone)
-        from penstock.shell.flight_sql.client import RemoteLease
+        from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
+        from penstock.shell.flight_sql.several_hosts import SeveralHosts, read_hosts
 
         roots = _certificates(Path(tls_roots)) if tls_roots is not None else None
         login = (user, password or "") if user is not None else None
-        lease = RemoteLease(host, port or settings.flight_port, login, roots, settings.timezone)
-        return Connection(lease, settings.timezone)
+
+        one = host.startswith("unix:") or "," not in host
+
+        def connect_to(host: str, port: int) -> RemoteEngine:
+            return RemoteEngine(host, port, login, roots, settings.timezone, None if one else _SILENCE_S)
+
+        port = port or settings.flight_port
+        engine = connect_to(host, port) if one else SeveralHosts(read_hosts(host, port), connect_to)
+        return Connection(RemoteLease(engine), settings.timezone)
     except errors.PenstockError as error:
         raise translated(error) from error
 
@@ -151,7 +164,7 @@ class Connection:
         return lease
 
     @property
-    def executor(self) -> Engine | RemoteEngine:
+    def executor(self) -> Engine | ServerEngine:
         """Who executes the connection's statements. `InterfaceError` if the connection is closed."""
         return self._open_lease().engine
 

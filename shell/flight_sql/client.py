@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import pyarrow as pa
@@ -24,7 +24,8 @@ _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _FRAME_BYTES = 8 << 20
 
-_SETS = re.compile(r"\s*set\b", re.IGNORECASE)
+SETS = re.compile(r"\s*set\b", re.IGNORECASE)
+"""A statement that sets something for a session."""
 
 T = TypeVar("T")
 _Login = tuple[str, str]
@@ -36,9 +37,11 @@ class RemoteEngine:
     Raises the server's errors in their own classes, and UnavailableError if it doesn't answer.
     """
 
-    def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str) -> None:
+    def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str,
+                 silence_s: float | None = None) -> None:
         """`host`: also `unix:PATH`, whose session is the owner's unless there is a `login`: user and password. `roots`:
-        certificates to trust, PEM; without them there is no TLS.
+        certificates to trust, PEM; without them there is no TLS. `silence_s`: a server that says nothing for so long
+        while it has something to answer, and nothing when it is asked after that, doesn't answer any more.
         """
         self._address = address(host, port)
         self._login = login
@@ -52,6 +55,10 @@ class RemoteEngine:
         # A connection of its own: who has no login is told apart by that.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                    ("grpc.use_local_subchannel_pool", 1)]
+        if silence_s is not None:
+            silence_ms = round(1000 * silence_s)
+            options += [("grpc.keepalive_time_ms", silence_ms), ("grpc.keepalive_timeout_ms", silence_ms),
+                        ("grpc.http2.max_pings_without_data", 0)]
         self._channel = (
             grpc.insecure_channel(self._address, options) if roots is None
             else grpc.secure_channel(self._address, grpc.ssl_channel_credentials(roots), options))
@@ -94,6 +101,15 @@ class RemoteEngine:
             return
         finally:
             self._channel.close()
+
+    def resume(self, database: str | None, time_zone: str | None, setting: str | None) -> None:
+        """Makes the session what one with another server was: `setting` is the SET that holds for it."""
+        if time_zone is not None:
+            self._time_zone = time_zone
+        if database is not None or time_zone is not None:
+            self._begin(database)
+        if setting is not None:
+            self.execute(setting, SessionState(self._time_zone))
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -147,7 +163,7 @@ class RemoteEngine:
                           cmd=pack(make("CommandStatementQuery", query=text)))
         info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString(), before))
         state.database = info.app_metadata.decode() or None
-        if _SETS.match(text):
+        if SETS.match(text):
             self._setting = text
         if not info.endpoint:
             return Result(affected=info.total_records)
@@ -207,12 +223,27 @@ class RemoteEngine:
         return [] if self._token is None else [("authorization", self._token)]
 
 
+class ServerEngine(Protocol):
+    """What executes statements at a server, or at one of several; see `RemoteEngine`."""
+
+    def execute(self, text: str, state: SessionState) -> Result: ...
+
+    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result: ...
+
+    def ingest_lines(self, data: bytes, database: str, precision: str, state: SessionState) -> int: ...
+
+    def cancel(self) -> None: ...
+
+    def set_time_zone(self, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class RemoteLease:
     """A connection's hold on an engine at a server: what `EngineLease` is for one in this process."""
 
-    def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str) -> None:
-        """See `RemoteEngine`."""
-        self.engine = RemoteEngine(host, port, login, roots, time_zone)
+    def __init__(self, engine: ServerEngine) -> None:
+        self.engine = engine
 
     def login(self, user: str) -> int:
         """Returns no number of ours: the server lists the connection."""

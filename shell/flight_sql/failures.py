@@ -7,7 +7,7 @@ import json
 import grpc
 
 from penstock.common import errors
-from penstock.common.errors import InternalError, PenstockError, Position, UnavailableError
+from penstock.common.errors import InternalError, NoAnswerError, PenstockError, Position
 
 #: The trailing header that carries an error in full.
 DETAILS = "penstock-error-bin"
@@ -75,7 +75,7 @@ def error_of(failure: grpc.RpcError, address: str) -> PenstockError:
         return errors.InvalidValueError(f"{address} refused the call: {text}")
     if code is grpc.StatusCode.CANCELLED:
         return errors.CancelledError("the call was cancelled")
-    return UnavailableError(f"{address} doesn't answer: {text}", hint="is `penstock serve` running there?")
+    return NoAnswerError(f"{address} doesn't answer: {text}", hint="is `penstock serve` running there?")
 
 
 def _cut(text: str) -> str:

@@ -94,9 +94,10 @@ def _plain(value: str) -> str | None:
 class ClientSettings:
     """The settings of one session; those that mean something here change it."""
 
-    def __init__(self, state: SessionState, use: Callable[[str], None]) -> None:
-        """`use` has a database in use."""
+    def __init__(self, state: SessionState, use: Callable[[str], None], follows: Callable[[], bool]) -> None:
+        """`use` has a database in use; `follows` tells whether the server is a node of a cluster that isn't active."""
         self._state = state
+        self._follows = follows
         self._use = use
         self._first_zone = state.time_zone
         self._taken = dict(_TAKEN)
@@ -110,6 +111,8 @@ class ClientSettings:
                 return self._state.identity.name
             case "is_superuser":
                 return "on" if self._state.identity.role == "admin" else "off"
+            case "in_hot_standby" | "transaction_read_only" | "default_transaction_read_only":
+                return "on" if self._follows() else "off"
             case "statement_timeout":
                 return _duration_text(self._state.query_timeout_s)
             case "search_path":

@@ -65,7 +65,7 @@ class PostgresSession:
         self.state = state
         self._send = send
         self._on_cancel = on_cancel
-        self.settings = ClientSettings(state, self.use)
+        self.settings = ClientSettings(state, self.use, lambda: engine.follows)
         self._catalog = catalog
         self._view = PostgresCatalog(engine.catalog, state, self.settings)
         self._prepared: dict[str, PreparedText] = {}

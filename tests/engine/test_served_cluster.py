@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from kits.basics.certificates import NO_OPENSSL, OPENSSL
 from kits.basics.external_servers import ZooKeeper
@@ -86,6 +87,12 @@ def test_only_the_active_node_takes_rows(cluster: ServedCluster, tmp_path: Path)
                       "DELETE FROM d.t WHERE v = 7", "ALTER DATABASE d REPLICA 3"):
         with pytest.raises(NotActiveError, match=f"node {active.number} .* is the active one"):
             standby.run(statement)
+    order = [standby, *(node for node in cluster.nodes.values() if node is not standby)]
+    with psycopg.connect(
+            host=",".join("127.0.0.1" for _ in order), port=",".join(str(node.postgres_port) for node in order),
+            user="root", dbname="d", target_session_attrs="read-write", autocommit=True) as postgres:
+        assert postgres.info.port == active.postgres_port
+        postgres.execute("INSERT INTO d.u VALUES (1700000000001, 9)")
     standby.kill()
     with pytest.raises(ConfigError, match="belongs to a node of a cluster"):
         connect(standby.data)
@@ -115,9 +122,10 @@ def test_a_switchover_loses_nothing(cluster: ServedCluster) -> None:
         writer.wait_for_more(50)
     finally:
         writer.end()
-    assert set(writer.acknowledged) <= numbers(cluster.wait_active())
-    wait_until(lambda: active.process.poll() is None and answers(active) and roles(active)[active.number] == (
-        "standby", True), 120, "the node before doesn't follow")
+    told = set(writer.acknowledged)
+    assert told <= numbers(cluster.wait_active())
+    wait_until(lambda: answers(active) and roles(active)[active.number][0] == "standby" and told <= numbers(active),
+               120, "the node before doesn't follow")
 
 
 def answers(node: ServedNode) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import shutil
 import signal
 import subprocess
@@ -31,6 +31,7 @@ class ServedNode:
         self.number = number
         self.data = data
         self.port: int = settings["flightPort"]
+        self.postgres_port: int = settings["postgresPort"]
         self._settings = settings
         self._log = data.with_suffix(".out")
         self.start()
@@ -81,12 +82,17 @@ class ServedCluster:
             make_certificate_of(authority, certificates, f"penstock-node-{node}")
         nodes = ", ".join(f"{node}=127.0.0.1:{free_port()}" for node in numbers)
         self.nodes = {node: ServedNode(node, folder / f"node-{node}", {
-            "clusterNode": node, "clusterNodes": nodes, "flightPort": free_port(),
+            "clusterNode": node, "clusterNodes": nodes, "flightPort": free_port(), "postgresPort": free_port(),
             "clusterCertificate": certificates / f"penstock-node-{node}.pem",
             "clusterKey": certificates / f"penstock-node-{node}.key",
             "clusterAuthority": certificates / "authority.pem", "zookeeper": f"127.0.0.1:{zookeeper.port}",
             "zookeeperPath": root, "sessionTimeout": f"{TIMEOUT_S}s", "socketPath": f"n{node}.sock", **options})
             for node in numbers}
+
+    @property
+    def hosts(self) -> str:
+        """All nodes, for clients that take several hosts."""
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
 
     def active(self, *but: int) -> ServedNode | None:
         """Returns the node that takes what changes something, and isn't one of those."""
@@ -120,38 +126,34 @@ class ServedCluster:
 
 
 class RowWriter:
-    """Writes rows one by one to whichever node is active; `acknowledged` are the numbers that it was told of.
-
-    A row that ends with an error may be there or not, and isn't written again.
+    """Writes rows one by one, by a connection that knows all nodes; `acknowledged` are the numbers that it was told of.
     """
 
     def __init__(self, cluster: ServedCluster, table: str) -> None:
         self.acknowledged: list[int] = []
-        self._cluster, self._table = cluster, table
-        self._next = 0
+        self._table = table
+        self._connection = connect(host=cluster.hosts)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
-            node = self._cluster.active()
-            if node is None:
-                self._ended.wait(0.1)
-                continue
-            with contextlib.suppress(PenstockError), node.connect() as connection, connection.cursor() as cursor:
-                while not self._ended.is_set():
-                    number, self._next = self._next, self._next + 1
-                    cursor.execute(f"INSERT INTO {self._table} VALUES ({1_700_000_000_000 + number * 100}, {number})")
-                    self.acknowledged.append(number)
+        with self._connection as connection, connection.cursor() as cursor:
+            for number in itertools.count():
+                if self._ended.is_set():
+                    return
+                cursor.execute(f"INSERT INTO {self._table} VALUES ({1_700_000_000_000 + number * 100}, {number})")
+                self.acknowledged.append(number)
 
     def wait_for_more(self, count: int) -> None:
         wanted = len(self.acknowledged) + count
-        wait_until(lambda: len(self.acknowledged) >= wanted, PATIENCE_S, "rows aren't acknowledged")
+        wait_until(lambda: len(self.acknowledged) >= wanted or not self._thread.is_alive(), PATIENCE_S,
+                   "rows aren't acknowledged")
+        assert self._thread.is_alive(), "the writer has failed"
 
     def end(self) -> int:
         """Returns a number that was never written."""
         self._ended.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
-        return self._next
+        return len(self.acknowledged) + 1

@@ -1,0 +1,173 @@
+"""A connection to whichever node of a cluster is active, also when that is another one later."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock, SystemClock
+from penstock.common.errors import (
+    InvalidValueError,
+    NoAnswerError,
+    NotActiveError,
+    PenstockError,
+    ReplicasMissingError,
+    UnavailableError,
+)
+from penstock.mnode.access.session import Result, SessionState
+from penstock.shell.flight_sql.client import SETS, RemoteEngine
+
+T = TypeVar("T")
+Connect = Callable[[str, int], RemoteEngine]
+
+_HOST = re.compile(r"\[([^\]]+)\](?::(\d{1,5}))?|([^:\s]+)(?::(\d{1,5}))?|([^\s\[\]]*:[^\s\[\]]*:[^\s\[\]]*)")
+#: What does no harm when it is done twice: reading, and rows with times of their own, which are upserts.
+_READS = re.compile(r"\s*(SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|USE|SET|WITH)\b", re.IGNORECASE)
+_INSERTS = re.compile(r"\s*INSERT\b", re.IGNORECASE)
+_OTHER_EACH_TIME = re.compile(r"\b(NOW|TODAY|SELECT|FILE)\b", re.IGNORECASE)
+_LOOK = "SELECT role FROM information_schema.ins_cluster WHERE id = told_by OR told_by IS NULL"
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.25
+
+
+def read_hosts(text: str, port: int) -> list[tuple[str, int]]:
+    """Returns hosts and ports of `alpha,beta:8816,[::1]:8817`; `port` for those without. Raises InvalidValueError."""
+    found = []
+    for one in text.split(","):
+        host = _HOST.fullmatch(one.strip())
+        if host is None:
+            raise InvalidValueError(f"{one.strip()!r} is no host, nor host:port")
+        found.append((host[1] or host[3] or host[5], int(host[2] or host[4] or port)))
+    return found
+
+
+def may_be_repeated(text: str) -> bool:
+    """Tells whether a statement, done twice, leaves what it leaves done once."""
+    if _READS.match(text) is not None:
+        return True
+    return _INSERTS.match(text) is not None and _OTHER_EACH_TIME.search(text) is None
+
+
+class SeveralHosts:
+    """What `RemoteEngine` is for one host. One statement at a time is under way when the node changes.
+
+    A statement that a node has refused for not being active is done at the one that is. One whose answer was lost is
+    done again if that does no harm; else NoAnswerError says that nobody knows what became of it. Whoever looks for the
+    active node gives up after a minute, with UnavailableError.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], connect: Connect, clock: Clock | None = None) -> None:
+        self._hosts = list(hosts)
+        self._connect = connect
+        self._clock = clock or SystemClock()
+        self._never = threading.Event()
+        self._time_zone: str | None = None
+        self._setting: str | None = None
+        self._engine: RemoteEngine | None = None
+        self._engine = self._find(None)
+
+    def execute(self, text: str, state: SessionState) -> Result:
+        """Executes one statement and returns its rows, or how much it changed."""
+        result = self._at_the_active(state, lambda engine: engine.execute(text, state), again=may_be_repeated(text))
+        if SETS.match(text):
+            self._setting = text
+        return result
+
+    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
+        """Inserts an Arrow table into a table; see `Cursor.insert_arrow`."""
+        return self._at_the_active(
+            state, lambda engine: engine.insert_arrow(table, rows, state, first_row=first_row), again=True)
+
+    def ingest_lines(self, data: bytes, database: str, precision: str, state: SessionState) -> int:
+        """Raises NotSupportedError: Flight SQL doesn't know line protocol."""
+        return self._at_the_active(
+            state, lambda engine: engine.ingest_lines(data, database, precision, state), again=False)
+
+    def cancel(self) -> None:
+        """Ends the statements that are under way; they raise CancelledError."""
+        if self._engine is not None:
+            self._engine.cancel()
+
+    def set_time_zone(self, name: str) -> None:
+        self._time_zone = name
+        if self._engine is not None:
+            self._engine.set_time_zone(name)
+
+    def close(self) -> None:
+        """Ends the session at the server, if that still answers, and the connection."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def _at_the_active(self, state: SessionState, call: Callable[[RemoteEngine], T], *, again: bool) -> T:
+        until = self._clock.monotonic() + _PATIENCE_S
+        while True:
+            engine = self._engine
+            if engine is None:
+                engine = self._engine = self._find(state.database, until)
+            try:
+                return call(engine)
+            except NotActiveError as error:
+                self._leave(engine)
+                self._check(until, error)
+            except NoAnswerError as error:
+                if not again:
+                    self._leave(engine)
+                    raise NoAnswerError(
+                        f"{error.message}: whether the statement was done, nobody can say",
+                        hint="look whether it was before it is sent again; the next statement goes to the node that is "
+                             "active then") from error
+                self._leave(engine)
+                self._check(until, error)
+            except ReplicasMissingError as error:
+                if not again or _is_active(engine):
+                    raise
+                self._leave(engine)
+                self._check(until, error)
+
+    def _leave(self, engine: RemoteEngine) -> None:
+        self._engine = None
+        engine.close()
+
+    def _check(self, until: float, error: PenstockError) -> None:
+        """Raises `error` when there was time enough to find another node."""
+        self._clock.wait(self._never, _PAUSE_S)
+        if self._clock.monotonic() >= until:
+            raise error
+
+    def _find(self, database: str | None, until: float | None = None) -> RemoteEngine:
+        """Returns a session with the active node. Raises UnavailableError, or why the last host refuses."""
+        problem: PenstockError | None = None
+        end = self._clock.monotonic() + _PATIENCE_S if until is None else until
+        while True:
+            for place, (host, port) in enumerate(self._hosts):
+                try:
+                    engine = self._connect(host, port)
+                    if not _is_active(engine):
+                        engine.close()
+                        continue
+                    engine.resume(database, self._time_zone, self._setting)
+                except UnavailableError as error:
+                    problem = error
+                    continue
+                self._hosts.insert(0, self._hosts.pop(place))
+                return engine
+            if self._clock.monotonic() >= end:
+                names = ", ".join(f"{host}:{port}" for host, port in self._hosts)
+                raise UnavailableError(f"none of {names} is the active node of a cluster",
+                                       hint=None if problem is None else str(problem))
+            self._clock.wait(self._never, _PAUSE_S)
+
+
+def _is_active(engine: RemoteEngine) -> bool:
+    """Tells whether a node is the active one, or belongs to no cluster."""
+    try:
+        rows = engine.execute(_LOOK, SessionState("UTC")).table
+    except UnavailableError:
+        return False
+    roles = [] if rows is None else rows.column(0).to_pylist()
+    return roles in ([None], ["active"])
