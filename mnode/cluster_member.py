@@ -326,7 +326,7 @@ def _settings(config: Config, addresses: Mapping[int, tuple[str, int]]) -> Clust
     timeout_s = config.session_timeout
     role = RoleSettings(LeaseSettings(timeout_s, timeout_s / 4, timeout_s / 8), read_every_s=timeout_s / 8,
                         gather_s=0.15 * timeout_s, turn_s=timeout_s / 4)
-    members = SetSettings(0.75 * timeout_s, 2.5 * timeout_s)
+    members = SetSettings(0.75 * timeout_s, 2.5 * timeout_s, 0.25 * timeout_s)
     return ClusterSettings(frozenset(addresses), role, ActiveSettings(members=members))
 
 

@@ -39,10 +39,12 @@ class LogReplicas:
 @dataclass(frozen=True, slots=True)
 class SetSettings:
     """`silent_after_s`: a member that says nothing for so long leaves; `behind_after_s`: one that hasn't had, for so
-    long, what the active had leaves as well."""
+    long, what the active had leaves as well; `first_word_s`: one that has said nothing yet in a tenure leaves after so
+    long: mostly it is the node that was active before, and is dead."""
 
     silent_after_s: float = 3.0
     behind_after_s: float = 10.0
+    first_word_s: float = 3.0
 
 
 class MemberWatch:
@@ -151,11 +153,10 @@ class SynchronousSetKeeper:
 
     def _keeps_up(self, now: float, life: Life, watch: MemberWatch | None) -> bool:
         member = life in self.current.members
-        heard_at = self._began_at if watch is None else max(watch.heard_at, self._began_at)
-        if now - heard_at > self._settings.silent_after_s:
-            return False
         if watch is None:
-            return member
+            return member and now - self._began_at <= self._settings.first_word_s
+        if now - max(watch.heard_at, self._began_at) > self._settings.silent_after_s:
+            return False
         return watch.behind_s(now) <= self._settings.behind_after_s / (1 if member else 4)
 
 

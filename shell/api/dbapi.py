@@ -113,13 +113,14 @@ def connect(
         roots = _certificates(Path(tls_roots)) if tls_roots is not None else None
         login = (user, password or "") if user is not None else None
 
-        one = host.startswith("unix:") or "," not in host
+        port = port or settings.flight_port
+        if host.startswith("unix:") or "," not in host:
+            return Connection(RemoteLease(RemoteEngine(host, port, login, roots, settings.timezone)), settings.timezone)
 
         def connect_to(host: str, port: int) -> RemoteEngine:
-            return RemoteEngine(host, port, login, roots, settings.timezone, None if one else _SILENCE_S)
+            return RemoteEngine(host, port, login, roots, settings.timezone, _SILENCE_S)
 
-        port = port or settings.flight_port
-        engine = connect_to(host, port) if one else SeveralHosts(read_hosts(host, port), connect_to)
+        engine = SeveralHosts(read_hosts(host, port), connect_to, silence_s=_SILENCE_S)
         return Connection(RemoteLease(engine), settings.timezone)
     except errors.PenstockError as error:
         raise translated(error) from error

@@ -38,14 +38,14 @@ class RemoteEngine:
     """
 
     def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str,
-                 silence_s: float | None = None) -> None:
+                 connect_timeout_s: float = _CONNECT_TIMEOUT_S) -> None:
         """`host`: also `unix:PATH`, whose session is the owner's unless there is a `login`: user and password. `roots`:
-        certificates to trust, PEM; without them there is no TLS. `silence_s`: a server that says nothing for so long
-        while it has something to answer, and nothing when it is asked after that, doesn't answer any more.
+        certificates to trust, PEM; without them there is no TLS.
         """
         self._address = address(host, port)
         self._login = login
         self._time_zone = time_zone
+        self._connect_timeout_s = connect_timeout_s
         self._token: str | None = None
         #: the SET that holds for the session at the server
         self._setting: str | None = None
@@ -55,10 +55,6 @@ class RemoteEngine:
         # A connection of its own: who has no login is told apart by that.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
                    ("grpc.use_local_subchannel_pool", 1)]
-        if silence_s is not None:
-            silence_ms = round(1000 * silence_s)
-            options += [("grpc.keepalive_time_ms", silence_ms), ("grpc.keepalive_timeout_ms", silence_ms),
-                        ("grpc.http2.max_pings_without_data", 0)]
         self._channel = (
             grpc.insecure_channel(self._address, options) if roots is None
             else grpc.secure_channel(self._address, grpc.ssl_channel_credentials(roots), options))
@@ -102,6 +98,10 @@ class RemoteEngine:
         finally:
             self._channel.close()
 
+    def let_go(self) -> None:
+        """Ends the connection with a server that doesn't answer; the session there ends by itself."""
+        self._channel.close()
+
     def resume(self, database: str | None, time_zone: str | None, setting: str | None) -> None:
         """Makes the session what one with another server was: `setting` is the SET that holds for it."""
         if time_zone is not None:
@@ -139,7 +139,7 @@ class RemoteEngine:
             metadata = [("authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")]
         call = self._channel.stream_stream(method("Handshake"))(
             iter([make("HandshakeRequest").SerializeToString()]), metadata=metadata,
-            timeout=_CONNECT_TIMEOUT_S)
+            timeout=self._connect_timeout_s)
         try:
             for _ in call:
                 pass
@@ -152,7 +152,7 @@ class RemoteEngine:
             make("SessionOption", key=key, value=make("SessionOptionValue", string_value=value))
             for key, value in options.items()])
         action = make("Action", type="SetSessionOptions", body=request.SerializeToString())
-        for answer in self._stream("DoAction", action.SerializeToString(), _CONNECT_TIMEOUT_S):
+        for answer in self._stream("DoAction", action.SerializeToString(), self._connect_timeout_s):
             refused = read("SetSessionOptionsResult", read("Result", answer).body).errors
             if refused:
                 raise NotSupportedError(f"{self._address} doesn't take the session's {refused[0].key}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.errors import (
+    CancelledError,
     InvalidValueError,
     NoAnswerError,
     NotActiveError,
@@ -60,11 +62,20 @@ class SeveralHosts:
     active node gives up after a minute, with UnavailableError.
     """
 
-    def __init__(self, hosts: Sequence[tuple[str, int]], connect: Connect, clock: Clock | None = None) -> None:
+    def __init__(self, hosts: Sequence[tuple[str, int]], connect: Connect, clock: Clock | None = None,
+                 silence_s: float | None = None) -> None:
+        """`silence_s`: when an answer takes longer, the node is asked, by a connection of its own, whether it is still
+        there; one that isn't is given up. None: it is waited for.
+        """
         self._hosts = list(hosts)
+        self._silence_s = silence_s
+        self._calls: dict[int, float] = {}
+        self._lost: RemoteEngine | None = None
+        self._watcher: threading.Thread | None = None
         self._connect = connect
         self._clock = clock or SystemClock()
         self._never = threading.Event()
+        self._closed = threading.Event()
         self._time_zone: str | None = None
         self._setting: str | None = None
         self._engine: RemoteEngine | None = None
@@ -99,6 +110,7 @@ class SeveralHosts:
 
     def close(self) -> None:
         """Ends the session at the server, if that still answers, and the connection."""
+        self._closed.set()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -110,18 +122,17 @@ class SeveralHosts:
             if engine is None:
                 engine = self._engine = self._find(state.database, until)
             try:
-                return call(engine)
+                return self._watched(engine, call)
             except NotActiveError as error:
                 self._leave(engine)
                 self._check(until, error)
             except NoAnswerError as error:
+                self._leave(engine, answers=False)
                 if not again:
-                    self._leave(engine)
                     raise NoAnswerError(
                         f"{error.message}: whether the statement was done, nobody can say",
                         hint="look whether it was before it is sent again; the next statement goes to the node that is "
                              "active then") from error
-                self._leave(engine)
                 self._check(until, error)
             except ReplicasMissingError as error:
                 if not again or _is_active(engine):
@@ -129,9 +140,44 @@ class SeveralHosts:
                 self._leave(engine)
                 self._check(until, error)
 
-    def _leave(self, engine: RemoteEngine) -> None:
+    def _watched(self, engine: RemoteEngine, call: Callable[[RemoteEngine], T]) -> T:
+        """Returns what a call returns. Raises NoAnswerError, too, if the node has ceased to answer meanwhile."""
+        if self._silence_s is not None and self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="penstock-host-watch", daemon=True)
+            self._watcher.start()
+        this = threading.get_ident()
+        self._calls[this] = time.monotonic()
+        try:
+            return call(engine)
+        except CancelledError as error:
+            if self._lost is not engine:
+                raise
+            raise NoAnswerError("the node doesn't answer any more") from error
+        finally:
+            del self._calls[this]
+
+    def _watch(self) -> None:
+        """Gives up nodes that take long with an answer, and don't answer anything else either."""
+        assert self._silence_s is not None
+        while not self._closed.wait(self._silence_s):
+            engine, began = self._engine, min(list(self._calls.values()), default=None)
+            if engine is None or began is None or time.monotonic() - began < self._silence_s:
+                continue
+            try:
+                self._connect(*self._hosts[0]).close()
+            except PenstockError:
+                if self._engine is engine:
+                    self._lost = engine
+                    engine.let_go()
+
+    def _leave(self, engine: RemoteEngine, *, answers: bool = True) -> None:
+        """Gives up a node, which was the first of the hosts; it is the last one to be asked now."""
         self._engine = None
-        engine.close()
+        self._hosts.append(self._hosts.pop(0))
+        if answers:
+            engine.close()
+        else:
+            engine.let_go()
 
     def _check(self, until: float, error: PenstockError) -> None:
         """Raises `error` when there was time enough to find another node."""

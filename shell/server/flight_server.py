@@ -81,9 +81,7 @@ class FlightSqlServer:
                      # For what comes before HTTP/2, that of TLS included.
                      ("grpc.server_handshake_timeout_ms", round(1000 * bounds.connections.login_timeout_s)),
                      # The calls of clients whose machine is gone must not last.
-                     ("grpc.keepalive_time_ms", _KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
-                     # Clients with several hosts ask after 5 s whether this one is still there.
-                     ("grpc.http2.min_ping_interval_without_data_ms", 4000)])
+                     ("grpc.keepalive_time_ms", _KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS)])
         calls = _Calls(flight_sql, logins, sessions)
         self._server.add_generic_rpc_handlers((calls.handlers(),))
         try:

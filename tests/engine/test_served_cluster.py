@@ -31,9 +31,11 @@ BATCH = "SELECT * FROM (SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FRO
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[ServedCluster]:
-    """Three nodes, and a database of which two have all."""
-    made = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}")
+def cluster(tmp_path: Path, zookeeper: ZooKeeper, request: pytest.FixtureRequest) -> Iterator[ServedCluster]:
+    """Three nodes, and a database of which two have all. The parameter: whether checkpoints are copied elsewhere."""
+    copied = {"checkpointBackupDir": tmp_path / "copies", "checkpointBackupInterval": "0s"}
+    made = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}", **(
+        copied if getattr(request, "param", False) else {}))
     try:
         made.wait_active().run("CREATE DATABASE d VGROUPS 2 REPLICA 2", "CREATE TABLE d.t (ts TIMESTAMP, v BIGINT)")
         yield made
@@ -49,6 +51,7 @@ def numbers(node: ServedNode) -> set[object]:
     return {row[0] for row in node.run("SELECT v FROM d.t")}
 
 
+@pytest.mark.parametrize("cluster", [False, True], ids=["streams begin anew", "streams go on"], indirect=True)
 def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
     """Rows are written and a stream runs: each acknowledged row is there, and results equal the batch answer."""
     cluster.wait_active().run(STREAM)

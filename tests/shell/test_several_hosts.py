@@ -11,6 +11,7 @@ import pytest
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import (
+    CancelledError,
     InvalidValueError,
     NoAnswerError,
     NotActiveError,
@@ -36,9 +37,11 @@ class FakeNode:
 
     role: str | None = "standby"
     answers: bool = True
+    answers_nobody: bool = False
     errors: list[PenstockError] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
+    hangs: threading.Event | None = None
 
 
 class FakeEngine:
@@ -52,6 +55,9 @@ class FakeEngine:
             raise NoAnswerError("it is gone")
         if "ins_cluster" in text:
             return Result((), pa.table({"role": pa.array([self.node.role], pa.string())}), 1)
+        if self.node.hangs is not None:
+            assert self.node.hangs.wait(60)
+            raise CancelledError("the call was cancelled")
         if self.node.errors:
             raise self.node.errors.pop(0)
         self.node.done.append(text)
@@ -62,6 +68,11 @@ class FakeEngine:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def let_go(self) -> None:
+        """Whoever waits for an answer gets none."""
+        if self.node.hangs is not None:
+            self.node.hangs.set()
 
 
 class Hosts:
@@ -74,7 +85,7 @@ class Hosts:
         self.connection = SeveralHosts([("node", place) for place in range(3)], self.connect, HurriedClock())
 
     def connect(self, host: str, port: int) -> Any:
-        if not self.nodes[port].answers:
+        if not self.nodes[port].answers or self.nodes[port].answers_nobody:
             raise NoAnswerError("nobody is there")
         return FakeEngine(self.nodes[port])
 
@@ -127,6 +138,19 @@ def test_what_must_not_be_done_twice_is_left_to_the_user() -> None:
     assert hosts.nodes[2].done == ["INSERT INTO t VALUES (NOW, 3)"]
 
 
+def test_a_node_that_stands_still_is_given_up() -> None:
+    """It takes connections no more and says nothing: the row is sent to the node that has taken over."""
+    hosts = Hosts()
+    hosts.take_over()
+    hosts.nodes[0].role = "active"
+    hosts.connection = SeveralHosts([("node", 0), ("node", 2)], hosts.connect, HurriedClock(), silence_s=0.02)
+    hosts.nodes[0].hangs = threading.Event()
+    hosts.nodes[0].answers_nobody = True
+    hosts.run("INSERT INTO t VALUES (1, 2)")
+    assert hosts.nodes[2].done == ["INSERT INTO t VALUES (1, 2)"]
+    hosts.connection.close()
+
+
 def test_missing_replicas_are_told_while_the_node_stays_active() -> None:
     """Nobody else would do better."""
     hosts = Hosts()
@@ -141,7 +165,7 @@ def test_it_gives_up_when_nobody_is_active() -> None:
     hosts.nodes[0].answers = False
     with pytest.raises(NoAnswerError, match="nobody can say"):
         hosts.run("DROP TABLE t")
-    with pytest.raises(UnavailableError, match="none of node:0, node:1, node:2 is the active node"):
+    with pytest.raises(UnavailableError, match="none of node:1, node:2, node:0 is the active node"):
         hosts.run("DROP TABLE t")
 
 

@@ -16,8 +16,8 @@ from kits.basics.external_servers import ZooKeeper, free_port
 from kits.basics.waiting import wait_until
 from kits.engines.serve_kit import clean_environment, command
 
-from penstock.common.errors import NotActiveError, PenstockError
-from penstock.shell.api.dbapi import Connection, connect
+from penstock.common.errors import NotActiveError, PenstockError, ReplicasMissingError
+from penstock.shell.api.dbapi import Connection, Cursor, connect
 
 PATIENCE_S = 180.0
 #: Long enough for a machine that is busy with other tests.
@@ -142,8 +142,18 @@ class RowWriter:
             for number in itertools.count():
                 if self._ended.is_set():
                     return
-                cursor.execute(f"INSERT INTO {self._table} VALUES ({1_700_000_000_000 + number * 100}, {number})")
+                row = f"({1_700_000_000_000 + number * 100}, {number})"
+                while not self._is_written(cursor, row):
+                    if self._ended.is_set():
+                        return
                 self.acknowledged.append(number)
+
+    def _is_written(self, cursor: Cursor, row: str) -> bool:
+        try:
+            cursor.execute(f"INSERT INTO {self._table} VALUES {row}")
+        except ReplicasMissingError:  # it may be there; to write it again does no harm
+            return False
+        return True
 
     def wait_for_more(self, count: int) -> None:
         wanted = len(self.acknowledged) + count

@@ -102,6 +102,14 @@ def test_members_stay_when_a_new_active_has_not_heard_of_them_yet() -> None:
     assert kept.change(104.0, [], {1: THREE}, {1: 50}) == SynchronousSet((A,), 3)
 
 
+def test_who_says_nothing_at_all_leaves_sooner() -> None:
+    """After a takeover that is the node that was active before; one that has spoken is given its time."""
+    kept = SynchronousSetKeeper(A, SynchronousSet((A, B, C), 3), SetSettings(first_word_s=1.0), 100.0)
+    heard = [watch(C, 100.2, l1=50)]
+    assert kept.change(100.9, heard, {1: THREE}, {1: 50}) is None
+    assert kept.change(101.1, heard, {1: THREE}, {1: 50}) == SynchronousSet((A, C), 3)
+
+
 def test_more_that_may_take_over_must_prove_themselves() -> None:
     """If all databases have three replicas, the third node may take over once it has all."""
     kept = keeper(A, B, C, complete=2)
