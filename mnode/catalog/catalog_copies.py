@@ -130,8 +130,8 @@ class CopyKeeper:
             return
         entries = self._catalog.entries()
         generation = next((one.generation for one in entries if one.generation is not None), 0)
-        rows = [{"store": one.store, "key": one.key, "value": one.value} for one in entries]
-        body = parquet_bytes(pa.Table.from_pylist(rows, schema=_SCHEMA))
+        columns = [[one.store for one in entries], [one.key for one in entries], [one.value for one in entries]]
+        body = parquet_bytes(pa.table(columns, schema=_SCHEMA))
         name = CopyName(generation, self._clock.now_ms())
         self._fs.make_dirs(self._paths.catalog_copies)
         self._fs.write_atomic(self._paths.catalog_copies / str(name),
