@@ -158,6 +158,9 @@ class EngineParts:
         `stop_service` ends what workers call. `watches`: whether streams work by themselves, not only when told to.
         """
         threaded = self.directory.environment.threaded
+        member = self.directory.member
+        if member is not None:
+            undo.callback(member.close)  # behind the streams, whose last checkpoints need an active node
         if threaded:
             undo.callback(self.catalog_keeper.close)
         for part in (self.queries, self.views, self.results, self.inserts, self.states):
@@ -169,12 +172,10 @@ class EngineParts:
             self.directory.dnode.start()
             self.views.start()
         undo.callback(self.backups.close)
-        member = self.directory.member
         if member is None:
             self._begin_work(watches=watches)
         else:
             member.on_active = partial(self._take_over, watches=watches)
-            undo.callback(member.close)
             member.start()
 
     def _take_over(self, *, watches: bool) -> None:

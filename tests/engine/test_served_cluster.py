@@ -47,6 +47,12 @@ def rows(node: ServedNode, query: str) -> list[tuple[object, ...]]:
     return sorted(tuple(row) for row in node.run(query))
 
 
+def has_checkpoint(cluster: ServedCluster) -> bool:
+    """Whether the stream runs on the active node, and has a checkpoint there; where it is copied, a whole copy."""
+    found = cluster.wait_active().run("SELECT checkpoint_id, checkpoint_backup FROM information_schema.ins_streams")
+    return bool(found) and found[0][0] is not None and found[0][1] != "nothing yet"
+
+
 def numbers(node: ServedNode) -> set[object]:
     return {row[0] for row in node.run("SELECT v FROM d.t")}
 
@@ -59,6 +65,7 @@ def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
     try:
         for _ in range(2):
             writer.wait_for_more(100)
+            wait_until(lambda: has_checkpoint(cluster), 120, "the stream has no checkpoint")
             active = cluster.wait_active()
             active.kill(with_disk=True)
             told = set(writer.acknowledged)
