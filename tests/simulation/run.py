@@ -28,7 +28,7 @@ TABLES = 5
 _EVENTS_MAX = 60_000
 _PATIENCE_S = 240.0
 _ENDED_WITHIN_S = 1.0  # after Spark's end, whatever state a worker is in
-_REST_S = 1.6  # longer than idleTimeout: a vnode without rows holds time back until it counts as idle
+_REST_S = 1.6  # longer than idleTimeout, after which a vnode without rows holds time back no more
 _STATES = frozenset(TaskState.__args__)  # type: ignore[attr-defined]
 
 
@@ -543,34 +543,38 @@ class Run:
     def _await_rest(self) -> None:
         deadline = self.world.clock.monotonic() + _PATIENCE_S
         checked = rests_since = self.world.clock.monotonic()
+        seen: list[object] | None = None
         while True:
             self._step()
             now = self.world.clock.monotonic()
             if now - checked >= 0.4:
-                checked = now
-                if not self._rests():
+                checked, before = now, seen
+                seen = self._resting()
+                if seen is None or seen != before:
                     rests_since = now
                 elif now - rests_since >= _REST_S:
                     return
             if now > deadline:
                 raise SimulationError(f"the streams don't come to rest: {self._state()}")
 
-    def _rests(self) -> bool:
+    def _resting(self) -> list[object] | None:
+        """Returns how far all tasks are, None while one of them has something to do."""
         host = self.cluster.host
         if host is None or host.controller is None:
-            return False
+            return None
         with self.world.inside(host.process):
             reports = host.controller.stream_states()
             infos = host.engine.streams.reports.snapshot().infos
         if len(reports) < len(self.created) or any(report.state != "RUNNING" for report in reports.values()):
-            return False
+            return None
         hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host
                   for stream_id, each in worker.streams.items() if not each.over}
+        seen: list[object] = []
         for stream_id, report in reports.items():
             for index in range(infos[stream_id].stored.graph.nodes.workers):
                 each = hosted.get((index, stream_id))
                 if each is None or each.deployment.attempt != report.attempt or not each.started:
-                    return False
+                    return None
                 for task in each.tasks:
                     status = task.status()
                     if status.state not in _STATES:
@@ -578,12 +582,13 @@ class Run:
                     task.input.validate()
                     # Barriers of checkpoints are always on their way; rows must not be.
                     if status.state not in ("IDLE", "ALIGNING", "RUNNING") or task.input.used_bytes:
-                        return False
+                        return None
                     if task.output is not None and task.output.used_bytes:
-                        return False
+                        return None
                     if status.log.processed_version != status.log.wal_version:
-                        return False
-        return True
+                        return None
+                    seen.append((status.time.watermark, status.time.idle, status.progress))
+        return seen
 
     def _state(self) -> str:
         host = self.cluster.host
