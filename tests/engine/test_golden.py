@@ -24,6 +24,7 @@ from penstock.sql.dialect.parse_ddl import _OPTIONS as DATABASE_OPTIONS
 from penstock.sql.dialect.parse_show import _PLAIN as PLAIN_SHOWS
 from penstock.sql.dialect.parse_statement import _NOT_SUPPORTED
 from penstock.sql.dialect.parser import parse
+from penstock.sql.rows.child_pattern import read_plain_children
 from penstock.sql.tree import statements
 from penstock.sql.tree.node import Node
 from penstock.sql.tree.statements import Explain, Show, Statement
@@ -102,14 +103,17 @@ def _evaluated(db: Embedded, text: str) -> str:
 
 
 def script_statements() -> Iterator[tuple[str, Statement]]:
-    """Yields the texts and the statements of all scripts, those of the parser as well, that can be parsed."""
+    """Yields the texts and the statements of all scripts, those of the parser as well, that can be parsed.
+
+    What is read by a pattern comes as that gives it, too.
+    """
     for path in (*SCRIPTS, *PARSER_SCRIPTS):
         for block in read_blocks(path):
             try:
-                parsed = parse(block.statement)
+                parsed = [*parse(block.statement), read_plain_children(block.statement)]
             except PenstockError:
                 continue
-            yield from ((block.statement, statement) for statement in parsed)
+            yield from ((block.statement, statement) for statement in parsed if statement is not None)
 
 
 def fields_of(kind: type[Any]) -> Iterable[Any]:
