@@ -6,11 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import duckdb
 import pyarrow as pa
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
+from kits.basics.shared_duckdb import query
 
 from penstock.common.clock import ManualClock
 from penstock.vnode.read.snapshot import Snapshot, united
@@ -45,13 +46,11 @@ def write(vnode: Vnode, first: int, count: int, value: int) -> None:
 def found(snapshot: Snapshot, first: int | None = None, last: int | None = None) -> list[tuple[int, int, int]]:
     """Returns what DuckDB reads: (_tuid, ts, v), sorted."""
     select = snapshot.to_sql(["ts", "v"], None, first, last, epochs=True)
-    with duckdb.connect() as connection:
-        for name, table in select.tables.items():
-            connection.register(name, table)
-        return connection.sql(f"SELECT _tuid, ts, v FROM ({select.sql}) ORDER BY ALL").fetchall()
+    rows = query(f"SELECT _tuid, ts, v FROM ({select.sql}) ORDER BY ALL", select.tables)
+    return [tuple(row.values()) for row in rows.to_pylist()]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=times(40, 400), deadline=None)
 @given(steps=STEPS, bounds=st.tuples(st.integers(0, 60), st.integers(0, 20)))
 def test_each_row_is_read_once_as_it_was_written_last(
     steps: list[tuple[str, int, int]], bounds: tuple[int, int]

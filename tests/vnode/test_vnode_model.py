@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
+from kits.basics.shared_duckdb import query
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
@@ -89,12 +90,9 @@ def as_rows(table: pa.Table, key_columns: int) -> dict[Key, dict[str, Any]]:
     return found
 
 
-def duckdb_rows(select: SnapshotSql) -> pa.Table:
+def sql_rows(select: SnapshotSql) -> pa.Table:
     """Runs a snapshot's SELECT in DuckDB."""
-    with duckdb.connect() as connection:
-        for name, table in select.tables.items():
-            connection.register(name, table)
-        return connection.sql(select.sql).to_arrow_table()
+    return query(select.sql, select.tables)
 
 
 def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]) -> None:
@@ -111,10 +109,10 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
         assert as_rows(rows, model.key_columns) == expected
         assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
         if version == last:
-            found = duckdb_rows(snapshot.to_sql(**arguments))
+            found = sql_rows(snapshot.to_sql(**arguments))
             assert as_rows(found, model.key_columns) == expected
             assert found.schema.types == rows.schema.types
-            integers = duckdb_rows(snapshot.to_sql(**arguments, epochs=True)).cast(found.schema)
+            integers = sql_rows(snapshot.to_sql(**arguments, epochs=True)).cast(found.schema)
             assert as_rows(integers, model.key_columns) == expected
             check_count(snapshot, expected, model.key_columns, arguments)
 
@@ -124,7 +122,7 @@ def check_count(snapshot: Snapshot, expected: dict[Key, Any], key_columns: int, 
     if "tuids" in arguments:
         return
     known, rest = snapshot.counted(arguments.get("first_ts"), arguments.get("last_ts"))
-    others = as_rows(duckdb_rows(rest.to_sql(**arguments)), key_columns)
+    others = as_rows(sql_rows(rest.to_sql(**arguments)), key_columns)
     assert others.items() <= expected.items()
     times = sorted(key[1] for key in expected.keys() - others.keys())
     assert known == (RowCount(len(times), times[0], times[-1]) if times else None)
@@ -151,7 +149,7 @@ ARGUMENTS = st.fixed_dictionaries({}, optional={
     "first_ts": TIMES, "last_ts": TIMES})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=times(20, 300), deadline=None)
 @given(st.lists(OPS, min_size=5, max_size=16), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
        st.lists(ARGUMENTS, min_size=1, max_size=2), st.booleans())
 def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str,
