@@ -6,11 +6,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from conftest import times
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from kits.basics.shared_duckdb import duckdb_with
 from kits.streams.interval_streams import AGGREGATES, INTO, PARTITIONS, STEP, WIDTH, WRITE, batch, stream
 from kits.streams.stream_kit import (
     COLUMNS,
@@ -210,8 +210,7 @@ def test_rows_without_windows_equal_batch(
     try:
         play(kit, steps)
         kit.run()
-        with duckdb.connect() as connection:
-            connection.register("source", kit.source())
+        with duckdb_with({"source": kit.source()}) as connection:
             want = connection.execute(
                 "SELECT tbname, ts, voltage, note FROM source WHERE voltage > 0 ORDER BY tbname, ts").fetchall()
         assert [(row["_child"].split("_")[0], millis(row["ts"]), row["voltage"], row["note"])

@@ -11,7 +11,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
-from kits.basics.shared_duckdb import query
+from kits.basics.shared_duckdb import duckdb_with
 
 from penstock.common.clock import ManualClock
 from penstock.vnode.read.snapshot import Snapshot, united
@@ -46,8 +46,8 @@ def write(vnode: Vnode, first: int, count: int, value: int) -> None:
 def found(snapshot: Snapshot, first: int | None = None, last: int | None = None) -> list[tuple[int, int, int]]:
     """Returns what DuckDB reads: (_tuid, ts, v), sorted."""
     select = snapshot.to_sql(["ts", "v"], None, first, last, epochs=True)
-    rows = query(f"SELECT _tuid, ts, v FROM ({select.sql}) ORDER BY ALL", select.tables)
-    return [tuple(row.values()) for row in rows.to_pylist()]
+    with duckdb_with(select.tables) as connection:
+        return connection.sql(f"SELECT _tuid, ts, v FROM ({select.sql}) ORDER BY ALL").fetchall()
 
 
 @settings(max_examples=times(40, 400), deadline=None)

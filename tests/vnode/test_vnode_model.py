@@ -14,7 +14,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
-from kits.basics.shared_duckdb import query
+from kits.basics.shared_duckdb import duckdb_with
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
@@ -92,7 +92,8 @@ def as_rows(table: pa.Table, key_columns: int) -> dict[Key, dict[str, Any]]:
 
 def sql_rows(select: SnapshotSql) -> pa.Table:
     """Runs a snapshot's SELECT in DuckDB."""
-    return query(select.sql, select.tables)
+    with duckdb_with(select.tables) as connection:
+        return connection.sql(select.sql).to_arrow_table()
 
 
 def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
@@ -10,9 +11,10 @@ import pyarrow as pa
 _DATABASE = duckdb.connect()
 
 
-def query(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-    """Returns the rows of a query over tables by their names, which nobody else sees."""
+@contextmanager
+def duckdb_with(tables: Mapping[str, pa.Table]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that has tables by their names. Nobody else sees these, nor temporary tables that it makes."""
     with _DATABASE.cursor() as connection:
         for name, table in tables.items():
             connection.register(name, table)
-        return connection.sql(sql).to_arrow_table()
+        yield connection

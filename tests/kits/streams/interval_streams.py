@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import duckdb
 from hypothesis import strategies as st
+from kits.basics.shared_duckdb import duckdb_with
 from kits.streams.stream_kit import Answer, StreamKit, millis, null_last
 
 AGGREGATES = ("count(*) c, sum(voltage) s, avg(current) a, min(voltage) lo, max(current) hi, first(voltage) f, "
@@ -22,8 +22,7 @@ WIDTH = 10_000
 def batch(kit: StreamKit, keys: str, where: str = "", width: int = WIDTH) -> list[Answer]:
     """The batch answer, from DuckDB over the stored rows."""
     source = kit.source()
-    with duckdb.connect() as connection:
-        connection.register("source", source)
+    with duckdb_with({"source": source}) as connection:
         rows = connection.execute(ORACLE.format(keys=keys, where=where, width=width)).fetchall()
     return sorted(rows, key=lambda row: null_last(row[:2]))
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kits.basics.shared_duckdb import duckdb_with
 from kits.engines.sandboxes import T0
 from kits.streams.join_bed import FAR, JoinBed, Row, greatest, near
 
@@ -178,9 +178,9 @@ class Pair(JoinBed):
 
     def plain(self, *, counted: bool = False) -> list[Row]:
         """The same join in plain SQL: of rows of one place the greatest. `counted`: without late rows."""
-        with duckdb.connect() as peer:
+        with duckdb_with({}) as peer:
             for side, table in self.tables.items():
-                peer.execute(f"create table {side} (c varchar, ts bigint, n int, k int)")
+                peer.execute(f"create temp table {side} (c varchar, ts bigint, n int, k int)")
                 rows = [row for key, row in self.counted.items() if key[0] == side] if counted else (
                     self.rows(f"select tbname, ts, n, k from {table}"))
                 if rows:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kits.basics.shared_duckdb import duckdb_with
 from kits.engines.sandboxes import T0
 from kits.streams.join_bed import FAR, JoinBed, Row, greatest, near
 
@@ -131,9 +131,9 @@ class Bed(JoinBed):
 
     def plain(self, case: Case) -> list[Row]:
         """The same lookup in plain SQL: of results of one place the greatest."""
-        with duckdb.connect() as peer:
-            peer.execute("create table m (c varchar, ts bigint, v int, k int, g int)")
-            peer.execute("create table w (t0 bigint, k int, site varchar, f double)")
+        with duckdb_with({}) as peer:
+            peer.execute("create temp table m (c varchar, ts bigint, v int, k int, g int)")
+            peer.execute("create temp table w (t0 bigint, k int, site varchar, f double)")
             for name, query in (("m", "select tbname, ts, v, k, g from d.m"), ("w", "select t0, k, site, f from d.w")):
                 rows = self.rows(query)
                 if rows:

@@ -6,10 +6,10 @@ import itertools
 import math
 from typing import Any
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kits.basics.shared_duckdb import duckdb_with
 from kits.streams.interval_streams import INTO, PARTITIONS, WIDTH
 from kits.streams.stream_kit import StreamKit, millis, newest_per_vnode, play, table_vnode, unhurried
 
@@ -55,8 +55,7 @@ Windows = dict[Any, dict[int, tuple[Any, ...]]]
 def batch(kit: StreamKit, keys: str) -> Windows:
     """The batch answer: values per group and window."""
     source = kit.source()
-    with duckdb.connect() as connection:
-        connection.register("source", source)
+    with duckdb_with({"source": source}) as connection:
         rows = connection.execute(BATCH.format(keys=keys, width=WIDTH)).fetchall()
     windows: Windows = {}
     for row in rows:
