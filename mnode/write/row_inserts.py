@@ -117,14 +117,13 @@ class RowInserts:
             return None
         row = text.rfind("(")
         head = self._heads.get((text[:row], state.database))
-        if head is None:
-            start = _INSERT.match(text)
-            if start is None:
-                return None
+        start = _INSERT.match(text) if head is None else None
+        if head is None and start is None:
+            return None
         with self._writing.shared():  # only now: what writes no rows waits for nobody who moves them
             if head is not None and self._appended(head, text, row):
                 return _ONE_ROW
-            start = _INSERT.match(text)
+            start = start or _INSERT.match(text)
             return None if start is None else self._insert(text, start.end(), state)
 
     def _appended(self, head: _Head, text: str, start: int) -> bool:
