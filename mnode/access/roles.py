@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.access.audit_log import words_of
-from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
 from penstock.sql.schema import Table
@@ -42,6 +41,10 @@ from penstock.sql.tree.statements import (
     TableSource,
     UseDatabase,
 )
+
+if TYPE_CHECKING:
+    from penstock.mnode.catalog.catalog import Catalog
+    from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
 
 
 @dataclass(frozen=True, slots=True)

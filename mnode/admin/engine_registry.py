@@ -6,11 +6,13 @@ import atexit
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from penstock.common.config import Config
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
+from penstock.mnode.admin.engine_lease import EngineLease
 from penstock.mnode.admin.sandbox import dry_run
 from penstock.mnode.engine import Engine
 
@@ -30,41 +32,6 @@ class _Slot:
 
 _slots: dict[Path, _Slot] = {}
 _slots_lock = threading.Lock()
-
-
-class EngineLease:
-    """One user's hold on an engine."""
-
-    def __init__(self, slot: _Slot, engine: Engine) -> None:
-        self._slot = slot
-        self.engine = engine
-        self._released = False
-
-    def login(self, user: str) -> int:
-        """Returns the id under which perf_connections lists a connection of this user."""
-        return self.engine.activity.login(user)
-
-    def cancel(self, connection_id: int) -> None:
-        """Ends what the statements of a connection compute."""
-        self.engine.activity.end_connection(connection_id)
-
-    def logout(self, connection_id: int) -> None:
-        """Ends what `login` has begun."""
-        self.engine.activity.logout(connection_id)
-
-    def set_time_zone(self, name: str) -> None:
-        """Does nothing: an engine in this process learns of the session's time zone with each statement."""
-
-    def release(self) -> None:
-        """Gives the engine up; the last one to do so closes it. A second call does nothing."""
-        with self._slot.lock:
-            if self._released:
-                return
-            self._released = True
-            self._slot.users -= 1
-            if self._slot.users == 0:
-                self._slot.engine = None
-                self.engine.close()
 
 
 def new_engine(path: Path, config: Config) -> Engine:
@@ -89,7 +56,17 @@ def open_engine(path: Path, config: Config, make: EngineFactory = new_engine) ->
         if slot.engine is None:
             slot.engine = make(root, config)
         slot.users += 1
-        return EngineLease(slot, slot.engine)
+        return EngineLease(slot.engine, partial(_release, slot))
+
+
+def _release(slot: _Slot) -> None:
+    """Ends one use of an engine; the last one closes it."""
+    with slot.lock:
+        slot.users -= 1
+        if slot.users == 0:
+            engine, slot.engine = slot.engine, None
+            if engine is not None:
+                engine.close()
 
 
 @atexit.register

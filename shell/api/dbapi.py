@@ -20,7 +20,7 @@ from penstock.common import errors
 from penstock.common.config import Config, load_config
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.access.session import Result, SessionState
-from penstock.mnode.admin.engine_registry import EngineLease, open_engine
+from penstock.mnode.admin.engine_lease import EngineLease
 from penstock.mnode.write.arrow_schema import create_table
 from penstock.shell.api.arrow_input import ArrowData, arrow_tables, quoted_table, spooled
 from penstock.shell.api.arrow_values import column_values
@@ -106,6 +106,8 @@ def connect(
     try:
         settings = load_config(config)
         if host is None:
+            from penstock.mnode.admin.engine_registry import open_engine  # takes a second, which clients don't wait for
+
             return Connection(open_engine(Path(path), settings), settings.timezone)
         from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
         from penstock.shell.flight_sql.several_hosts import SeveralHosts, read_hosts

@@ -21,7 +21,8 @@ from penstock.common.private import exposed, write_private
 from penstock.common.tls import tls_of
 from penstock.mnode.access.logins import tls_for_clients
 from penstock.mnode.access.roles import Identity
-from penstock.mnode.admin.engine_registry import EngineLease, new_engine, new_member, open_engine
+from penstock.mnode.admin.engine_lease import EngineLease
+from penstock.mnode.admin.engine_registry import new_engine, new_member, open_engine
 from penstock.mnode.engine import Engine
 from penstock.mnode.http.http_ports import open_listener
 from penstock.mnode.http.http_server import HttpListener

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as types
-from prompt_toolkit.utils import get_cwidth
+from rich.cells import cell_len
 
 Mode = Literal["box", "csv", "json", "jsonlines", "line", "markdown"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -199,15 +199,15 @@ def _elided(rows: int) -> Cells:
 
 
 def _column_width(cells: Cells) -> int:
-    return max([get_cwidth(cells.name), *map(_width, cells.values)])
+    return max([cell_len(cells.name), *map(_width, cells.values)])
 
 
 def _width(text: str | None) -> int:
-    return len(NULL) if text is None else get_cwidth(text)
+    return len(NULL) if text is None else cell_len(text)
 
 
 def _pad(text: str, width: int, align_right: bool) -> str:
-    space = " " * (width - get_cwidth(text))
+    space = " " * (width - cell_len(text))
     return space + text if align_right else text + space
 
 
@@ -217,7 +217,7 @@ def _pad(text: str, width: int, align_right: bool) -> str:
 def _line(table: pa.Table, style: Style) -> str:
     """Vertical rows, as `\\G` asks for."""
     columns = text_columns(table, style)
-    width = max((get_cwidth(cells.name) for cells in columns), default=0)
+    width = max((cell_len(cells.name) for cells in columns), default=0)
     lines = []
     for index in range(table.num_rows):
         lines.append(f"*************************** {index + 1}.row ***************************")

@@ -13,7 +13,7 @@ from penstock.mnode.cluster.log_following import LogFollowing
 from penstock.mnode.cluster.synchronous_set import SynchronousSet, SynchronousSetKeeper
 
 _CHUNKS = 4
-SEEDS = times(200, 20_000)
+SEEDS = times(80, 20_000)
 
 
 @pytest.mark.parametrize("chunk", range(_CHUNKS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +35,21 @@ QUERIES = (
     "DESCRIBE d.all_types", "SELECT NULL AS nothing, 1 AS one", "EXPLAIN SELECT v FROM d.s",
     "SELECT ts FROM d.all_types UNION ALL SELECT ts FROM d.s",
 )
+
+
+#: A client that reaches nobody, and the modules that it has imported by then which only engines need.
+CLIENT = """
+import sys, penstock
+from penstock.shell.main import main
+code = main(["--host", "127.0.0.1", "--port", "1", "-c", "SELECT 1"])
+print(code, [name for name in ("penstock.mnode.engine", "duckdb", "pandas", "prompt_toolkit") if name in sys.modules])
+"""
+
+
+def test_a_client_imports_no_engine() -> None:
+    """Importing one takes a second of the processor, which who only asks a server needn't wait for."""
+    answer = subprocess.run([sys.executable, "-c", CLIENT], capture_output=True, text=True, check=True)
+    assert answer.stdout == "1 []\n", answer.stderr
 
 
 @pytest.fixture

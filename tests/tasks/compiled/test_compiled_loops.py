@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,11 @@ CHILD = """
 import sys
 from penstock.tasks.compiled import compiled_loops
 print(compiled_loops.load(), compiled_loops.why_not(), "numba" in sys.modules)
+"""
+
+FEW_LOOPS = """
+from penstock.tasks.compiled import loops
+loops.SIGNATURES = dict(list(loops.SIGNATURES.items())[:2])
 """
 
 
@@ -36,6 +42,12 @@ def test_another_process_compiles_and_this_one_loads(tmp_path: Path, monkeypatch
     """Nothing is loaded before all is compiled; what was compiled is loaded by whoever comes later."""
     pytest.importorskip("numba")
     monkeypatch.setenv(compiled_loops.DIRECTORY_VARIABLE, str(tmp_path / "compiled"))
+    # Two loops, here and there: all of them take a minute of two processors.
+    few = tmp_path / "few"
+    few.mkdir()
+    (few / "sitecustomize.py").write_text(FEW_LOOPS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(few), os.environ.get("PYTHONPATH")])))
+    monkeypatch.setattr(loops, "SIGNATURES", dict(list(loops.SIGNATURES.items())[:2]))
     compiled_loops.load_or_have_compiled()
     assert compiled_loops.why_not() == "they are being compiled"
     stopping = threading.Event()
