@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kits.basics.loops_of_both import BOTH, loops
@@ -102,7 +103,7 @@ WINDOWS = st.sampled_from([
 ROW_WINDOWS = st.sampled_from([
     "session(ts, 5s)", "state_window(i1)", "state_window(txt)", "event_window start with f8 > 1 end with i4 < 3",
     "count_window(3)", "count_window(5, 2)"])
-QUIET = settings(max_examples=40, deadline=None,
+QUIET = settings(max_examples=times(20, 400), deadline=None,
                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
