@@ -38,6 +38,7 @@ class DataPaths:
       catalog/                          LMDB of the mnode
       catalog-log/                      its changes, of which other nodes of a cluster have copies
       CLUSTER                           whose disk this is in a cluster, and the newest epoch
+      received/                         another node's catalog and its log, which take the place of these at the start
       copies/                           copies of the catalog, made by the engine
       children/<table uid>.parquet      child tables (uid, name, tags) of a super table, for the views
       views.sql, views.duckdb           views for any DuckDB, kept current by the engine
@@ -77,6 +78,10 @@ class DataPaths:
     @property
     def cluster(self) -> Path:
         return self.root / "CLUSTER"
+
+    @property
+    def received(self) -> Path:
+        return self.root / "received"
 
     @property
     def catalog_copies(self) -> Path:

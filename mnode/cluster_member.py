@@ -21,8 +21,11 @@ from penstock.common.errors import (
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.node_addresses import node_addresses
+from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_copy_source import CatalogCopySource
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
+from penstock.mnode.catalog.received_catalog import leave_received
 from penstock.mnode.cluster.active_node import ActiveSettings
 from penstock.mnode.cluster.cluster_messages import CATALOG_LOG, CopyAnswer, CopyRequest, WireMessage
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
@@ -50,15 +53,16 @@ class ClusterMember:
     """One node, from the engine's start to its end. Implements `TenureHooks`.
 
     `on_active` is called by a thread of its own when rows may be written here, and again after it has raised a
-    PenstockError; `on_demoted` once, with the reason, when the node has ceased to be active: nothing of what the engine
-    has in memory is of use any more, and the process must start anew.
+    PenstockError; `on_demoted` with the reason, when the node has ceased to be active, or has got another node's
+    catalog: nothing of what the engine has in memory is of use any more, and the process must start anew.
     """
 
-    def __init__(self, config: Config, clock: Clock, fs: Fs, scratch: Path, catalog: Catalog, copying: CatalogCopying,
-                 directory: ClusterDirectory, vnodes: FollowedVnodes) -> None:
-        """`scratch`: a folder of the data directory for copies under way. Raises ConfigError."""
+    def __init__(self, config: Config, clock: Clock, fs: Fs, paths: DataPaths, catalog: Catalog,
+                 copying: CatalogCopying, directory: ClusterDirectory, vnodes: FollowedVnodes) -> None:
+        """Raises ConfigError."""
         self._fs = fs
-        self._scratch = scratch
+        self._paths = paths
+        self._scratch = paths.scratch
         self.on_active: Callable[[], None] = lambda: None
         self.on_demoted: Callable[[str], None] = lambda reason: None
         self._config = config
@@ -194,8 +198,8 @@ class ClusterMember:
             self._number, self._addresses, config.cluster_certificate, config.cluster_key, config.cluster_authority),
             self._clock, self._receive)
         self._copier = VnodeCopier(
-            CopySources(self._vnodes.vnodes, self._clock), self._scratch, self._fs, self._clock, self._transport.send,
-            self._needed, self._put_copy)
+            CopySources(self._vnodes.vnodes, self._copy_catalog, self._clock), self._scratch, self._fs, self._clock,
+            self._transport.send, self._needed, self._put_copy)
         self._transport.start()
         self._copier.start()
         self._run(self._join, "join")
@@ -206,8 +210,15 @@ class ClusterMember:
         else:
             self.service.receive(node, message)
 
+    def _copy_catalog(self, node: int) -> CatalogCopySource:
+        return CatalogCopySource(self._copying, self._scratch / f"catalog-for-{node}", self._fs)
+
     def _put_copy(self, log: int, received: Path) -> None:
-        def replace() -> StoredLog:
+        def replace() -> StoredLog | None:
+            if log == CATALOG_LOG:
+                leave_received(self._fs, self._paths, received)
+                self.on_demoted("it has a copy of the active node's catalog")
+                return None
             self._vnodes.replace(log, received)
             return self._directory.logs()[log]
 

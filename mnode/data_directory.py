@@ -23,6 +23,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import require_catalog, require_current
 from penstock.mnode.catalog.catalog_log import CatalogLog
 from penstock.mnode.catalog.directory_format import check_format, ensure_format
+from penstock.mnode.catalog.received_catalog import take_received
 from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.controller.runtime_environment import RuntimeEnvironment
 from penstock.mnode.dnode.cluster_directory import ClusterDirectory, running_boot
@@ -68,6 +69,7 @@ class DataDirectory:
                 hint="start penstock serve with the keys of section [cluster]; to leave the cluster for good, stop "
                      f"all nodes and remove {self.paths.cluster}")
         check_format(fs, self.paths)
+        take_received(fs, self.paths)
         require_catalog(self.paths)
         self._log_handler = configure_file_logging(config, path)
         undo.callback(stop_logging, self._log_handler)
@@ -102,7 +104,7 @@ class DataDirectory:
         vnodes = FollowedVnodes(
             self.storage, self.dnode, self.catalog, copying, lambda: beginnings(self.catalog.streams.all()), PIN_PREFIX)
         member = ClusterMember(
-            self.config, self.clock, self.fs, self.paths.scratch, self.catalog, copying, directory, vnodes)
+            self.config, self.clock, self.fs, self.paths, self.catalog, copying, directory, vnodes)
         self.storage.on_open = member.opened
         member.hold_writes("it has just started")
         vnodes.refresh()

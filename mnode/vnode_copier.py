@@ -1,4 +1,4 @@
-"""The thread that gives copies of vnodes to other nodes, or gets them from the active one."""
+"""The thread that gives copies of vnodes and of the catalog to other nodes, or gets them from the active one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
-from penstock.mnode.cluster.cluster_messages import CATALOG_LOG, CopyAnswer, CopyRequest
-from penstock.mnode.dnode.vnode_copies import CopyReception, CopySources
+from penstock.mnode.cluster.cluster_messages import CopyAnswer, CopyRequest
+from penstock.mnode.dnode.vnode_copies import CopyReception, CopySources, named
 
 _log = logger(__name__)
 _MESSAGES_MAX = 64
@@ -24,7 +24,7 @@ _REST_S = 5.0
 
 class VnodeCopier:
     """Both sides of copies. `send` sends to a node or drops; `needed` returns the active node, if this one follows, and
-    by log why it needs a copy; `put` has a folder become a vnode's, and raises PenstockErrors.
+    by log why it needs a copy; `put` has a folder become a vnode's, or the catalog's, and raises PenstockErrors.
     """
 
     def __init__(self, sources: CopySources, scratch: Path, fs: Fs, clock: Clock,
@@ -65,7 +65,7 @@ class VnodeCopier:
             try:
                 self._turn()
             except PenstockError as error:
-                _log.warning("a copy of a vnode is given up: %s", error)
+                _log.warning("a copy is given up: %s", error)
                 self._give_up()
         self._give_up()
         self._sources.end_all()
@@ -84,10 +84,10 @@ class VnodeCopier:
         elif reception is not None and self._clock.monotonic() - self._asked_at >= _ASK_AGAIN_S:
             self._ask(active)
         elif reception is None and active is not None and self._clock.monotonic() >= self._begin_at:
-            # The catalog's log is never cut: a node that can't follow that one has to begin with an empty directory.
-            log = min((log for log in wanted if log != CATALOG_LOG), default=None)
+            # The catalog comes first: only with it is known which vnodes there are.
+            log = min(wanted, default=None)
             if log is not None:
-                _log.info("vnode %d is copied from node %d: %s", log, active, wanted[log])
+                _log.info("%s is copied from node %d: %s", named(log), active, wanted[log])
                 folder = self._scratch / f"copy-{log}"
                 self._reception = CopyReception(log, secrets.randbelow(1 << 62), folder, self._fs)
                 self._ask(active)
@@ -101,7 +101,7 @@ class VnodeCopier:
             if self._reception.is_whole:
                 log = self._reception.log
                 self._put(log, self._reception.finish())
-                _log.info("vnode %d is a copy of node %d's now", log, node)
+                _log.info("%s is a copy of node %d's now", named(log), node)
                 self._ask(active)
                 self._reception = None
             else:

@@ -305,8 +305,12 @@ def check_host(host: str, users: UsersView) -> None:
 
 
 def tls_for_clients(config: Config, users: UsersView) -> Tls | None:
-    """Returns the TLS that a server for clients speaks on `host`, or None. Raises ConfigError; see `check_host`."""
-    check_host(config.host, users)
+    """Returns the TLS that a server for clients speaks on `host`, or None. Raises ConfigError; see `check_host`.
+
+    A new node of a cluster gets its users from the others; until then nobody comes in.
+    """
+    if not config.cluster_node or config.trust_loopback:
+        check_host(config.host, users)
     if config.trust_loopback and not users.all():
         _log.warning("trustLoopback is set and there are no users: every account of this machine may do everything")
     tls = tls_of(config)

@@ -16,27 +16,29 @@ from pathlib import Path
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import NotSupportedError
 from penstock.common.responsiveness import uncollected
-from penstock.mnode.catalog.catalog_codec import child_from_json, unseal
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
 from penstock.mnode.catalog.catalog_store import (
     CHILDREN,
+    DATABASES,
     FIRST_UID,
     MAP_BYTES,
     META,
+    TABLES,
     CatalogEntry,
     CatalogStore,
     Counters,
 )
+from penstock.mnode.catalog.copied_changes import NetChanges, follow_tables
 from penstock.mnode.catalog.function_repository import FunctionRepository
 from penstock.mnode.catalog.schema_repository import SchemaRepository
 from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepository, StreamRepository
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import ConnectionRepository, UserRepository
-from penstock.sql.schema import ChildTable, Table, UserFunction
+from penstock.sql.schema import Table, UserFunction
 
 
 class Catalog(TableIndex):
@@ -65,27 +67,24 @@ class Catalog(TableIndex):
         with self._store.lock:
             self._load(CatalogReader(self._store.entries))
 
-    def add_copied(self, changes: Iterable[EntryChange]) -> bool:
-        """Adds what a copied log has brought, if that is new child tables alone; else returns False, and adds nothing.
+    def apply_copied(self, changes: Iterable[EntryChange]) -> frozenset[bytes]:
+        """Has memory follow what a copied log has changed on disk; returns in which stores that was.
+
+        It takes as long as there are changes, and streams, users and the like; not as long as there are tables.
         """
-        found: dict[int, list[ChildTable]] = {}
-        for change in changes:
-            if change.store == META:  # numbers, which the store reads itself
-                continue
-            if change.store != CHILDREN or change.before is not None or change.after is None:
-                return False
-            super_uid, child = child_from_json(change.key, unseal(change.after))
-            found.setdefault(super_uid, []).append(child)
         with self._store.lock:
-            parents = {uid: self.table_by_uid(uid) for uid in found}
-            if None in parents.values():
-                return False
-            for uid, parent in parents.items():
-                if parent is not None:
-                    self.remember_children(parent, found[uid])
-        return True
+            found = NetChanges(changes)
+            if not follow_tables(self, found):
+                self._load_tables(CatalogReader(self._store.entries))
+            if not found.stores <= {META, DATABASES, TABLES, CHILDREN}:
+                self._load_others(CatalogReader(self._store.entries))
+        return found.stores
 
     def _load(self, reader: CatalogReader) -> None:
+        self._load_tables(reader)
+        self._load_others(reader)
+
+    def _load_tables(self, reader: CatalogReader) -> None:
         index = TableIndex(self._store.lock)
         for database in reader.databases():
             index.remember_database(database)
@@ -96,6 +95,8 @@ class Catalog(TableIndex):
         for super_uid, found in groupby(reader.all_children(), itemgetter(0)):
             index.remember_children(tables[super_uid], (child for _, child in found))
         self.become(index)
+
+    def _load_others(self, reader: CatalogReader) -> None:
         store = self._store
         self.unfinished = UnfinishedWork(store, reader.unfinished())
         self.users.become(reader.users(), lost=reader.users_lost())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from penstock.common.errors import InternalError, InvalidValueError, PenstockError
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
@@ -26,6 +27,7 @@ class CatalogCopying:
         self._store = store
         self._lock = threading.Lock()
         self.log: CatalogLog = store.log
+        self._holds = 0
         #: how often something was taken back
         self.cuts = 0
 
@@ -63,8 +65,8 @@ class CatalogCopying:
 
     @property
     def floor(self) -> int:
-        """The version up to which others may have seen what the catalog is."""
-        return self.log.writer.acknowledged_version
+        """The version up to which others may have seen what the catalog is; what is trimmed away is below it."""
+        return max(self.log.writer.acknowledged_version, self.log.copied.begin - 1)
 
     def append(self, records: CopiedRecords, before: Callable[[], None] = lambda: None) -> None:
         """Writes copies into the log; see `CopiedLog.append`."""
@@ -89,6 +91,32 @@ class CatalogCopying:
     def acknowledge(self, version: int) -> None:
         """The cluster never takes back what there is up to a version."""
         self.log.writer.acknowledge(version)
+
+    def trim(self, needed_from: int | None) -> None:
+        """Bounds the log; see `CatalogLog.trim`. What may be taken back yet stays, and all stays while it is copied."""
+        with self._lock:
+            if not self._holds:
+                self.log.trim(min(self.floor, self._store.logged_version), needed_from)
+
+    def begin_copy(self, folder: Path) -> int:
+        """Copies the catalog's file to a new folder, as of one moment; from now on the log is kept, until `end_copy`.
+
+        Returns a version that the copy has, behind which a node that has it may need the log. Raises StorageError.
+        """
+        with self._lock:
+            self._holds += 1
+            version = min(self.floor, self._store.logged_version)
+        try:
+            self._store.copy_to(folder)
+        except BaseException:
+            self.end_copy()
+            raise
+        return version
+
+    def end_copy(self) -> None:
+        """The log need not be kept any more for one copy."""
+        with self._lock:
+            self._holds -= 1
 
     def cut(self, version: int) -> int:
         """Takes away, and back, what is behind a version; returns how many transactions that were.

@@ -7,19 +7,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
 from penstock.wal.copied_log import CopiedLog
 from penstock.wal.epoch_file import EPOCHS_NAME
 from penstock.wal.log import WrittenLogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import MetaRecord
+from penstock.wal.retention import segment_infos
+from penstock.wal.segment import list_segments, segment_name
 from penstock.wal.writer import WalOptions, WalWriter
 
 _VGROUP = 0  # no vnode has it
-_SEGMENT_BYTES = 16 << 20
 _FIELD = "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLogBounds:
+    """Bytes of a segment, bytes of segments that are kept, and bytes that are kept at most while a node needs them."""
+
+    segment: int = 16 << 20
+    kept: int = 64 << 20
+    needed_max: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +50,23 @@ class CatalogLog:
     Raises StorageError, CorruptionError.
     """
 
-    def __init__(self, directory: Path, fs: Fs, clock: Clock) -> None:
-        """Opens the log, creating it when missing."""
+    def __init__(self, directory: Path, fs: Fs, clock: Clock, bounds: CatalogLogBounds | None = None) -> None:
+        """Opens the log, creating it when missing. What was trimmed away had been acknowledged."""
         self.directory = directory
         self._fs = fs
-        #: the log itself
-        self.writer = WalWriter.open(
-            directory, WalOptions(_VGROUP, 2, _SEGMENT_BYTES), fs=fs, clock=clock, acknowledged=0)
         self._clock = clock
+        self._bounds = bounds or CatalogLogBounds()
+        self._open()
+
+    def _open(self) -> None:
+        self._fs.make_dirs(self.directory)
+        first = min(list_segments(self._fs, self.directory), default=1)
+        #: the log itself
+        self.writer = WalWriter.open(self.directory, WalOptions(_VGROUP, 2, self._bounds.segment), fs=self._fs,
+                                     clock=self._clock, acknowledged=first - 1)
         #: copies of records, of it and for it
-        self.copied = CopiedLog(self.writer, directory, fs, _VGROUP)
+        self.copied = CopiedLog(self.writer, self.directory, self._fs, _VGROUP)
+        self._trimmed_at = 0
 
     def append(self, changes: Sequence[EntryChange]) -> int:
         """Writes the changes of a transaction; they are on disk for good on return. Returns their version."""
@@ -61,9 +80,37 @@ class CatalogLog:
 
     def begin_anew(self) -> None:
         """Takes away, and keeps beside, all that there is."""
+        if self.copied.begin > 1:  # it can't be cut to its beginning, which is gone
+            self.writer.close()
+            set_aside(self._fs, DataPaths(self.directory.parent), self.directory)
+            self._open()
+            return
         self.copied.cut(0)
         self._fs.remove(self.directory / EPOCHS_NAME)
         self._fs.fsync_dir(self.directory)
+
+    def trim(self, version: int, needed_from: int | None) -> None:
+        """Removes the oldest segments while the log is larger than is kept: those that have nothing behind `version`,
+        up to which all is part of the catalog for good.
+
+        `needed_from`: the first version that another node still needs; None: none does.
+        """
+        segment = self.writer.tail.segment
+        if segment == self._trimmed_at:
+            return  # nothing has been added that could be too much
+        segments = segment_infos(self._fs, self.directory, self.writer.written_version)
+        size, removed = sum(one.size for one in segments), False
+        for one in segments[:-1]:
+            needed = needed_from is not None and one.last_version >= needed_from
+            if size <= self._bounds.kept:
+                self._trimmed_at = segment
+                break
+            if one.last_version > version or (needed and size <= self._bounds.needed_max):
+                break
+            self._fs.remove(self.directory / segment_name(one.first_version))
+            size, removed = size - one.size, True
+        if removed:
+            self._fs.fsync_dir(self.directory)
 
     def changes_behind(self, version: int) -> Iterator[tuple[int, list[EntryChange]]]:
         """Yields what was written behind a version, oldest first, with the versions."""

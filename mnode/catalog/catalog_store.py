@@ -33,6 +33,7 @@ META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTION
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
     b"ingests", b"unfinished")
 _STORES = (META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS, UNFINISHED)
+ALL_STORES = frozenset(_STORES)
 
 
 _LOGGED = b"logged"
@@ -303,6 +304,18 @@ class CatalogStore:
         finally:
             if transaction is not None:
                 transaction.abort()  # does nothing after a commit
+
+    def copy_to(self, folder: Path) -> None:
+        """Writes the catalog as of one moment into a folder, as the one file of another catalog; it is durable there.
+
+        Nobody waits for it. Raises StorageError.
+        """
+        make_private(folder)
+        try:
+            self._env.copy(str(folder), compact=True)
+        except lmdb.Error as error:
+            raise StorageError(f"the catalog {self._path} cannot be copied to {folder}: {error}{shortage(folder)}",
+                               hint=_CHECK_DISK) from error
 
     # --- in a cluster: the log of all changes --------------------------------------------------------------------
 

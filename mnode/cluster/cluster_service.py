@@ -204,11 +204,16 @@ class ClusterService:
             needed = {log: active.kept_from(log, now - _REMEMBERED_S) for log in active.written()}
             self.kept_from = {log: version for log, version in needed.items() if version is not None}
 
-    def replace_log(self, log: int, replace: Callable[[], StoredLog]) -> None:
-        """Has the thread replace a log's vnode by a copy, if it still needs one; raises what `replace` raises."""
+    def replace_log(self, log: int, replace: Callable[[], StoredLog | None]) -> None:
+        """Has the thread replace a log, with what it belongs to, by a copy, if it still needs one.
+
+        `replace` returns None if the copy takes its place later. Raises what that raises.
+        """
         def act() -> None:
             if log in self._node.standby.copies_needed():
-                self._node.standby.copied(self._clock.monotonic(), log, replace())
+                stored = replace()
+                if stored is not None:
+                    self._node.standby.copied(self._clock.monotonic(), log, stored)
 
         self._call(act)
 

@@ -82,8 +82,8 @@ class LogFollowing:
         elif self.phase is FollowingPhase.ASKING:
             bounds = self._stored.bounds()
             if message.version < bounds.floor:
-                self._need_copy(f"tables hold rows up to version {bounds.floor}, the active has this log up to "
-                                f"{message.version}")
+                self._need_copy(f"what the log says up to version {bounds.floor} can't be taken back, and the active "
+                                f"has it up to {message.version} only")
             elif message.version <= bounds.written:
                 self._cut(now, message.version, bounds)
 

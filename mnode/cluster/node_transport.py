@@ -32,7 +32,8 @@ class TransportSettings:
     """This node, where each node listens (host, port), PEM files of its certificate and key and of the authority.
 
     `queue_size_max`: bytes that wait for one node; `silence_s`: seconds without a byte after which a connection is
-    closed; `connect_s`: for a connection and its handshake; `again_s`: between attempts to connect.
+    closed; `reach_s`: for a connection, and until the other machine has confirmed what it was sent; `connect_s`: for
+    the handshake; `again_s`: between attempts to connect.
     """
 
     node: int
@@ -42,6 +43,7 @@ class TransportSettings:
     authority_file: str
     queue_size_max: int = 32 << 20
     silence_s: float = 15.0
+    reach_s: float = 1.5
     connect_s: float = 5.0
     again_s: float = 0.2
 
@@ -191,14 +193,18 @@ class PeerSender:
             self._clock.wait(self._paused, self._settings.again_s)
 
     def _connect(self) -> ssl.SSLSocket:
-        plain = socket.create_connection(self._settings.addresses[self._node], self._settings.connect_s)
+        settings = self._settings
+        plain = socket.create_connection(settings.addresses[self._node], settings.reach_s)
         try:
+            plain.settimeout(settings.connect_s)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # Else what is lost is sent again ever more seldom: for as long as it was lost nothing arrives afterwards.
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * settings.reach_s))
             connection = self._context.wrap_socket(plain, server_hostname=f"{_NAME}{self._node}")
         except BaseException:
             _close(plain)
             raise
-        connection.settimeout(self._settings.silence_s)
+        connection.settimeout(settings.silence_s)
         return connection
 
     def _send_all(self, connection: ssl.SSLSocket) -> None:

@@ -9,6 +9,8 @@ from penstock.common.errors import NotFoundError, PenstockError
 from penstock.common.logging import logger
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
+from penstock.mnode.catalog.catalog_store import ALL_STORES, DATABASES, STREAMS, TABLES
+from penstock.mnode.cluster.cluster_messages import CATALOG_LOG
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.vnode import Vnode
@@ -49,24 +51,29 @@ class FollowedVnodes:
         """Has catalog and vnodes be what the catalog's log says by now: databases and tables come, change and go."""
         version, cuts = self._copying.synced_version, self._copying.cuts
         before, cuts_before = self._seen
-        if cuts_before == cuts and self._removes_at is None and before < version and (
-                self._catalog.add_copied(self._copying.applied_behind(before))):
-            self._seen = version, cuts
-            return
-        self._catalog.refresh()
+        if cuts_before == cuts and self._copying.copied.begin - 1 <= before <= version:
+            changed = self._catalog.apply_copied(self._copying.applied_behind(before))
+        else:
+            self._catalog.refresh()
+            changed = ALL_STORES
+        if self._removes_at is not None or changed & {DATABASES, TABLES}:
+            self._follow_databases(version)
+        if changed & {DATABASES, STREAMS}:
+            self._pin()
+        self._seen = version, cuts
+
+    def _follow_databases(self, version: int) -> None:
         databases = self._catalog.databases()
         for database in databases:
             self._storage.join(database)
             self._storage.alter_database(database)
         gone = self._dnode.vnodes().keys() - {vgroup_id for one in databases for vgroup_id in one.vgroup_ids}
-        self._pin()
         # What isn't acknowledged may be taken back, also that a database is gone.
         may_remove = self._copying.floor >= version
         for vgroup_id in gone if may_remove else ():
             _log.info("vnode %d is of a database that was dropped, and is removed", vgroup_id)
             self._dnode.drop_vnode(vgroup_id)
         self._removes_at = version if gone and not may_remove else None
-        self._seen = version, cuts
 
     def _pin(self) -> None:
         """Keeps what streams would read if they began here; what they have kept here before stays as it is."""
@@ -110,7 +117,9 @@ class FollowedVnodes:
         self._storage.replace(database, vgroup_id, received)
 
     def keep(self, versions: Mapping[int, int]) -> None:
-        """Keeps logs from these versions on, since other nodes need them, and others no longer."""
+        """Keeps logs from these versions on, since other nodes need them, and others no longer; bounds the catalog's.
+        """
+        self._copying.trim(versions.get(CATALOG_LOG))
         for vgroup_id, vnode in self._dnode.vnodes().items():
             if vgroup_id in versions:
                 vnode.set_pin(_PIN, versions[vgroup_id])

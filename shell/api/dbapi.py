@@ -77,7 +77,8 @@ C = TypeVar("C", bound="Connection")
 
 _NO_ROWS: Iterator[tuple[Any, ...]] = iter(())
 
-_SILENCE_S = 5.0  # of one of several hosts
+_SILENCE_S = 3.0  # of one of several hosts
+_REACH_S = 5.0  # one of several hosts
 
 
 def connect(
@@ -120,7 +121,7 @@ def connect(
             return Connection(RemoteLease(RemoteEngine(host, port, login, roots, settings.timezone)), settings.timezone)
 
         def connect_to(host: str, port: int) -> RemoteEngine:
-            return RemoteEngine(host, port, login, roots, settings.timezone, _SILENCE_S)
+            return RemoteEngine(host, port, login, roots, settings.timezone, _REACH_S)
 
         engine = SeveralHosts(read_hosts(host, port), connect_to, silence_s=_SILENCE_S)
         return Connection(RemoteLease(engine), settings.timezone)

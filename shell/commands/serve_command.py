@@ -177,12 +177,13 @@ def _wait_for_signal(reading: int) -> int:
 
 
 def _start_anew() -> NoReturn:
-    """Replaces this process by one that is started as it was: a node of a cluster that is active no more.
+    """Replaces this process by one that is started as it was: a node of a cluster that is active no more, or has got
+    another node's catalog.
 
-    What it has in memory, and what its workers do, belongs to a tenure that is over. As after a crash, nothing of it is
+    What it has in memory, and what its workers do, belongs to what is over. As after a crash, nothing of it is
     written down any more: what was acknowledged is in the logs.
     """
-    _say("this node is active no more, and starts anew as a standby")
+    _say("this node starts anew as a standby")
     os.execv(sys.executable, sys.orig_argv)
 
 

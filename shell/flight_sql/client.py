@@ -10,7 +10,13 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import pyarrow as pa
 
-from penstock.common.errors import CancelledError, NotSupportedError, UnauthenticatedError, UnavailableError
+from penstock.common.errors import (
+    CancelledError,
+    NoAnswerError,
+    NotSupportedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from penstock.mnode.access.session import Result, SessionState
 from penstock.shell.flight_sql import protobuf_messages
 from penstock.shell.flight_sql.endpoint import UNIX, address, method
@@ -51,6 +57,7 @@ class RemoteEngine:
         self._setting: str | None = None
         self._calls: set[Any] = set()
         self._cancellations = 0
+        self._is_let_go = False
         # What is too much, the server knows.
         # A connection of its own: who has no login is told apart by that.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
@@ -89,6 +96,8 @@ class RemoteEngine:
 
     def close(self) -> None:
         """Ends the session at the server, if that still answers, and the connection."""
+        if self._is_let_go:
+            return
         action = make("Action", type="CloseSession")
         try:
             for _ in self._stream("DoAction", action.SerializeToString(), _CLOSE_TIMEOUT_S):
@@ -100,6 +109,7 @@ class RemoteEngine:
 
     def let_go(self) -> None:
         """Ends the connection with a server that doesn't answer; the session there ends by itself."""
+        self._is_let_go = True
         self._channel.close()
 
     def resume(self, database: str | None, time_zone: str | None, setting: str | None) -> None:
@@ -188,6 +198,7 @@ class RemoteEngine:
 
     def _call(self, name: str, request: bytes, before: int) -> bytes:
         """`before`: how many cancellations there had been when the statement began."""
+        self._require_channel()
         call = self._channel.unary_unary(method(name)).future(request, metadata=self._headers())
         self._note(call, before)
         try:
@@ -201,6 +212,7 @@ class RemoteEngine:
 
     def _stream(self, name: str, request: bytes, timeout_s: float | None = None, before: int | None = None
                 ) -> Iterator[bytes]:
+        self._require_channel()
         return self._outcome(self._channel.unary_stream(method(name))(
             request, metadata=self._headers(), timeout=timeout_s), before)
 
@@ -212,6 +224,10 @@ class RemoteEngine:
             raise error_of(error, self._address) from error
         finally:
             self._calls.discard(answers)
+
+    def _require_channel(self) -> None:
+        if self._is_let_go:
+            raise NoAnswerError(f"{self._address} has ceased to answer, and the connection is ended")
 
     def _note(self, call: Any, before: int) -> None:
         """Lets `cancel` end a call. One that came since the statement began found no call of it, or the one before."""

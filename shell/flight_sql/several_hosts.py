@@ -22,17 +22,17 @@ from penstock.common.errors import (
 )
 from penstock.mnode.access.session import Result, SessionState
 from penstock.shell.flight_sql.client import SETS, RemoteEngine
+from penstock.shell.flight_sql.host_look import Connect, HostLook, is_active
 
 T = TypeVar("T")
-Connect = Callable[[str, int], RemoteEngine]
 
 _HOST = re.compile(r"\[([^\]]+)\](?::(\d{1,5}))?|([^:\s]+)(?::(\d{1,5}))?|([^\s\[\]]*:[^\s\[\]]*:[^\s\[\]]*)")
 #: What does no harm when it is done twice: reading, and rows with times of their own, which are upserts.
 _READS = re.compile(r"\s*(SELECT|SHOW|DESCRIBE|DESC|EXPLAIN|USE|SET|WITH)\b", re.IGNORECASE)
 _INSERTS = re.compile(r"\s*INSERT\b", re.IGNORECASE)
 _OTHER_EACH_TIME = re.compile(r"\b(NOW|TODAY|SELECT|FILE)\b", re.IGNORECASE)
-_LOOK = "SELECT role FROM information_schema.ins_cluster WHERE id = told_by OR told_by IS NULL"
 _PATIENCE_S = 60.0
+_LOOK_S = 5.0
 _PAUSE_S = 0.25
 
 
@@ -64,8 +64,8 @@ class SeveralHosts:
 
     def __init__(self, hosts: Sequence[tuple[str, int]], connect: Connect, clock: Clock | None = None,
                  silence_s: float | None = None) -> None:
-        """`silence_s`: when an answer takes longer, the node is asked, by a connection of its own, whether it is still
-        there; one that isn't is given up. None: it is waited for.
+        """`silence_s`: when an answer takes longer, all nodes are asked, by connections of their own, who is active;
+        the node is given up if another one is, or it doesn't answer. None: it is waited for.
         """
         self._hosts = list(hosts)
         self._silence_s = silence_s
@@ -135,7 +135,7 @@ class SeveralHosts:
                              "active then") from error
                 self._check(until, error)
             except ReplicasMissingError as error:
-                if not again or _is_active(engine):
+                if not again or self._still_active(engine):
                     raise
                 self._leave(engine)
                 self._check(until, error)
@@ -157,18 +157,30 @@ class SeveralHosts:
             del self._calls[this]
 
     def _watch(self) -> None:
-        """Gives up nodes that take long with an answer, and don't answer anything else either."""
+        """Gives up a node that takes long with an answer when another one is active, or it answers nobody else either.
+        """
         assert self._silence_s is not None
         while not self._closed.wait(self._silence_s):
             engine, began = self._engine, min(list(self._calls.values()), default=None)
             if engine is None or began is None or time.monotonic() - began < self._silence_s:
                 continue
-            try:
-                self._connect(*self._hosts[0]).close()
-            except PenstockError:
-                if self._engine is engine:
-                    self._lost = engine
-                    engine.let_go()
+            if self._is_lost(self._hosts[0]) and self._engine is engine:
+                self._lost = engine
+                engine.let_go()
+
+    def _is_lost(self, host: tuple[str, int]) -> bool:
+        """Tells whether another node is active, or this one can't be reached any more."""
+        look = HostLook(self._hosts, self._connect)
+        try:
+            found = look.active(_LOOK_S)
+        except PenstockError:
+            return False
+        finally:
+            look.end()
+        if found is not None:
+            found[1].close()
+            return found[0] != host
+        return host in look.silent or isinstance(look.problem, NoAnswerError)
 
     def _leave(self, engine: RemoteEngine, *, answers: bool = True) -> None:
         """Gives up a node, which was the first of the hosts; it is the last one to be asked now."""
@@ -185,35 +197,35 @@ class SeveralHosts:
         if self._clock.monotonic() >= until:
             raise error
 
+    def _still_active(self, engine: RemoteEngine) -> bool:
+        try:
+            return self._watched(engine, is_active)
+        except UnavailableError:
+            return False
+
     def _find(self, database: str | None, until: float | None = None) -> RemoteEngine:
-        """Returns a session with the active node. Raises UnavailableError, or why the last host refuses."""
+        """Returns a session with the active node. Raises UnavailableError, or why a host refuses."""
         problem: PenstockError | None = None
         end = self._clock.monotonic() + _PATIENCE_S if until is None else until
         while True:
-            for place, (host, port) in enumerate(self._hosts):
+            look = HostLook(self._hosts, self._connect)
+            try:
+                found = look.active(_LOOK_S)
+            finally:
+                look.end()
+            if found is not None:
+                host, engine = found
                 try:
-                    engine = self._connect(host, port)
-                    if not _is_active(engine):
-                        engine.close()
-                        continue
                     engine.resume(database, self._time_zone, self._setting)
                 except UnavailableError as error:
                     problem = error
-                    continue
-                self._hosts.insert(0, self._hosts.pop(place))
-                return engine
+                else:
+                    self._hosts.remove(host)
+                    self._hosts.insert(0, host)
+                    return engine
+            problem = look.problem or problem
             if self._clock.monotonic() >= end:
                 names = ", ".join(f"{host}:{port}" for host, port in self._hosts)
                 raise UnavailableError(f"none of {names} is the active node of a cluster",
                                        hint=None if problem is None else str(problem))
             self._clock.wait(self._never, _PAUSE_S)
-
-
-def _is_active(engine: RemoteEngine) -> bool:
-    """Tells whether a node is the active one, or belongs to no cluster."""
-    try:
-        rows = engine.execute(_LOOK, SessionState("UTC")).table
-    except UnavailableError:
-        return False
-    roles = [] if rows is None else rows.column(0).to_pylist()
-    return roles in ([None], ["active"])

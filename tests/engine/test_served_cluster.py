@@ -180,3 +180,49 @@ def rows_of(node: ServedNode) -> object:
         return node.run("SELECT count(*) FROM d.t")[0][0]
     except (NotFoundError, UnavailableError):  # of the table, or of a vnode that is just being replaced
         return None
+
+
+def databases(node: ServedNode) -> set[object]:
+    try:
+        return {row[0] for row in node.run("SELECT name FROM information_schema.ins_databases")}
+    except UnavailableError:
+        return set()
+
+
+def promoted(node: ServedNode) -> bool:
+    """Whether a node is active by now; it is told to be, as long as it isn't."""
+    try:
+        node.run("PROMOTE")
+        return node.run("SELECT role FROM information_schema.ins_cluster WHERE id = told_by") == [("active",)]
+    except UnavailableError:
+        return False
+
+
+def test_a_node_whose_catalog_has_parted_gets_a_copy(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """A node was promoted that lacked what another one's catalog has: that one takes the promoted one's and follows."""
+    cluster = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}")
+    try:
+        before = cluster.wait_active()
+        others = [node for node in cluster.nodes.values() if node is not before]
+        before.run("CREATE DATABASE kept VGROUPS 1")
+        wait_until(lambda: all("kept" in databases(node) for node in others), 60, "the standbys don't follow")
+        for node in others:
+            node.kill()
+        before.run("CREATE DATABASE parted VGROUPS 1", "CREATE TABLE parted.t (ts TIMESTAMP, v INT)",
+                   "INSERT INTO parted.t VALUES (1700000000000, 1)")
+        before.kill()
+        after = others[0]
+        after.start()
+        wait_until(lambda: promoted(after), 120, "the node isn't promoted")
+        after.run("CREATE DATABASE other VGROUPS 1", "CREATE TABLE other.t (ts TIMESTAMP, v INT)",
+                  "INSERT INTO other.t VALUES (1700000000000, 2)")
+        before.start()
+        wait_until(lambda: databases(before) >= {"kept", "other"}, 120, "the node doesn't follow")
+        assert "parted" not in databases(before)
+        wait_until(lambda: rows(before, "SELECT v FROM other.t") == [(2,)], 60, "the node lacks rows")
+        for path in ("damaged/catalog", "damaged/vnode"):
+            assert (before.data / path).is_dir()
+        after.run("CREATE DATABASE late VGROUPS 1")
+        wait_until(lambda: "late" in databases(before), 60, "the node doesn't go on")
+    finally:
+        cluster.close()

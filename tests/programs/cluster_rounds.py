@@ -1,75 +1,173 @@
 """Faults and costs of a cluster of three `penstock serve`: what is lost, how long nobody is served, what replicas cost.
 
-`python -m programs.cluster_rounds --rounds 5 --faults disk pause zookeeper` plays rounds: rows are written all the time
-by a client that knows all hosts, a stream runs, and after each fault every acknowledged row is looked for. Prints
-seconds from the fault to the first row that was acknowledged after it. `--cost` measures REPLICA 1, 2 and 3 instead.
+`python -m programs.cluster_rounds --rounds 5 --faults disk isolated stopped` plays rounds: rows are written all the
+time by a client that knows all hosts, and five streams with windows of different kinds run. After each fault every
+acknowledged row is looked for, once, and results are compared with the batch answer. Prints seconds from the fault to
+the first row that was acknowledged after it, and to the first results of later rows: of one stream, and of all five.
+Where this process is root each node has a network namespace of its own, and packets can be lost. `--cost` measures
+REPLICA 1, 2 and 3 instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 from kits.basics.external_servers import ZooKeeper
 from kits.basics.waiting import wait_until
-from kits.cluster.served_cluster import RowWriter, ServedCluster, ServedNode
+from kits.cluster.node_network import NodeNetwork, possible
+from kits.cluster.served_cluster import PASSWORD, USER, RowWriter, ServedCluster, ServedNode
 
-from penstock.shell.api.dbapi import connect
+from penstock.common.errors import PenstockError
+from penstock.shell.api.dbapi import Cursor
 
 PAUSED_S = 30.0
 AWAY_S = 20.0
+PARTED_S = 20.0
 BASE_MS = 1_700_000_000_000
-STREAM = ("CREATE STREAM s CHECKPOINT_INTERVAL 5s INTO d.r AS "
-          "SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FROM d.t INTERVAL(10s)")
+#: Longer than any window of the streams, in the time of the rows.
+SETTLED_MS = 30_000
+WINDOWS = ("INTERVAL(10s)", "INTERVAL(10s) SLIDING(5s)", "SESSION(ts, 500a)", "STATE_WINDOW(k)",
+           "EVENT_WINDOW START WITH k = 1 END WITH k = 2")
+#: Faults that take a network of the nodes' own.
+PARTITIONS = ("isolated", "mute", "deaf", "parted", "unleased")
+FAULTS = ("kill", "disk", "stopped", "zookeeper", "switchover", *PARTITIONS)
+
+
+def time_of(number: int) -> int:
+    """Returns a row's time: one every 100 ms, with a pause behind each 53rd."""
+    return BASE_MS + number * 100 + number // 53 * 1000
+
+
+def row(number: int) -> str:
+    return f"({time_of(number)}, {number}, {number // 37 % 3})"
+
+
+def results_of(window: str) -> str:
+    return f"SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FROM d.t {window}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """Seconds from a fault to the first row, to the first results of one stream, and of all."""
+
+    row: float
+    result: float
+    results: float
+
+
+class ResultWatch:
+    """Looks for results of windows that begin behind a time, by a connection that knows all hosts."""
+
+    def __init__(self, cluster: ServedCluster, behind_ms: int) -> None:
+        self.seconds: list[float] = []
+        self._cluster = cluster
+        self._behind_ms = behind_ms
+        self._ended = threading.Event()
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        missing = set(range(len(WINDOWS)))
+        while missing and not self._ended.is_set():
+            try:
+                with self._cluster.connect() as connection, connection.cursor() as cursor:
+                    while missing and not self._ended.wait(0.1):
+                        for number in sorted(missing):
+                            found = cursor.execute(
+                                f"SELECT count(*) FROM d.r{number} WHERE ws > {self._behind_ms}").fetchall()
+                            if found[0][0]:
+                                missing.remove(number)
+                                self.seconds.append(time.monotonic() - self._began)
+            except PenstockError as error:
+                print(f"  looking for results: {error}", flush=True)
+
+    def wait(self) -> tuple[float, float]:
+        """Returns seconds to the first stream's results, and to the last one's."""
+        self._thread.join(300)
+        self._ended.set()
+        assert len(self.seconds) == len(WINDOWS), f"results of {len(self.seconds)} streams have come"
+        return self.seconds[0], self.seconds[-1]
 
 
 class Rounds:
     """One cluster that faults come to, one after the other."""
 
-    def __init__(self, cluster: ServedCluster, zookeeper: ZooKeeper) -> None:
+    def __init__(self, cluster: ServedCluster, zookeeper: ZooKeeper, network: NodeNetwork | None) -> None:
         self.cluster = cluster
         self.zookeeper = zookeeper
-        cluster.wait_active().run("CREATE DATABASE d VGROUPS 2 REPLICA 2", "CREATE TABLE d.t (ts TIMESTAMP, v BIGINT)",
-                                  STREAM)
-        self.writer = RowWriter(cluster, "d.t")
+        self.network = network
+        active = cluster.wait_active()
+        if network is not None:
+            active.run(f"CREATE USER {USER} PASS '{PASSWORD}' ROLE admin")
+        streams = [f"CREATE STREAM s{number} CHECKPOINT_INTERVAL 5s INTO d.r{number} AS {results_of(window)}"
+                   for number, window in enumerate(WINDOWS)]
+        active.run("CREATE DATABASE d VGROUPS 2 REPLICA 2", "CREATE TABLE d.t (ts TIMESTAMP, v BIGINT, k INT)",
+                   *streams)
+        self.writer = RowWriter(cluster, "d.t", row)
         self.writer.wait_for_more(20)
 
-    def play(self, fault: str) -> float:
-        """Returns the seconds from a fault to the first row after it; raises AssertionError if a row is missing."""
+    def play(self, fault: str) -> RoundTimes:
+        """Raises AssertionError if a row is missing, there twice, or results differ."""
         active = self.cluster.wait_active()
-        wait_until(lambda: self._is_level(active), 120, "the standbys don't keep up")
+        wait_until(lambda: self._is_level(active), 180, "the standbys don't keep up")
         heals: Callable[[], None] = getattr(self, f"_{fault}")(active)
         began, acknowledged = time.monotonic(), len(self.writer.acknowledged)
+        watch = ResultWatch(self.cluster, time_of(self.writer.acknowledged[-1]))
         # One may have been under way; the answer to the second is of after the fault.
         wait_until(lambda: len(self.writer.acknowledged) >= acknowledged + 2, 180, "no row is acknowledged any more")
-        took_s = time.monotonic() - began
+        row_s = time.monotonic() - began
+        first_s, all_s = watch.wait()
         heals()
-        told = set(self.writer.acknowledged)
-        with connect(host=self.cluster.hosts) as connection, connection.cursor() as cursor:
-            found = {row[0] for row in cursor.execute("SELECT v FROM d.t").fetchall()}
-        assert told <= found, f"rows are missing: {sorted(told - found)[:10]}"
-        return took_s
+        self.writer.wait_for_more(20)
+        self._compare()
+        return RoundTimes(row_s, first_s, all_s)
 
-    def end(self) -> None:
-        """Ends writing, and compares the stream's results with the batch answer."""
-        number = self.writer.end()
-        last = self.cluster.wait_active()
-        last.run(f"INSERT INTO d.t VALUES ({BASE_MS + number * 100 + 600_000}, 0)")
-        batch = ("SELECT * FROM (SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FROM d.t INTERVAL(10s)) "
-                 "ORDER BY ws")
-        wait_until(lambda: last.run("SELECT ws, n, total FROM d.r ORDER BY ws") == last.run(batch)[:-1], 300,
-                   "the results aren't those of the batch query")
+    def _compare(self) -> None:
+        """Looks for all acknowledged rows, each once, and for the results of windows that must have ended."""
+        told = self.writer.acknowledged[:]
+        with self.cluster.connect() as connection, connection.cursor() as cursor:
+            counts = Counter(row[0] for row in cursor.execute("SELECT v FROM d.t").fetchall())
+            missing = [number for number in told if not counts[number]]
+            assert not missing, f"rows are missing: {missing[:10]}"
+            assert max(counts.values()) == 1, f"rows are there more than once: {counts.most_common(3)}"
+            settled = time_of(told[-1]) - SETTLED_MS
+            for number, window in enumerate(WINDOWS):
+                wait_until(lambda number=number, window=window: not self._differences(cursor, number, window, settled),
+                           240, f"the results of s{number} aren't those of the batch query")
+
+    @staticmethod
+    def _differences(cursor: Cursor, number: int, window: str, until_ms: int) -> list[object]:
+        bounds = f"WHERE ws < {until_ms} ORDER BY ws"
+        found = cursor.execute(f"SELECT ws, n, total FROM d.r{number} {bounds}").fetchall()
+        wanted = cursor.execute(f"SELECT * FROM ({results_of(window)}) {bounds}").fetchall()
+        return sorted(set(found) ^ set(wanted))
+
+    def differences(self) -> str:
+        """Returns what is wrong with results now, for people."""
+        settled = time_of(self.writer.acknowledged[-1]) - SETTLED_MS
+        with self.cluster.connect() as connection, connection.cursor() as cursor:
+            return "\n".join(
+                f"s{number}: {self._differences(cursor, number, window, settled)[:6]}"
+                for number, window in enumerate(WINDOWS)) + "\n" + str(
+                    cursor.execute("SHOW STREAMS").fetchall())
 
     def _is_level(self, active: ServedNode) -> bool:
         rows = active.run("SELECT role, synchronous, lag_versions FROM information_schema.ins_cluster")
         return sorted(role for role, _, _ in rows) == ["active", "standby", "standby"] and (
             sum(bool(member) for _, member, _ in rows) == 2 and all((lag or 0) < 50 for _, _, lag in rows))
+
+    # --- faults: each returns what ends it ---------------------------------------------------------------------------
 
     def _kill(self, active: ServedNode) -> Callable[[], None]:
         active.kill()
@@ -79,17 +177,13 @@ class Rounds:
         active.kill(with_disk=True)
         return active.start
 
-    def _pause(self, active: ServedNode) -> Callable[[], None]:
+    def _stopped(self, active: ServedNode) -> Callable[[], None]:
         active.pause()
-        resumes = threading.Timer(PAUSED_S, active.resume)
-        resumes.start()
-        return resumes.join
+        return _later(PAUSED_S, active.resume)
 
     def _zookeeper(self, active: ServedNode) -> Callable[[], None]:
         self.zookeeper.freeze()
-        thaws = threading.Timer(AWAY_S, self.zookeeper.thaw)
-        thaws.start()
-        return thaws.join
+        return _later(AWAY_S, self.zookeeper.thaw)
 
     def _switchover(self, active: ServedNode) -> Callable[[], None]:
         target = next(row[0] for row in active.run("SELECT id, role, synchronous FROM information_schema.ins_cluster")
@@ -97,22 +191,73 @@ class Rounds:
         active.run(f"SWITCHOVER TO {target}")
         return lambda: None
 
+    def _isolated(self, active: ServedNode) -> Callable[[], None]:
+        self._network.isolate(active.number)
+        return _later(PARTED_S, self._network.heal)
 
-def play(cluster: ServedCluster, zookeeper: ZooKeeper, faults: list[str], rounds: int) -> None:
-    """Plays rounds of each fault and prints how long nobody was served."""
-    playing = Rounds(cluster, zookeeper)
-    for fault in faults:
-        took = [playing.play(fault) for _ in range(rounds)]
-        print(f"{fault}: {rounds} rounds, first row after {statistics.median(took):.1f} s (worst {max(took):.1f} s)",
+    def _mute(self, active: ServedNode) -> Callable[[], None]:
+        self._network.mute(active.number)
+        return _later(PARTED_S, self._network.heal)
+
+    def _deaf(self, active: ServedNode) -> Callable[[], None]:
+        self._network.deafen(active.number)
+        return _later(PARTED_S, self._network.heal)
+
+    def _parted(self, active: ServedNode) -> Callable[[], None]:
+        """It keeps ZooKeeper and its clients, and so stays active; rows wait until nodes reach each other again."""
+        self._network.part(active.number)
+        return _later(PARTED_S, self._network.heal)
+
+    def _unleased(self, active: ServedNode) -> Callable[[], None]:
+        self._network.mute(active.number, self._network.zookeeper)
+        return _later(PARTED_S, self._network.heal)
+
+    @property
+    def _network(self) -> NodeNetwork:
+        assert self.network is not None, "it takes root and iproute2"
+        return self.network
+
+
+def _later(seconds: float, action: Callable[[], None]) -> Callable[[], None]:
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer.join
+
+
+def play(rounds: Rounds, faults: list[str], count: int, seed: int) -> None:
+    """Plays rounds of faults in random order and prints how long nobody was served."""
+    order = [fault for fault in faults for _ in range(count)]
+    random.Random(seed).shuffle(order)
+    took: dict[str, list[RoundTimes]] = {fault: [] for fault in faults}
+    for number, fault in enumerate(order, 1):
+        print(f"round {number}, {fault}", flush=True)
+        try:
+            one = rounds.play(fault)
+        except BaseException:
+            print(rounds.differences(), flush=True)
+            raise
+        took[fault].append(one)
+        print(f"  row after {one.row:.1f} s, results after {one.result:.1f} s, of all after {one.results:.1f} s",
               flush=True)
-    playing.end()
-    print(f"{len(playing.writer.acknowledged)} rows acknowledged, none missing; results equal the batch answer")
+        if number % 10 == 0 or number == len(order):
+            _print_times(took)
+    acknowledged = rounds.writer.end() - 1
+    print(f"{len(order)} rounds, {acknowledged} rows acknowledged, each there once; results equal the batch answer")
+
+
+def _print_times(took: dict[str, list[RoundTimes]]) -> None:
+    for fault, times in took.items():
+        if times:
+            told = [f"{what} {statistics.median(getattr(one, name) for one in times):.1f} "
+                    f"(worst {max(getattr(one, name) for one in times):.1f})"
+                    for name, what in (("row", "row"), ("result", "result"), ("results", "all results"))]
+            print(f"{fault}: {len(times)} rounds, seconds: {', '.join(told)}", flush=True)
 
 
 def cost(cluster: ServedCluster, seconds: float) -> None:
     """Prints what one client gets with REPLICA 1, 2 and 3: rows of large inserts, and small ones."""
     cluster.wait_active()
-    with connect(host=cluster.hosts) as connection, connection.cursor() as cursor:
+    with cluster.connect() as connection, connection.cursor() as cursor:
         for replicas in (1, 2, 3):
             name = f"r{replicas}"
             cursor.execute(f"CREATE DATABASE {name} VGROUPS 1 REPLICA {replicas}")
@@ -138,26 +283,34 @@ def cost(cluster: ServedCluster, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--faults", nargs="*", default=["kill", "disk", "pause", "switchover", "zookeeper"])
+    parser.add_argument("--rounds", type=int, default=3, help="of each fault")
+    parser.add_argument("--faults", nargs="*", default=[one for one in FAULTS if possible() or one not in PARTITIONS],
+                        choices=FAULTS)
     parser.add_argument("--session", default="4s", help="sessionTimeout")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of faults")
+    parser.add_argument("--keep", help="a folder for data and logs, which stay there")
     parser.add_argument("--cost", action="store_true", help="measure replicas instead")
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "zookeeper").mkdir()
-        zookeeper = ZooKeeper(Path(folder) / "zookeeper")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(options.keep or temporary)
+        (folder / "zookeeper").mkdir(parents=True)
+        network = NodeNetwork((1, 2, 3)) if possible() and not options.cost else None
+        zookeeper = (ZooKeeper(folder / "zookeeper") if network is None else
+                     ZooKeeper(folder / "zookeeper", network.zookeeper))
         zookeeper.start()
-        cluster = ServedCluster(Path(folder), zookeeper, "/rounds", sessionTimeout=options.session,
+        cluster = ServedCluster(folder, zookeeper, "/rounds", network, sessionTimeout=options.session,
                                 walSegmentSize="64MiB", memtableSize="64MiB")
         try:
             if options.cost:
                 cost(cluster, options.seconds)
             else:
-                play(cluster, zookeeper, options.faults, options.rounds)
+                play(Rounds(cluster, zookeeper, network), options.faults, options.rounds, options.seed)
         finally:
             cluster.close()
             zookeeper.kill()
+            if network is not None:
+                network.close()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""A vnode's files on their way to another node, in pieces: as of one moment, while the vnode goes on being written."""
+"""Files on their way to another node, in pieces; a vnode's as of one moment, while the vnode goes on being written."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from penstock.vnode.store.table_state import PartHandle
 from penstock.vnode.store.table_store import TableStore
 from penstock.wal.epoch_file import EPOCHS_NAME
 from penstock.wal.record import crc32c
-from penstock.wal.segment import list_segments, segment_name
+from penstock.wal.segment import Tail, list_segments, segment_name
 
+VNODE_FOLDERS = ("store", "wal")
 _MANIFEST = f"store/{manifests.NAME}"
 
 
@@ -35,6 +37,41 @@ class CopiedPiece:
     offset: int
     data: bytes
     checksum: int
+
+
+def next_piece(fs: Fs, folder: Path, files: Sequence[CopiedFile], contents: Mapping[str, bytes], file: int, offset: int,
+               size_max: int) -> CopiedPiece:
+    """Returns the next bytes of a file, which is in `contents` by its name or below `folder`.
+
+    Raises NotFoundError if it is gone: then another copy must be begun. StorageError.
+    """
+    copied = files[file]
+    size = min(size_max, copied.size - offset)
+    data = contents.get(copied.name, b"")[offset:offset + size]
+    if copied.name not in contents:
+        try:
+            source = fs.open_read(folder / copied.name)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{copied.name} was removed while it was copied", hint="copy it anew") from error
+        try:
+            data = source.read(offset, size)
+        finally:
+            source.close()
+    if len(data) < size:
+        raise StorageError(f"{copied.name} has become shorter while it was copied")
+    return CopiedPiece(file, offset, data, crc32c(data))
+
+
+def log_files(fs: Fs, directory: Path, tail: Tail, version: int, folder: str) -> list[CopiedFile]:
+    """Returns the segments of a log that ends with `tail`, from the one on that has what is behind a version.
+
+    `folder`: the one that they have in the copy.
+    """
+    segments = [first for first in list_segments(fs, directory) if first <= tail.segment]
+    begin = max((first for first in segments if first <= version + 1), default=0)
+    return [CopiedFile(f"{folder}/{segment_name(first)}",
+                       tail.offset if first == tail.segment else fs.size(directory / segment_name(first)))
+            for first in segments if first >= begin]
 
 
 class VnodeCopySource:
@@ -71,33 +108,15 @@ class VnodeCopySource:
     def _log_files(self) -> list[CopiedFile]:
         """Returns the segments with what the parts don't have, and the epochs of the log."""
         store, log = self._store, self._store.directory / "wal"
-        tail = store.wal.tail
-        segments = [first for first in list_segments(store.fs, log) if first <= tail.segment]
-        begin = max((first for first in segments if first <= store.persisted + 1), default=0)
-        files = [CopiedFile(f"wal/{segment_name(first)}", tail.offset if first == tail.segment else
-                            store.fs.size(log / segment_name(first))) for first in segments if first >= begin]
+        files = log_files(store.fs, log, store.wal.tail, store.persisted, "wal")
         if EPOCHS_NAME in store.fs.list(log):
             self._contents[f"wal/{EPOCHS_NAME}"] = data = store.fs.read(log / EPOCHS_NAME)
             files.append(CopiedFile(f"wal/{EPOCHS_NAME}", len(data)))
         return files
 
     def read(self, file: int, offset: int, size_max: int) -> CopiedPiece:
-        """Returns the next bytes of a file. NotFoundError if it is gone: then another copy must be begun."""
-        copied = self.files[file]
-        size = min(size_max, copied.size - offset)
-        data = self._contents.get(copied.name, b"")[offset:offset + size]
-        if copied.name not in self._contents:
-            try:
-                source = self._store.fs.open_read(self._store.directory / copied.name)
-            except FileNotFoundError as error:
-                raise NotFoundError(f"{copied.name} was removed while it was copied", hint="copy it anew") from error
-            try:
-                data = source.read(offset, size)
-            finally:
-                source.close()
-        if len(data) < size:
-            raise StorageError(f"{copied.name} has become shorter while it was copied")
-        return CopiedPiece(file, offset, data, crc32c(data))
+        """Returns the next bytes of a file; see `next_piece`."""
+        return next_piece(self._store.fs, self._store.directory, self.files, self._contents, file, offset, size_max)
 
     def close(self) -> None:
         """Lets the files go."""
@@ -106,18 +125,20 @@ class VnodeCopySource:
 
 
 class ReceivedCopy:
-    """A folder that becomes a vnode's: files are written as their pieces come, in the order of the list.
+    """A folder that files are written to as their pieces come, in the order of the list; a vnode's, or the catalog's.
 
     Methods raise StorageError.
     """
 
-    def __init__(self, folder: Path, files: tuple[CopiedFile, ...], fs: Fs) -> None:
-        """`folder` is new. Raises InvalidValueError for names that no vnode's files have."""
+    def __init__(self, folder: Path, files: tuple[CopiedFile, ...], fs: Fs, folders: Sequence[str] = VNODE_FOLDERS
+                 ) -> None:
+        """`folder` is new; `folders` are those in it that the files must be in. Raises InvalidValueError."""
         for file in files:
-            if not is_inner(file.name) or file.name.partition("/")[0] not in ("store", "wal") or file.size < 0:
-                raise InvalidValueError(f"no file of a vnode is called {file.name[:100]!r}")
-        if [file.name for file in files].index(_MANIFEST) != len(files) - 1:
+            if not is_inner(file.name) or file.name.partition("/")[0] not in folders or file.size < 0:
+                raise InvalidValueError(f"no file of this copy may be called {file.name[:100]!r}")
+        if folders is VNODE_FOLDERS and _MANIFEST not in [file.name for file in files][-1:]:
             raise InvalidValueError("the MANIFEST doesn't come last")
+        self._folders = folders
         self._folder = folder
         self._files = files
         self._fs = fs
@@ -170,16 +191,17 @@ class ReceivedCopy:
             self.next = self.next[0] + 1, 0
 
     def finish(self) -> None:
-        """Makes the folder a vnode's, for good: all files are there. Raises InvalidValueError if they aren't."""
+        """Makes the folder durable: all files are there. Raises InvalidValueError if they aren't."""
         if not self.is_whole:
             raise InvalidValueError(f"{len(self._files) - self.next[0]} files are missing")
-        self._fs.make_dirs(self._folder / "wal")
-        self._fs.make_dirs(self._folder / "store")
+        for name in self._folders:
+            self._fs.make_dirs(self._folder / name)
         folders = {self._folder / file.name for file in self._files}
         for folder in sorted({parent for path in folders for parent in path.parents
                               if parent == self._folder or self._folder in parent.parents}, reverse=True):
             self._fs.fsync_dir(folder)
-        self._fs.write_atomic(self._folder / _MANIFEST, self._manifest)
+        if self._manifest:
+            self._fs.write_atomic(self._folder / _MANIFEST, self._manifest)
 
     def close(self) -> None:
         """Closes the file that is being written."""

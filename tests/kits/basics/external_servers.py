@@ -122,8 +122,10 @@ class Server:
 class ZooKeeper(Server):
     """One ZooKeeper of Debian's package, whose sessions may be as short as half a second."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = HERE) -> None:
+        """`host`: the address of this machine on which it listens."""
         super().__init__("ZooKeeper", free_port())
+        self.host = host
         self._java = program("java")
         jar = Path("/usr/share/java/zookeeper.jar")
         if not jar.exists():
@@ -132,7 +134,7 @@ class ZooKeeper(Server):
         self._classes = str(jar)
         self._configuration = folder / "zoo.cfg"
         self._configuration.write_text(
-            f"tickTime=250\ndataDir={folder}\nclientPortAddress={HERE}\nclientPort={self.port}\n"
+            f"tickTime=250\ndataDir={folder}\nclientPortAddress={host}\nclientPort={self.port}\n"
             "minSessionTimeout=500\nmaxSessionTimeout=60000\nadmin.enableServer=false\nmaxClientCnxns=0\n")
 
     def _command(self) -> Sequence[str]:
@@ -141,7 +143,7 @@ class ZooKeeper(Server):
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection((HERE, self.port), timeout=1.0) as asked:
+            with socket.create_connection((self.host, self.port), timeout=1.0) as asked:
                 asked.sendall(b"srvr")
                 return asked.recv(100).startswith(b"Zookeeper version")
         except OSError:

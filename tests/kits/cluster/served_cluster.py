@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kits.basics.certificates import make_authority, make_certificate_of
 from kits.basics.external_servers import ZooKeeper, free_port
 from kits.basics.waiting import wait_until
+from kits.cluster.node_network import NodeNetwork
 from kits.engines.serve_kit import clean_environment, command
 
 from penstock.common.errors import NotActiveError, PenstockError, ReplicasMissingError
@@ -22,14 +23,18 @@ from penstock.shell.api.dbapi import Connection, Cursor, connect
 PATIENCE_S = 180.0
 #: Long enough for a machine that is busy with other tests.
 TIMEOUT_S = 6
+USER, PASSWORD = "writer", "Writers-word-1"
+"""Who connects over a network."""
 
 
 class ServedNode:
     """One node: its process, its directory, and connections to it."""
 
-    def __init__(self, number: int, data: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, number: int, data: Path, settings: Mapping[str, Any], prefix: Sequence[str] = ()) -> None:
+        """`prefix`: words before the command, that run it elsewhere; then it is reached by its socket."""
         self.number = number
         self.data = data
+        self._prefix = list(prefix)
         self.port: int = settings["flightPort"]
         self.postgres_port: int = settings["postgresPort"]
         self._settings = settings
@@ -39,7 +44,7 @@ class ServedNode:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                command(self.data, self._settings, "serve"), stdout=log, stderr=subprocess.STDOUT,
+                [*self._prefix, *command(self.data, self._settings, "serve")], stdout=log, stderr=subprocess.STDOUT,
                 env=clean_environment())
 
     @property
@@ -48,6 +53,8 @@ class ServedNode:
         return self._log.read_text()
 
     def connect(self) -> Connection:
+        if self._prefix:
+            return connect(host=f"unix:{self.data / self._settings['socketPath']}")
         return connect(host="127.0.0.1", port=self.port)
 
     def run(self, *statements: str) -> list[Any]:
@@ -73,26 +80,33 @@ class ServedNode:
 class ServedCluster:
     """`folder` gets certificates and the directories of the nodes; `options` are keys of the configuration."""
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeper, root: str, **options: Any) -> None:
+    def __init__(self, folder: Path, zookeeper: ZooKeeper, root: str, network: NodeNetwork | None = None,
+                 **options: Any) -> None:
+        """`network`: where the nodes are; None: in the network of this process."""
         certificates = folder / "certificates"
         certificates.mkdir()
         authority = make_authority(certificates)
         numbers = (1, 2, 3)
         for node in numbers:
             make_certificate_of(authority, certificates, f"penstock-node-{node}")
-        nodes = ", ".join(f"{node}=127.0.0.1:{free_port()}" for node in numbers)
+        self._network = network
+        hosts = {node: "127.0.0.1" if network is None else network.address(node) for node in numbers}
+        nodes = ", ".join(f"{node}={host}:{free_port()}" for node, host in hosts.items())
         self.nodes = {node: ServedNode(node, folder / f"node-{node}", {
             "clusterNode": node, "clusterNodes": nodes, "flightPort": free_port(), "postgresPort": free_port(),
             "clusterCertificate": certificates / f"penstock-node-{node}.pem",
             "clusterKey": certificates / f"penstock-node-{node}.key",
-            "clusterAuthority": certificates / "authority.pem", "zookeeper": f"127.0.0.1:{zookeeper.port}",
-            "zookeeperPath": root, "sessionTimeout": f"{TIMEOUT_S}s", "socketPath": f"n{node}.sock", **options})
-            for node in numbers}
+            "clusterAuthority": certificates / "authority.pem", "zookeeper": f"{zookeeper.host}:{zookeeper.port}",
+            "zookeeperPath": root, "sessionTimeout": f"{TIMEOUT_S}s", "socketPath": f"n{node}.sock",
+            **({} if network is None else {"host": hosts[node], "trustLoopback": "false"}), **options},
+            () if network is None else network.command(node)) for node in numbers}
+        self.hosts = ",".join(f"{hosts[number]}:{node.port}" for number, node in self.nodes.items())
 
-    @property
-    def hosts(self) -> str:
-        """All nodes, for clients that take several hosts."""
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+    def connect(self) -> Connection:
+        """Returns a connection that knows all nodes. In a network there must be the user by then."""
+        if self._network is None:
+            return connect(host=self.hosts)
+        return connect(host=self.hosts, user=USER, password=PASSWORD)
 
     def active(self, *but: int) -> ServedNode | None:
         """Returns the node that takes what changes something, and isn't one of those."""
@@ -125,14 +139,20 @@ class ServedCluster:
             node.kill()
 
 
+def plain_row(number: int) -> str:
+    """Returns the values of a row `(ts, v)`."""
+    return f"({1_700_000_000_000 + number * 100}, {number})"
+
+
 class RowWriter:
     """Writes rows one by one, by a connection that knows all nodes; `acknowledged` are the numbers that it was told of.
     """
 
-    def __init__(self, cluster: ServedCluster, table: str) -> None:
+    def __init__(self, cluster: ServedCluster, table: str, row: Callable[[int], str] = plain_row) -> None:
         self.acknowledged: list[int] = []
         self._table = table
-        self._connection = connect(host=cluster.hosts)
+        self._row = row
+        self._connection = cluster.connect()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -142,8 +162,7 @@ class RowWriter:
             for number in itertools.count():
                 if self._ended.is_set():
                     return
-                row = f"({1_700_000_000_000 + number * 100}, {number})"
-                while not self._is_written(cursor, row):
+                while not self._is_written(cursor, self._row(number)):
                     if self._ended.is_set():
                         return
                 self.acknowledged.append(number)

@@ -16,11 +16,13 @@ from penstock.common.errors import CorruptionError, InvalidValueError, StorageEr
 from penstock.common.fs import OsFs
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_codec import seal
+from penstock.mnode.catalog.catalog_copy_source import CATALOG_FOLDERS, CatalogCopySource
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
-from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
+from penstock.mnode.catalog.catalog_log import CatalogLog, CatalogLogBounds, EntryChange
 from penstock.mnode.catalog.catalog_store import META, STREAMS, TABLES, CatalogStore
 from penstock.mnode.cluster.log_epochs import EpochStart
 from penstock.mnode.dnode.copied_stored_log import CopiedStoredLog
+from penstock.vnode.write.vnode_copy import ReceivedCopy
 from penstock.wal.epoch_file import EPOCHS_NAME
 from penstock.wal.segment import list_segments, segment_name
 
@@ -31,14 +33,15 @@ Entries = dict[tuple[bytes, bytes], bytes]
 class CatalogMember:
     """A catalog of one node, with its log."""
 
-    def __init__(self, directory: Path, *, follows: bool = False) -> None:
+    def __init__(self, directory: Path, *, follows: bool = False, bounds: CatalogLogBounds | None = None) -> None:
         self.directory = directory
         self.follows = follows
+        self.bounds = bounds
         self.fs = FaultyFs()
         self.open()
 
     def open(self) -> None:
-        log = CatalogLog(self.directory / "log", self.fs, ManualClock())
+        log = CatalogLog(self.directory / "catalog-log", self.fs, ManualClock(), self.bounds)
         self.store = CatalogStore(self.directory / "catalog", 1 << 24, log)
         self.copying = CatalogCopying(self.store)
         self.log = CopiedStoredLog(self.copying, self.copying.log.directory, self.fs)
@@ -65,7 +68,7 @@ class CatalogMember:
         return chunk is not None
 
     def segments(self) -> list[bytes]:
-        folder = self.directory / "log"
+        folder = self.directory / "catalog-log"
         return [(folder / segment_name(first)).read_bytes() for first in list_segments(OsFs(), folder)]
 
 
@@ -135,7 +138,7 @@ def test_a_catalog_that_there_was_is_told_as_a_whole(tmp_path: Path) -> None:
         alone.close()
         active = CatalogMember(tmp_path / "a")
         assert (active.log.bounds().begin, active.written) == (1, 1)
-        assert not (active.directory / "log" / EPOCHS_NAME).exists()
+        assert not (active.directory / "catalog-log" / EPOCHS_NAME).exists()
         active.log.note_epoch(EpochStart(1, 2))
         change(active.store, 7)
         standby = CatalogMember(tmp_path / f"b{turn}", follows=True)
@@ -200,9 +203,9 @@ def test_a_follower_changes_nothing_by_itself(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="written to"):
         active.log.append(chunk)
     standby.store.close()
-    for first in list_segments(OsFs(), tmp_path / "b" / "log"):
-        (tmp_path / "b" / "log" / segment_name(first)).unlink()
-    (tmp_path / "b" / "log" / "END").unlink()
+    for first in list_segments(OsFs(), tmp_path / "b" / "catalog-log"):
+        (tmp_path / "b" / "catalog-log" / segment_name(first)).unlink()
+    (tmp_path / "b" / "catalog-log" / "END").unlink()
     with pytest.raises(CorruptionError, match="ends at version 0"):
         standby.open()
 
@@ -266,3 +269,103 @@ def test_a_catalog_is_opened_from_what_was_copied(tmp_path: Path) -> None:
     assert opened.generation == catalog.generation
     opened.close()
     catalog.close()
+
+
+SMALL = CatalogLogBounds(segment=2000, kept=6000, needed_max=20_000)
+
+
+def size(member: CatalogMember) -> int:
+    return sum(map(len, member.segments()))
+
+
+def test_the_log_is_bounded_by_what_it_is_told(tmp_path: Path) -> None:
+    """What the catalog has, nobody may take back and no node needs goes; a node that needs very much gets a copy. The
+    next start goes on with what is left."""
+    member = CatalogMember(tmp_path, bounds=SMALL)
+    for number in range(300):
+        change(member.store, 4 * number + 3)
+    whole = size(member)
+    member.copying.trim(None)
+    assert (size(member), member.log.bounds().begin) == (whole, 1)  # nothing is acknowledged
+    member.log.acknowledge(member.written)
+    with pytest.raises(InvalidValueError, match="acknowledged"):
+        member.log.cut(10)
+    member.copying.trim(2)
+    assert 6000 < size(member) <= 20_000
+    needed = member.log.bounds().begin
+    member.copying.trim(needed)
+    assert member.log.bounds().begin == needed
+    member.copying.trim(None)
+    assert 2000 < size(member) <= 6000
+    begin, entries = member.log.bounds().begin, member.entries()
+    assert begin > needed
+    for _ in range(2):
+        member.reopen()
+        assert (member.entries(), member.log.bounds().begin) == (entries, begin)
+        assert member.log.bounds().floor >= begin - 1
+    change(member.store, 7)
+    member.store.close()
+
+
+def test_a_catalog_that_was_changed_alone_lets_a_bounded_log_go(tmp_path: Path) -> None:
+    """A node that left its cluster and comes back has a log of all that there is, and the old one beside."""
+    member = CatalogMember(tmp_path, bounds=SMALL)
+    for number in range(200):
+        change(member.store, 4 * number + 3)
+    member.log.acknowledge(member.written)
+    member.copying.trim(None)
+    member.store.close()
+    alone = CatalogStore(tmp_path / "catalog", 1 << 24)
+    change(alone, 7)
+    alone.close()
+    member.open()
+    assert (member.log.bounds().begin, member.written) == (1, 1)
+    assert list_segments(OsFs(), tmp_path / "damaged/catalog-log")
+    member.store.close()
+
+
+def copied_catalog(active: CatalogMember, folder: Path, between: int) -> Path:
+    """Returns a copy of a catalog that was changed `between` meanwhile."""
+    source = CatalogCopySource(active.copying, folder / "source", OsFs())
+    received = ReceivedCopy(
+        folder / "received", tuple(source.files), OsFs(), CATALOG_FOLDERS)
+    while not received.is_whole:
+        received.write(source.read(*received.next, 700))
+        if between:
+            between -= 1
+            change(active.store, 4 * between + 3)
+            active.log.acknowledge(active.written)
+            active.copying.trim(None)
+    received.finish()
+    source.close()
+    assert not (folder / "source").exists()
+    return folder / "received"
+
+
+@pytest.mark.parametrize("between", [0, 60])
+def test_a_copy_goes_on_with_the_log(tmp_path: Path, between: int) -> None:
+    """The log is kept while the catalog is copied; the copy has what there was, takes what follows, and can lead."""
+    active = CatalogMember(tmp_path / "a", bounds=SMALL)
+    active.log.note_epoch(EpochStart(3, 1))
+    for number in range(300):
+        change(active.store, 4 * number + 3)
+    active.log.acknowledge(active.written - 2)
+    active.copying.trim(None)
+    assert active.log.bounds().begin > 1
+    (tmp_path / "copying").mkdir()
+    folder = copied_catalog(active, tmp_path / "copying", between)
+    standby = CatalogMember(folder, follows=True, bounds=SMALL)
+    assert standby.log.epochs() == active.log.epochs()
+    bounds = standby.log.bounds()
+    assert bounds.begin - 1 <= bounds.floor <= active.written - 2 - between or between
+    if not between:
+        assert standby.entries() == active.entries()
+        assert standby.log.cut(active.written - 2) == 2  # what isn't acknowledged can be taken back
+    while standby.copy_from(active):
+        pass
+    standby.log.sync()
+    assert standby.entries() == active.entries()
+    standby.copying.lead()
+    change(standby.store, 7)
+    for one in (active, standby):
+        one.store.close()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from penstock.common.clock import ManualClock
-from penstock.common.errors import NotActiveError
+from penstock.common.errors import NotActiveError, PenstockError
 from penstock.common.fs import OsFs
+from penstock.common.passwords import PasswordHash
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_log import CatalogLog
+from penstock.mnode.catalog.catalog_records import UserRecord
 from penstock.mnode.dnode.copied_stored_log import CopiedStoredLog
-from penstock.sql.schema import Column, DatabaseOptions
+from penstock.sql.schema import Column, DatabaseOptions, Table
 from penstock.sql.types import DOUBLE, timestamp
+
+COLUMNS = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
+TAGS = (Column("k", DOUBLE, "k"),)
+KINDS: tuple[Literal["super", "normal"], ...] = ("super", "normal")
+HASH = PasswordHash("00", "00", 2, 1, 1)
 
 
 def opened(folder: Path) -> Catalog:
@@ -33,9 +42,8 @@ def test_what_came_by_the_log_is_known_after_a_refresh(tmp_path: Path) -> None:
     source, target = opened(tmp_path / "a"), opened(tmp_path / "b")
     target.copying().follow(NotActiveError("follows"))
     users, moves = target.users, target.moves
-    columns = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
     source.schema.create_database("d", DatabaseOptions(vgroups=1), 0)
-    table = source.schema.create_table("d", "t", columns, (), super_table=False, now_ms=0)
+    table = source.schema.create_table("d", "t", COLUMNS, (), super_table=False, now_ms=0)
     copy_all(source, target)
     assert target.databases_now() == []
     target.refresh()
@@ -53,27 +61,104 @@ def test_what_came_by_the_log_is_known_after_a_refresh(tmp_path: Path) -> None:
     target.close()
 
 
-def test_new_child_tables_are_added_alone(tmp_path: Path) -> None:
-    """They come all the time: the catalog isn't read anew for them, but for anything else."""
+class Changing:
+    """Changes a catalog as random numbers say."""
+
+    def __init__(self, catalog: Catalog, chance: random.Random) -> None:
+        self._catalog = catalog
+        self._chance = chance
+        self._number = 0
+
+    def _name(self) -> str:
+        """Few, so that names of what is gone come again."""
+        return self._chance.choice("abcdef")
+
+    def change(self) -> None:
+        """Does one thing; what can't be done isn't."""
+        self._number += 1
+        schema, database = self._catalog.schema, self._chance.choice("de")
+        what = self._chance.choice(("database", "table", "super", "children", "children", "tags", "drop children",
+                                    "drop table", "drop database", "user"))
+        known = [one for one in self._tables(database) if one.kind == "super"]
+        parent = self._chance.choice(known) if known else None
+        try:
+            match what:
+                case "database":
+                    schema.create_database(database, DatabaseOptions(vgroups=2), self._number)
+                case "table" | "super":
+                    schema.create_table(database, self._name(), COLUMNS, TAGS if what == "super" else (),
+                                        super_table=what == "super", now_ms=self._number)
+                case "drop table":
+                    schema.drop_table(self._chance.choice(self._tables(database)).uid)
+                case "drop database":
+                    schema.drop_database(database)
+                case "user":
+                    self._catalog.users.put(UserRecord(f"u{self._number}", "reader", HASH, self._number))
+                case _ if parent is not None:
+                    self._change_children(parent, what)
+        except (PenstockError, IndexError):
+            pass
+
+    def _tables(self, database: str) -> list[Table]:
+        return [*self._catalog.tables(database, "super"), *self._catalog.tables(database, "normal")]
+
+    def _change_children(self, parent: Table, what: str) -> None:
+        schema, children = self._catalog.schema, self._catalog.children(parent.uid)
+        if what == "children":
+            schema.create_children(parent.uid, [(f"{self._name()}{n}", (float(n),)) for n in range(3)], self._number)
+        elif what == "tags":
+            schema.set_tags(parent.uid, self._chance.choice(children).uid, (float(self._number),))
+        else:
+            schema.drop_children(parent.uid, [one.uid for one in children if self._chance.random() < 0.5])
+
+
+def known(catalog: Catalog) -> object:
+    """Returns all that a catalog answers."""
+    databases = catalog.databases()
+    tables = [table for one in databases for kind in KINDS for table in catalog.tables(one.name, kind)]
+    children = {table.uid: catalog.children(table.uid) for table in tables}
+    found = {(one.name, name): catalog.table(one.name, name) for one in databases
+             for name in [*"abcdef", *(f"{letter}{number}" for letter in "abcdef" for number in range(3))]}
+    return databases, tables, children, found, [one.name for one in catalog.users.all()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_are_followed_one_by_one(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes and goes, under names that there were before, memory is as if all had been read anew; tables
+    aren't read for it."""
+    source, target = opened(tmp_path / "a"), opened(tmp_path / "b")
+    copying, chance = target.copying(), random.Random(seed)
+    copying.follow(NotActiveError("follows"))
+    changing = Changing(source, chance)
+    monkeypatch.setattr(target, "_load_tables", None)
+    for _ in range(60):
+        for _ in range(chance.randrange(1, 6)):
+            changing.change()
+        seen = copying.synced_version
+        copy_all(source, target)
+        target.apply_copied(copying.applied_behind(seen))
+        assert known(target) == known(source)
+    source.close()
+    target.close()
+
+
+def test_a_table_that_replaces_another_has_all_tables_read(tmp_path: Path) -> None:
+    """What no name leads to yet is of no database; so is what was called otherwise before."""
     source, target = opened(tmp_path / "a"), opened(tmp_path / "b")
     copying = target.copying()
     copying.follow(NotActiveError("follows"))
-    columns = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
     source.schema.create_database("d", DatabaseOptions(vgroups=1), 0)
-    parent = source.schema.create_table(
-        "d", "s", columns, (Column("k", DOUBLE, "k"),), super_table=True, now_ms=0)
+    before = source.schema.create_table("d", "s", COLUMNS, TAGS, super_table=True, now_ms=0)
+    source.schema.create_children(before.uid, [("x", (1.0,))], 0)
     copy_all(source, target)
     target.refresh()
     seen = copying.synced_version
-    source.schema.create_children(parent.uid, [("a", (1.0,)), ("b", (2.0,))], 0)
+    staged = source.schema.create_table("d", "s", COLUMNS, TAGS, super_table=True, now_ms=0, replaces=before.uid)
+    source.schema.create_children(staged.uid, [("x", (2.0,))], 0)
     copy_all(source, target)
-    assert target.add_copied(copying.applied_behind(seen))
-    assert target.children(parent.uid) == source.children(parent.uid)
-    assert target.child("d", "b") == source.child("d", "b")
-    seen = copying.synced_version
-    source.schema.drop_database("d")
-    copy_all(source, target)
-    assert not target.add_copied(copying.applied_behind(seen))
+    target.apply_copied(copying.applied_behind(seen))
+    assert target.staged_tables("d") == source.staged_tables("d") == [staged]
+    assert target.child("d", "x") == source.child("d", "x")
     source.close()
     target.close()
 

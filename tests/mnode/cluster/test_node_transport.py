@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_authority, make_certificate_of
@@ -169,3 +170,26 @@ def test_certificates_that_cannot_be_used_are_told(addresses: dict[int, tuple[st
         NodeTransport(settings, SystemClock(), lambda *one: None)
     with pytest.raises(ConfigError, match="certificates can't be used"):
         NodeTransport(replace(settings, authority_file="missing.pem"), SystemClock(), lambda *one: None)
+
+
+def test_what_the_network_loses_ends_the_connection(
+        addresses: dict[int, tuple[str, int]], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives up what isn't confirmed in time; else all that follows would wait behind it, for minutes."""
+    made, connect = list[socket.socket](), socket.create_connection
+
+    def noted(*arguments: Any) -> socket.socket:
+        connection = connect(*arguments)
+        made.append(connection.dup())
+        return connection
+
+    monkeypatch.setattr(socket, "create_connection", noted)
+    first, second = Node(1, addresses, folder), Node(2, addresses, folder)
+    try:
+        first.transport.send(2, NewerEpoch(5))
+        assert second.get() == (1, NewerEpoch(5))
+        assert made[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+    finally:
+        for one in (first, second):
+            one.transport.close()
+        for connection in made:
+            connection.close()

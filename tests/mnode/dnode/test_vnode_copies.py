@@ -14,7 +14,7 @@ from penstock.common.errors import InvalidValueError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.mnode.cluster.cluster_messages import CopyAnswer
 from penstock.mnode.dnode import vnode_copies
-from penstock.mnode.dnode.vnode_copies import FILES, CopyReception, CopySources
+from penstock.mnode.dnode.vnode_copies import FILES, CopyReception, CopySource, CopySources
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 
@@ -34,6 +34,10 @@ def write(vnode: Vnode, first: int, end: int) -> None:
     vnode.copying.acknowledge(vnode.copying.written_version)
 
 
+def no_catalog(node: int) -> CopySource:
+    raise AssertionError(f"node {node} asks for a vnode")
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Vnode:
     """A vnode with rows in parts, and some in its log only."""
@@ -48,7 +52,7 @@ def source(tmp_path: Path) -> Vnode:
 def test_what_arrives_is_the_vnode(source: Vnode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers come twice, late or never: the copy has all rows, and the source lets go of it at the end."""
     monkeypatch.setattr(vnode_copies, "_PIECE_BYTES", 700)
-    sources = CopySources(lambda: {VGROUP: source}, ManualClock())
+    sources = CopySources(lambda: {VGROUP: source}, no_catalog, ManualClock())
     reception = CopyReception(VGROUP, 5, tmp_path / "copy", OsFs())
     chance, late = random.Random(3), list[CopyAnswer]()
     while not reception.is_whole:
@@ -73,7 +77,7 @@ def test_what_arrives_is_the_vnode(source: Vnode, tmp_path: Path, monkeypatch: p
 def test_a_copy_that_the_active_has_forgotten_is_begun_anew(source: Vnode, tmp_path: Path) -> None:
     """Who asks for nothing for a while holds nothing back; one that isn't there is told so."""
     clock = ManualClock()
-    sources = CopySources(lambda: {VGROUP: source}, clock)
+    sources = CopySources(lambda: {VGROUP: source}, no_catalog, clock)
     reception = CopyReception(VGROUP, 5, tmp_path / "copy", OsFs())
     first = sources.answer(1, reception.request())
     assert first is not None

@@ -1,0 +1,92 @@
+"""Changes of a copied log, as databases, tables and child tables in memory follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_log import EntryChange
+from penstock.mnode.catalog.catalog_store import CHILDREN, DATABASES, TABLES
+from penstock.mnode.catalog.table_index import TableIndex
+from penstock.sql.schema import ChildTable, Database, Table
+
+
+class NetChanges:
+    """What many changes, one after the other, come to: of each entry, whether it is there afterwards, and as what."""
+
+    def __init__(self, changes: Iterable[EntryChange]) -> None:
+        #: by store and key what is stored now, None if nothing is
+        self.after: dict[tuple[bytes, bytes], bytes | None] = {}
+        for change in changes:
+            self.after[change.store, change.key] = change.after
+        self.stores = frozenset(store for store, _ in self.after)
+
+    def of(self, store: bytes) -> Iterable[tuple[bytes, bytes | None]]:
+        """Yields the keys that have changed in a store, with what is stored now."""
+        return ((key, data) for (of, key), data in self.after.items() if of == store)
+
+
+def follow_tables(index: TableIndex, changes: NetChanges) -> bool:
+    """Has an index follow; called with its lock held. False if it must be made anew, since tables replace others.
+
+    What goes goes first: its names may belong to something else by now. Raises CorruptionError.
+    """
+    tables = {int.from_bytes(key, "big"): None if data is None else codec.table_from_json(codec.unseal(data))
+              for key, data in changes.of(TABLES)}
+    if any(_replaces(index.table_by_uid(uid), None if found is None else found[0]) for uid, found in tables.items()):
+        return False
+    databases = {key.decode(): None if data is None else codec.database_from_json(codec.unseal(data))
+                 for key, data in changes.of(DATABASES)}
+    children = _children(changes)
+    _forget(index, databases, [uid for uid, found in tables.items() if found is None], children)
+    for database in databases.values():
+        if database is not None:
+            index.remember_database(database)
+    for found in tables.values():
+        if found is not None:
+            index.remember_table(*found)
+    for super_uid, those in children.items():
+        parent = index.table_by_uid(super_uid)
+        if parent is not None:
+            index.remember_children(parent, [child for child in those.values() if child is not None])
+    return True
+
+
+def _replaces(before: Table | None, after: Table | None) -> bool:
+    """Whether a table takes another one's place, or will, or is called otherwise now."""
+    if any(table is not None and table.replaces is not None for table in (before, after)):
+        return True
+    return before is not None and after is not None and (before.database, before.name) != (after.database, after.name)
+
+
+def _children(changes: NetChanges) -> dict[int, dict[int, ChildTable | None]]:
+    """Returns by super table and uid what its child tables are now."""
+    found: dict[int, dict[int, ChildTable | None]] = {}
+    for key, data in changes.of(CHILDREN):
+        super_uid, uid = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+        child = None if data is None else codec.child_from_json(key, codec.unseal(data))[1]
+        found.setdefault(super_uid, {})[uid] = child
+    return found
+
+
+def _forget(index: TableIndex, databases: dict[str, Database | None], gone: list[int],
+            children: dict[int, dict[int, ChildTable | None]]) -> None:
+    for name, database in databases.items():
+        before = index.user_database(name)
+        if before is not None and (database is None or database.create_time_ms != before.create_time_ms
+                                   or not {*before.vgroup_ids} <= {*database.vgroup_ids}):
+            index.forget_database(name)
+    for uid in gone:
+        table = index.table_by_uid(uid)
+        if table is not None:
+            index.drop_table(table)
+    for super_uid, those in children.items():
+        parent, known = index.table_by_uid(super_uid), index.children_by_uid(super_uid)
+        stale = [known[uid] for uid, child in those.items() if uid in known and _moves(known[uid], child)]
+        if parent is not None and stale:
+            index.forget_children(parent, stale)
+
+
+def _moves(before: ChildTable, after: ChildTable | None) -> bool:
+    """Whether who has found a child table must look it up anew."""
+    return after is None or (before.name, before.vgroup_id) != (after.name, after.vgroup_id)
