@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from itertools import cycle, islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from bench.isolated import Phase
 from bench.load import Schedule, Tick, receive, start_sender, wait_for
 from bench.node import Node
 from bench.processes import cpu_seconds
-from bench.queries import Query, Trigger
+from bench.queries import Q1, Q2, Query, Trigger
 from bench.rows import Shape, all_rows, names
 from bench.setup import DATABASE, create_tables
 from penstock.common.placement import place
@@ -34,38 +36,51 @@ _TIMEOUT_S = 120.0
 
 def live(
     folder: Path, phase: Phase, query: Query, shape: Shape, schedule: Schedule, trigger: Trigger = "WINDOW_CLOSE", *,
-    vgroups: int = 2, warm_seconds: float = 3.0, config: Mapping[str, Any] | None = None,
+    vgroups: int = 2, warm_seconds: float = 3.0, config: Mapping[str, Any] | None = None, others: int = 0,
 ) -> dict[str, Any]:
-    """Returns the measurement of one stream that keeps up with a sender. Raises WrongAnswerError."""
+    """Returns the measurement of one stream that keeps up with a sender. Raises WrongAnswerError.
+
+    `others`: so many other streams over the same rows run beside it; they cost, but their results aren't looked at.
+    """
     address = folder / "sender"
     sender = start_sender(address, shape, schedule)
     with Node(folder / "data", config, keep=True) as node:
         create_tables(node.execute, shape, vgroups)
         node.execute(query.stream("s", "out", trigger))
+        for number, other in enumerate(islice(cycle((Q1, Q2)), others)):
+            node.execute(other.stream(f"other{number}", f"other_out{number}", trigger))
         node.wait_running()
         wait_for(address)
         phase.begin()
-        started, cpu_before = time.monotonic_ns(), cpu_seconds()
+        started, cpu_before = time.monotonic_ns(), seconds_but_for(sender)
         arrived = Arrivals()
         for tick in arrived.noted(receive(address)):
             node.insert(f"{DATABASE}.{shape.source}", tick.rows)
-        seconds, cpu = (time.monotonic_ns() - started) / 1e9, cpu_seconds() - cpu_before
+        seconds, cpu = (time.monotonic_ns() - started) / 1e9, seconds_but_for(sender) - cpu_before
         phase.end()
         sender.join()
         node.wait_done(node.log_ends(), _TIMEOUT_S)
-        found = node.execute(query.result("out")).table
+        found, target = node.execute(query.result("out")).table, node.engine.catalog.table(DATABASE, "out")
         assert found is not None
+        assert target is not None
         check(query, found, expected(query, shape, trigger))
         rows = sum(arrived.rows)
         return {
             "measure": "latency", "engine": "penstock", "query": query.name, "trigger": trigger,
             "rows_per_second": schedule.rows_per_second, "tables": shape.tables, "vgroups": vgroups, "rows": rows,
+            **({"others": others} if others else {}),
             "seconds": round(seconds, 3), "cpu_seconds": round(cpu, 3), "rows_per_cpu_second": round(rows / cpu),
             **(config or {}),
-            **latencies(query, trigger, shape, schedule, node.results.visible(query.keys[0]), arrived, vgroups,
-                        warm_seconds),
+            **latencies(query, trigger, shape, schedule, node.results.visible(query.keys[0], target.uid),
+                        arrived, vgroups, warm_seconds),
             "answer": "equal",
         }
+
+
+def seconds_but_for(sender: BaseProcess) -> float:
+    """Returns the seconds of processors of this process and its descendants until now, without the sender's."""
+    assert sender.pid is not None
+    return cpu_seconds() - cpu_seconds(sender.pid)
 
 
 class Arrivals:

@@ -75,10 +75,13 @@ class ResultLog:
         with self._lock:
             return list(self._writes)
 
-    def visible(self, column: str, count: str = "c") -> pa.Table:
-        """Returns all rows written: the group (tag value) as `column`, ts (int64), the count as `c`, `shown_ns`."""
+    def visible(self, column: str, target_uid: int, count: str = "c") -> pa.Table:
+        """Returns all rows written to a result table: the group (tag value) as `column`, ts (int64), the count as `c`,
+        `shown_ns`."""
         parts = []
         for at, write in self.writes():
+            if write.target_uid != target_uid:
+                continue
             rows = write.rows
             groups = pa.array([child.tag_values[0] for child in write.children])
             columns = {column: groups.take(rows.column("_child")), "ts": rows.column("ts").cast(pa.int64())}

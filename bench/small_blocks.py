@@ -1,9 +1,10 @@
 """What a pass of a stream over a few rows costs, in one thread, without Spark: `python -m bench.small_blocks`.
 
 Streams that sum rows up per tag as they come are stepped after each INSERT of some rows, all in this process. The
-tasks, the vnodes and the writing of results are the real ones; threads, sockets and turns are not there. For each level
-of tasks: microseconds of the processor per stream and INSERT. `--calls` lists the functions that take most time, and
-`--count` says how many functions a pass calls, of Python and of C.
+tasks, the vnodes and the writing of results are the real ones; threads, sockets and turns are not there. For each
+level of tasks: microseconds of the processor per stream and INSERT, the mean of all INSERTs and the median, which
+other work on the machine changes less. `--calls` lists the functions that take most time, and says how many functions
+a pass calls, of Python and of C.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import pstats
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -46,20 +48,25 @@ def measure(folder: Path, streams: int, rows: int, inserts: int, calls: int) -> 
         parts = {"source": 0.0, "agg": 0.0, "sink": 0.0, "queues": 0.0}
         profiler = cProfile.Profile() if calls else None
         passes = 0
+        of_inserts: list[dict[str, float]] = []
         for number in range(_WARM_UP + inserts):
             if number == _WARM_UP:
                 parts = dict.fromkeys(parts, 0.0)
                 passes, writes.seconds = 0, 0.0
+                of_inserts.clear()
             sandbox.engine.insert_arrow(f"{DATABASE}.m", pa.Table.from_batches([tick_rows(number, rows)]),
                                         sandbox.session)
             sandbox.clock.advance(0.01)
             measured = number >= _WARM_UP and profiler is not None
             if measured:
                 profiler.enable()
+            before = {**parts, "result": writes.seconds}
             for stream in found:
                 passes += drive(stream, parts)
             if measured:
                 profiler.disable()
+            of_inserts.append({name: seconds - before[name]
+                               for name, seconds in {**parts, "result": writes.seconds}.items()})
         if profiler is not None:
             stats = pstats.Stats(profiler, stream=sys.stderr)
             stats.sort_stats("tottime").print_stats(calls)
@@ -69,9 +76,17 @@ def measure(folder: Path, streams: int, rows: int, inserts: int, calls: int) -> 
         return {"measure": "small_blocks", "streams": streams, "rows": rows, "inserts": inserts,
                 "rounds_per_insert": round(passes / done, 2),
                 "cpu_us": {name: round(seconds / done * 1e6, 1) for name, seconds in parts.items()},
-                "total_us": round(sum(parts.values()) / done * 1e6, 1),
+                "total_us": round(sum(parts.values()) / done * 1e6, 1), "median_us": _medians(of_inserts, streams),
                 **({} if profiler is None else {
                     "calls_per_insert": round(stats.total_calls / done, 1)})}  # type: ignore[attr-defined]
+
+
+def _medians(of_inserts: Sequence[Mapping[str, float]], streams: int) -> dict[str, float]:
+    """Returns the medians over INSERTs, per stream. `result` is part of `sink` in what is given, not in what comes."""
+    taken = [{**parts, "sink": parts["sink"] - parts["result"]} for parts in of_inserts]
+    found = {name: median(parts[name] for parts in taken) for name in taken[0]}
+    found["all"] = median(sum(parts.values()) for parts in taken)
+    return {name: round(seconds / streams * 1e6, 1) for name, seconds in found.items()}
 
 
 class _TimedWrites:

@@ -1,13 +1,25 @@
 """Small writes and many streams, as devices make them all day: `python -m bench.trickle`; a JSON line for each measure.
 
-First what the machine takes for a *unit* (1,000 additions in a Python loop) and for a wake-up, since these differ most
-between machines. Then INSERT statements of one row: one connection, some threads, `executemany`; SQLite and DuckDB with
-the like; requests of one row by REST, line protocol and prepared statements of Flight SQL; INSERTs that wait for the
-disk, beside what the disk does by itself. Then how soon the first streams of an engine run. Then rows in ticks, beside
-no, one and more streams: seconds of processors of all processes, waited of threads per INSERT, and how long a row takes
-to its results, and what streams cost that have nothing to do. Then one stream beside the same job in Spark, and in
-Flink where `--flink-python` has apache-flink. `--measures hundred --seconds 600` has a hundred streams beside 1,000
-INSERTs of one row per second for ten minutes.
+What there is, in this order, by the names that `--measures` and `--without` take:
+
+  machine       what the machine takes for a *unit* (1,000 additions in a Python loop) and for a wake-up
+  insert        INSERT statements of one row: one connection, some threads, `executemany`, some other ways
+  log_space     bytes of log of a row that comes in an INSERT of its own
+  peers         SQLite and DuckDB with the like
+  requests      requests of one row by REST, line protocol and prepared statements of Flight SQL
+  durable       INSERTs that wait for the disk, beside what the disk does by itself
+  starts        importing `penstock`, and how soon the first streams of an engine run
+  ticks         20 rows every 10 ms beside no, one and ten streams: processors of all processes, waits of threads per
+                INSERT, and how long a row takes to its results
+  idle          what one, ten and 50 streams cost that have nothing to do, and the threads of their workers
+  steady        20,000 rows/s beside no stream, beside Q1 and Q2 on close and at once, and with nine others beside these
+  catch_up      streams that catch up, Q1 to Q5 and YSB
+  demo          `make demo`
+  stream_peers  one stream beside the same job in Spark, and in Flink where `--flink-python` has apache-flink
+  hundred       a hundred streams beside 1,000 INSERTs of one row per second
+
+`python -m bench.trickle --without peers stream_peers` measures Penstock alone, in some ten minutes on a quiet machine
+with two cores. `hundred` is left out unless it is named: `--measures hundred --seconds 600` lasts ten minutes itself.
 """
 
 from __future__ import annotations
@@ -20,7 +32,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,22 +43,33 @@ import psutil
 import pyarrow as pa
 
 import penstock
+from bench.demo_run import measure_demo
 from bench.durable import measure_durable
 from bench.figures import percentiles
 from bench.first_streams import measure_starts
 from bench.hundred_streams import measure_hundred
 from bench.insert_peers import measure_peers
+from bench.isolated import measured
+from bench.log_space import measure_log_space
 from bench.node import Node
-from bench.processes import cpu_seconds, tree
+from bench.processes import ask, cpu_seconds, tree
+from bench.queries import QUERIES
 from bench.requests import measure_requests
+from bench.rows import Shape
 from bench.setup import DATABASE
+from bench.steady_rate import measure_steady
 from bench.stream_peers import measure_stream_peers
+from bench.throughput import catch_up
 
 _FIRST_MS = 1_700_000_000_000
 _CHILDREN = 100
 _ROUND_TRIPS = 5000
 _WAYS_TIMES = 2000
-_MEASURES = ("machine", "insert", "peers", "requests", "durable", "starts", "ticks", "idle", "stream_peers", "hundred")
+_WARM_UP_TICKS = 20
+_MEASURES = ("machine", "insert", "log_space", "peers", "requests", "durable", "starts", "ticks", "idle", "steady",
+             "catch_up", "demo", "stream_peers", "hundred")
+_CAUGHT_UP = ("q1", "q2", "q3", "q4", "q5", "ysb")
+_NINE_OTHERS = 9
 _DURABLE_CLIENTS = 64
 
 
@@ -204,10 +227,10 @@ def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: 
     """Returns what rows in ticks cost beside some streams, which sum them up by table and by tag as they come."""
     with Node(folder / f"ticks{streams}", keep=True) as node:
         _start(node, streams)
-        tick = 0
-        for _ in range(20):  # until all is warm
-            node.insert("m", tick_rows(tick, rows))
-            tick += 1
+        ticks = int(seconds * 1000 / tick_ms)
+        made = [tick_rows(tick, rows) for tick in range(_WARM_UP_TICKS + ticks)]  # what this takes isn't Penstock's
+        for tick in made[:_WARM_UP_TICKS]:
+            node.insert("m", tick)
         if streams:
             node.wait_done(node.log_ends(), 60)
         seen = len(node.results.writes())
@@ -215,15 +238,13 @@ def measure_ticks(folder: Path, streams: int, rows: int, tick_ms: int, seconds: 
         inserting = 0.0
         sent: dict[int, int] = {}
         pause = threading.Event()
-        ticks = int(seconds * 1000 / tick_ms)
-        for number in range(ticks):
+        for number, tick in enumerate(made[_WARM_UP_TICKS:]):
             due = begun + number * tick_ms / 1000
             pause.wait(max(0.0, due - time.monotonic()))
-            sent[_FIRST_MS + tick * 10] = int(due * 1e9)
+            sent[_FIRST_MS + (_WARM_UP_TICKS + number) * 10] = int(due * 1e9)
             before = time.thread_time()
-            node.insert("m", tick_rows(tick, rows))
+            node.insert("m", tick)
             inserting += time.thread_time() - before
-            tick += 1
         sending = time.monotonic() - begun
         if streams:
             node.wait_done(node.log_ends(), 120)
@@ -278,10 +299,25 @@ def measure_idle(folder: Path, streams: int, seconds: float) -> dict[str, Any]:
         threading.Event().wait(5.0)
         cpu, waited = cpu_seconds(), waits()
         threading.Event().wait(seconds)
-        threads = {process.pid: process.num_threads() for process in tree(psutil.Process())}
         return {"measure": "idle", "streams": streams, "cpu_of_a_core": round((cpu_seconds() - cpu) / seconds, 4),
                 "waits_per_second": round((waits() - waited) / seconds, 1),
-                "threads": sorted(threads.values())}
+                "threads_of_workers": _threads_of_workers()}
+
+
+def _threads_of_workers() -> list[int]:
+    """Returns how many threads each worker has: workers are what the processes fork that Java has started."""
+    below = [process for root in tree(psutil.Process()) if ask(root.name) == "java" for process in tree(root)[1:]]
+    started = {process.pid for process in below if (parent := ask(process.parent)) and ask(parent.name) == "java"}
+    found = [ask(process.num_threads) for process in below if process.pid not in started]
+    return sorted(count for count in found if count is not None)
+
+
+def measure_catching_up(folder: Path, rows: int) -> Iterator[dict[str, Any]]:
+    """Yields how fast streams catch up with rows that are in the log already; see `bench.throughput`."""
+    for name in _CAUGHT_UP:
+        query = QUERIES[name]
+        found = measured(catch_up, folder, query=query, shape=query.of(Shape(1000, rows)))
+        yield {**found, "measure": "catch_up"}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -289,29 +325,34 @@ def measure_idle(folder: Path, streams: int, seconds: float) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """Yields all measures that are asked for."""
-    if "machine" in options.measures:
-        yield {"measure": "machine", "unit_us": round(unit_us(), 1), "cores": os.cpu_count(),
-               "thread_round_trip_us": round(thread_round_trip_us(), 1),
-               "process_round_trip_us": round(process_round_trip_us(), 1), "load": round(os.getloadavg()[0], 1)}
-    if "insert" in options.measures:
-        yield from measure_inserts(folder, options.statements, options.threads)
-    if "peers" in options.measures:
-        yield from measure_peers(folder, options.statements, options.threads)
-    if "requests" in options.measures:
-        yield from measure_requests(folder, options.statements // 2, (1, 8))
-    if "durable" in options.measures:
-        yield from measure_durable(folder, options.statements, _DURABLE_CLIENTS)
-    if "starts" in options.measures:
-        yield from measure_starts(folder)
-    for streams in options.streams:
-        if "ticks" in options.measures:
-            yield measure_ticks(folder, streams, options.rows, options.tick_ms, options.seconds)
-        if "idle" in options.measures and streams:
-            yield measure_idle(folder, streams, options.seconds)
-    if "stream_peers" in options.measures:
-        yield from measure_stream_peers(folder, options.rate, options.seconds, options.flink_python)
-    if "hundred" in options.measures:
-        yield measure_hundred(folder, create_streams, 100, 1000, options.seconds, options.streams_per_worker)
+    measures: dict[str, Callable[[], Iterable[dict[str, Any]]]] = {
+        "machine": lambda: [measure_machine()],
+        "insert": lambda: measure_inserts(folder, options.statements, options.threads),
+        "log_space": lambda: measure_log_space(folder),
+        "peers": lambda: measure_peers(folder, options.statements, options.threads),
+        "requests": lambda: measure_requests(folder, options.statements // 2, (1, 8)),
+        "durable": lambda: measure_durable(folder, options.statements, _DURABLE_CLIENTS),
+        "starts": lambda: measure_starts(folder),
+        "ticks": lambda: (measure_ticks(folder, streams, options.rows, options.tick_ms, options.seconds)
+                          for streams in options.streams),
+        "idle": lambda: (measure_idle(folder, streams, options.seconds) for streams in options.idle_streams),
+        "steady": lambda: measure_steady(folder, options.steady_rate, options.seconds, _NINE_OTHERS),
+        "catch_up": lambda: measure_catching_up(folder, options.catch_up_rows),
+        "demo": lambda: measure_demo(folder),
+        "stream_peers": lambda: measure_stream_peers(folder, options.rate, options.seconds, options.flink_python),
+        "hundred": lambda: [measure_hundred(
+            folder, create_streams, 100, 1000, options.seconds, options.streams_per_worker)],
+    }
+    for name, take in measures.items():
+        if name in options.measures and name not in options.without:
+            yield from take()
+
+
+def measure_machine() -> dict[str, Any]:
+    """Returns what the machine takes for what differs most between machines, and what else keeps it busy."""
+    return {"measure": "machine", "unit_us": round(unit_us(), 1), "cores": os.cpu_count(),
+            "thread_round_trip_us": round(thread_round_trip_us(), 1),
+            "process_round_trip_us": round(process_round_trip_us(), 1), "load": round(os.getloadavg()[0], 1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -319,14 +360,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.trickle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measures", nargs="+", choices=_MEASURES, default=list(_MEASURES[:-1]),
-                        help="all but hundred, for which --seconds 600 are meant")
+                        help="some of these (default: all but hundred, for which --seconds 600 are meant)")
+    parser.add_argument("--without", nargs="+", choices=_MEASURES, default=[], help="but not these")
     parser.add_argument("--statements", type=int, default=20_000, help="INSERTs of one row (default 20,000)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--streams", type=int, nargs="+", default=[0, 1, 10], help="how many (default 0, 1 and 10)")
+    parser.add_argument("--idle-streams", type=int, nargs="+", default=[1, 10, 50],
+                        help="how many have nothing to do (default 1, 10 and 50)")
     parser.add_argument("--rows", type=int, default=20, help="rows per tick (default 20)")
     parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long rows come, or nothing (default 10)")
     parser.add_argument("--rate", type=int, default=2000, help="rows per second of stream_peers (default 2,000)")
+    parser.add_argument("--steady-rate", type=int, default=20_000, help="rows per second of steady (default 20,000)")
+    parser.add_argument("--catch-up-rows", type=int, default=3_000_000, help="of catch_up (default 3,000,000)")
     parser.add_argument("--flink-python", type=Path, help="a Python that has apache-flink")
     parser.add_argument("--streams-per-worker", type=int, default=4, help="of hundred (default 4, as configured)")
     options = parser.parse_args(arguments)

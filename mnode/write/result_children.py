@@ -6,17 +6,57 @@ from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.common.masks import any_set
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.write.row_placement import ranks_of
+from penstock.planner.task_plans.column_names import OFFSET
 from penstock.sql.schema import ChildTable, Table, TagValue
 from penstock.tasks.protocol.numbered_children import NumberedChildren
+from penstock.wal.record import TUID_COLUMN
 
 _TAG_TYPES: set[type] = {str, int, float, bool, bytes, type(None)}
 _Value = TypeVar("_Value")
 Places = npt.NDArray[np.int64]
+
+
+class StoredColumns:
+    """How the columns of results become those that a vnode stores; the same for all writes of a sink task."""
+
+    def __init__(self, target: Table, schema: pa.Schema, *, delivered: bool) -> None:
+        """`schema`: that of `ResultWrite.rows`. Of its columns those of the table count, and of what was `delivered`
+        where it comes from."""
+        self.target = target
+        self.schema = schema
+        self.delivered = delivered
+        known = {column.name: column for column in target.columns}
+        self._columns: list[tuple[int, pa.DataType | None]] = []  # to be cast to; None: it has the type
+        fields = [pa.field(TUID_COLUMN, pa.uint64())]
+        for place, field in enumerate(schema):
+            column = known.get(field.name)
+            if column is not None:
+                kind = column.type.arrow()
+                self._columns.append((place, None if field.type == kind else kind))
+                fields.append(pa.field(column.physical, kind))
+            elif field.name == OFFSET and delivered:
+                self._columns.append((place, None))
+                fields.append(field)
+        self._stored_schema = pa.schema(fields)
+
+    def of(self, rows: pa.RecordBatch, uids: npt.NDArray[np.uint64]) -> pa.RecordBatch:
+        """Returns rows as they are stored, of the child tables with these uids."""
+        values = rows.columns
+        arrays = [values[place] if kind is None else _cast(values[place], kind) for place, kind in self._columns]
+        return pa.RecordBatch.from_arrays([pa.array(uids), *arrays], schema=self._stored_schema)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns values in the type that the vnode stores; timestamps travel as integers."""
+    if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(values.type):
+        return values.cast(pa.int64()).cast(kind)
+    return values.cast(kind, safe=False)
 
 
 class ResultChildren:
@@ -37,6 +77,15 @@ class ResultChildren:
         self.uids = np.zeros(0, np.uint64)
         self.vgroups = np.zeros(0, np.int64)
         self.ranks = np.zeros(0, np.int64)
+        self._columns: StoredColumns | None = None
+
+    def stored_columns(self, target: Table, schema: pa.Schema, *, delivered: bool) -> StoredColumns:
+        """Returns what rows of this schema are stored as; `target` as it is now. `delivered`: see `ResultWrite`."""
+        known = self._columns
+        if known is None or known.target is not target or known.delivered is not delivered or (
+                not known.schema.equals(schema)):
+            known = self._columns = StoredColumns(target, schema, delivered=delivered)
+        return known
 
     def learn(self, target: Table, places: Places) -> None:
         """Finds the child tables at these places, creating those that don't exist; each is looked up once.

@@ -201,20 +201,11 @@ class ResultStore:
         self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index
     ) -> Callable[[], None]:
         """Begins to write rows to their vnodes, sorted by vnode and child table; vnodes would sort them otherwise."""
-        known = {column.name: column for column in target.columns}
         order = order_of(children.ranks[index])
         if order is not None:
             rows, index = rows.take(pa.array(order)), index[order]
-        arrays, names = [pa.array(children.uids[index])], [TUID_COLUMN]
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            definition = known.get(name)
-            if definition is not None:
-                arrays.append(_stored(column, definition.type.arrow()))
-                names.append(definition.physical)
-            elif name == OFFSET and write.delivered is not None:
-                arrays.append(column)
-                names.append(OFFSET)
-        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        columns = children.stored_columns(target, rows.schema, delivered=write.delivered is not None)
+        batch = columns.of(rows, children.uids[index])
         parts = by_vgroup(batch, children.vgroups[index])
         database = self._catalog.database(target.database)
         if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
@@ -276,12 +267,3 @@ def _nothing_of(table: Table, request: RowsRequest | SpanRequest) -> pa.Table:
 def _times(rows: pa.RecordBatch, target: Table) -> _Index:
     """Returns the primary timestamps as integers of the database's precision."""
     return np.asarray(rows.column(target.time_column.name).cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
-
-
-def _stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Returns values in the type that the vnode stores; timestamps travel as integers."""
-    if values.type == kind:
-        return values
-    if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(values.type):
-        return values.cast(pa.int64()).cast(kind)
-    return values.cast(kind, safe=False)

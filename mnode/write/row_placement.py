@@ -32,8 +32,9 @@ class Owners:
 def ranks_of(uids: U64, vgroups: I64) -> I64:
     """Returns for each of some child tables its rank by vgroup and uid; those that are the same one have the same."""
     order = np.lexsort((uids, vgroups))
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.cumsum(np.append(False, np.diff(uids[order]) != 0))
+    ranks = np.zeros(len(order), np.int64)
+    ordered = uids[order]
+    ranks[order[1:]] = (ordered[1:] != ordered[:-1]).cumsum()
     return ranks
 
 

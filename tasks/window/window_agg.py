@@ -23,6 +23,8 @@ from penstock.tasks.window.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.window.window_fill import Filler
 from penstock.tasks.window.window_table import Times, Touched, WindowTable, united
 
+_FEW_WINDOWS = 8  # are quickly looked at one by one
+
 
 class WindowAggTask(AggTask):
     """One agg task of a stream with INTERVAL windows."""
@@ -190,6 +192,8 @@ class WindowAggTask(AggTask):
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
         until = self._closed_until
         assert until is not None
+        if len(self._open) <= _FEW_WINDOWS and all(self._table.end(start) > until for start in self._open):
+            return
         opened = np.fromiter(self._open, np.int64, len(self._open))
         ready = np.sort(opened[self._table.ends(opened) <= until]).tolist()
         self._open.difference_update(ready)

@@ -131,3 +131,20 @@ def test_united_ranges_cover_all_and_are_few(spans: list[tuple[int, int]], most:
     assert {at for low, high in every for at in range(low, high + 1)} == covered
     assert covered <= {at for low, high in few for at in range(low, high + 1)}
     assert all(before[1] < after[0] for before, after in pairwise(few))
+
+
+def test_a_few_rows_written_again_and_again_become_one_run() -> None:
+    """They wait in the memtable, however often they come, and readers see each write as of its version."""
+    with TemporaryDirectory() as folder:
+        vnode = open_vnode(Path(folder) / "v")
+        vnode.set_pin("reader", 0)
+        for value in range(40):
+            write(vnode, 6, 1, value)
+        write(vnode, 7, 2, 40)
+        assert len(vnode._store.table(TABLE).memtable._few) == 41
+        assert found(vnode.snapshot(TABLE)) == [(tuid, ts, 39 if ts < 7 else 40) for tuid in (1, 2) for ts in (6, 7, 8)]
+        assert [run.num_rows for run in vnode._store.table(TABLE).runs()] == [40 * 2 + 4]
+        write(vnode, 6, 1, 41)  # older than the newest of its child table: is looked up
+        assert found(vnode.snapshot(TABLE, as_of=20)) == [(tuid, 6, 19) for tuid in (1, 2)]
+        assert found(vnode.snapshot(TABLE))[0] == (1, 6, 41)
+        vnode.close()

@@ -25,7 +25,7 @@ from penstock.wal.packed_rows import RowFormat
 VERSION_COLUMN = "_ver"
 FAN_IN = 32
 MERGE_BELOW = 512  # larger runs are cheap enough to stay as they are
-_PACKED_MAX = 4096  # rows that come one by one and wait to become a run
+_PACKED_MAX = 4096  # rows that come one by one, or a few at a time, and wait to become a run
 
 TimeRange = tuple[int, int]
 
@@ -127,7 +127,8 @@ def merge(runs: Sequence[Run]) -> Run:
 class Memtable:
     """The runs of one table in the order in which they were written. Guarded by `TableStore.lock`.
 
-    Rows that come one by one, packed, become a run when somebody asks for the runs, or when there are many of them.
+    Rows that come one by one, packed, or a few at a time become a run when somebody asks for the runs, or when there
+    are many of them.
     """
 
     def __init__(self) -> None:
@@ -138,6 +139,9 @@ class Memtable:
         self._packed: list[bytes] = []
         self._versions: list[int] = []
         self._layout: RowFormat | None = None
+        self._few: list[pa.RecordBatch] = []  # all of one schema; of each the version is in `_versions`
+        self._few_rows = 0
+        self._few_updates: TimeRange | None = None
 
     @property
     def runs(self) -> list[Run]:
@@ -146,7 +150,7 @@ class Memtable:
 
     def append_packed(self, row: bytes, version: int, layout: RowFormat) -> None:
         """Adds a row in the packed form of `layout`, which is that of `_tuid` and all columns."""
-        if layout is not self._layout:
+        if layout is not self._layout or self._few:
             self._unpack()
             self._layout = layout
         self._packed.append(row)
@@ -156,8 +160,25 @@ class Memtable:
         if len(self._packed) >= _PACKED_MAX:
             self._unpack()
 
+    def append_few(self, rows: pa.RecordBatch, version: int, updates: TimeRange | None, nbytes: int) -> None:
+        """Adds a few rows: `_tuid` and all columns, sorted by key. `updates`: see `Run`."""
+        if self._packed or (self._few and not rows.schema.equals(self._few[0].schema)):
+            self._unpack()
+        self._few.append(rows)
+        self._versions.append(version)
+        self._few_rows += rows.num_rows
+        if updates is not None:
+            self._few_updates = join_ranges([self._few_updates, updates])
+        self.num_rows += rows.num_rows
+        self.num_bytes += nbytes
+        if self._few_rows >= _PACKED_MAX:
+            self._unpack()
+
     def _unpack(self) -> None:
-        """Makes a run of the rows that came one by one."""
+        """Makes a run of the rows that came one by one, or a few at a time."""
+        if self._few:
+            self._join_few()
+            return
         if not self._packed or self._layout is None:
             return
         rows = self._layout.unpack(b"".join(self._packed), list(map(len, self._packed)), null_maps=True)
@@ -169,6 +190,18 @@ class Memtable:
             rows, versions = rows.take(pa.array(order)), versions[order]
         schema = rows.schema.remove_metadata().append(pa.field(VERSION_COLUMN, pa.uint64()))
         self._add(Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(versions)], schema=schema), None))
+
+    def _join_few(self) -> None:
+        few, versions, updates = self._few, self._versions, self._few_updates
+        self._few, self._versions, self._few_rows, self._few_updates = [], [], 0, None
+        rows = pa.concat_batches(few)
+        of_rows = np.repeat(np.array(versions, np.uint64), [batch.num_rows for batch in few])
+        tuid, ts = tuids_of(rows.column(0)), times_of(rows.column(1))
+        if not ascending(tuid, ts):  # where a key comes twice, its rows have come in order
+            order = key_order(tuid, ts, None, of_rows)
+            rows, of_rows = rows.take(pa.array(order)), of_rows[order]
+        schema = rows.schema.append(pa.field(VERSION_COLUMN, pa.uint64()))
+        self._add(Run.of(pa.RecordBatch.from_arrays([*rows.columns, pa.array(of_rows)], schema=schema), updates))
 
     def append(self, run: Run, nbytes: int) -> None:
         """Adds a run of `nbytes`, and merges the last FAN_IN if all are small: one-row writes must not pile up."""

@@ -19,7 +19,7 @@ from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRan
 from penstock.vnode.store.newest_times import NewestTimes
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
-from penstock.vnode.store.sorted_keys import TS_MIN, U64, Index, run_stops
+from penstock.vnode.store.sorted_keys import TS_MIN, U64, Index, run_stops, times_of, tuids_of
 from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.packed_rows import row_format
 from penstock.wal.record import (
@@ -153,6 +153,7 @@ class TableState:
         verdict = [pa.field(CHANGE_COLUMN, pa.uint8()), pa.field(LAST_COLUMN, pa.int64())]
         self.change_schema = with_key_columns(pa.schema([*fields, *verdict]), key_columns)
         self.run_schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
+        self.row_schema = pa.schema(fields)
         self.column_names = tuple(self.schema.names)
         self.columns = dict(zip(self.column_names, self.schema.types, strict=True))  # is replaced, not changed
         self.row_format = row_format(self.wal_schema) if key_columns == 1 else None
@@ -268,6 +269,32 @@ class TableState:
         """Returns the rows as the log holds them, in the schema that `schema_in_log` says."""
         verdict = [] if decided.change is None else [pa.array(decided.change), pa.array(decided.last)]
         return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=schema)
+
+    def decide_on_few(self, rows: pa.RecordBatch) -> Decided | None:
+        """Does what `prepare` and `decide` do, for a few rows about which that is known without a look at any.
+
+        Returns None for those that need these: they lack columns or have others, or see `NewestTimes.verdict_on`.
+        """
+        times = rows.columns[1] if rows.num_columns > 1 else None
+        if self.key_columns > 1 or times is None or not rows.schema.equals(self.row_schema) or (
+                rows.columns[0].null_count or times.null_count):
+            return None
+        tuids, ts = tuids_of(rows.columns[0]).tolist(), times_of(times).tolist()
+        before = self.newest.verdict_on(tuids, ts)
+        if before is None:
+            return None
+        if before.times is None:
+            return Decided(rows.columns, None, None, None)
+        last = np.array(before.times)
+        rewritten = last != TS_MIN
+        changed = [time for time in before.times if time != TS_MIN]
+        return Decided(rows.columns, np.where(rewritten, np.uint8(UPDATE), np.uint8(APPEND)), last,
+                       (min(changed), max(changed)))
+
+    def append_few(self, rows: pa.RecordBatch, version: int, updates: TimeRange | None, nbytes: int) -> None:
+        """Adds rows to the memtable that `decide_on_few` has decided on."""
+        self.memtable.append_few(rows, version, updates, nbytes)
+        self.newest.taken(tuids_of(rows.columns[0]).tolist(), times_of(rows.columns[1]).tolist())
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
                nbytes: int, starts: Index | None = None) -> None:

@@ -14,6 +14,7 @@ from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.writer import Ticket, WalWriter
 
+_FEW_ROWS = 32  # of a write: of more, columns are cheaper
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
 
@@ -62,6 +63,10 @@ class VnodeWriter:
         store = self._store
         table = store.table(table_uid)
         columns = table.columns
+        if batch.num_rows <= _FEW_ROWS and delivery is None:
+            begun = self._begin_few(table_uid, batch, ingest_time_ms)
+            if begun is not None:
+                return begun
         rows = prepare(batch, columns, table.key_columns)
         with store.lock:
             store.require_writable()
@@ -72,6 +77,23 @@ class VnodeWriter:
             if again or table.columns is not columns:
                 rows = prepare(batch, table.columns, table.key_columns)
             ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
+            return self._begun(table, ticket)
+
+    def _begin_few(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int | None) -> BegunWrite | None:
+        """Begins to write a few rows if it is known without a look at others what they are; None, with nothing begun,
+        if not."""
+        store = self._store
+        with store.lock:
+            store.require_writable()
+            table = store.table(table_uid)
+            decided = table.decide_on_few(batch)
+            if decided is None:
+                return None
+            now = store.clock.now_ms() if ingest_time_ms is None else ingest_time_ms
+            schema = table.schema_in_log(decided)
+            ticket = self._wal.enqueue_rows(
+                table.uid, batch if decided.change is None else table.wal_batch(decided, schema), now, None, schema)
+            table.append_few(batch, ticket.version, decided.updates, ticket.size)
             return self._begun(table, ticket)
 
     def begin_append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row],
