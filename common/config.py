@@ -191,6 +191,7 @@ class Config:
     zookeeper_login_file: str = field(metadata=_key("cluster", "text", or_empty=True))
     session_timeout: float = field(metadata=_key("cluster", "duration", 1, MINUTE))
     replica_timeout: float = field(metadata=_key("cluster", "duration", 0.1, HOUR))
+    checkpoint_copy_interval: float = field(metadata=_key("cluster", "duration", 0, DAY))
 
     metrics_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
     ui_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import (
@@ -26,8 +27,19 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copy_source import CatalogCopySource
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
 from penstock.mnode.catalog.received_catalog import leave_received
+from penstock.mnode.checkpoint_courier import CheckpointCourier
 from penstock.mnode.cluster.active_node import ActiveSettings
-from penstock.mnode.cluster.cluster_messages import CATALOG_LOG, CopyAnswer, CopyRequest, WireMessage
+from penstock.mnode.cluster.cluster_messages import (
+    CATALOG_LOG,
+    CheckpointMessage,
+    CheckpointOffers,
+    CheckpointsHeld,
+    CopyAnswer,
+    CopyRequest,
+    PieceAnswer,
+    PieceRequest,
+    WireMessage,
+)
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
 from penstock.mnode.cluster.cluster_service import ClusterService
 from penstock.mnode.cluster.cluster_status import NodeStatus
@@ -41,9 +53,11 @@ from penstock.mnode.cluster.zookeeper_registry import ZookeeperRegistry, Zookeep
 from penstock.mnode.ddl.database_options import log_replicas
 from penstock.mnode.dnode.cluster_directory import ClusterDirectory
 from penstock.mnode.dnode.followed_vnodes import FollowedVnodes
-from penstock.mnode.dnode.vnode_copies import CopySources
+from penstock.mnode.dnode.vnode_copies import COPY_PIN_PREFIX, CopySources
+from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.vnode_copier import VnodeCopier
 from penstock.vnode.vnode import Vnode
+from penstock.vnode.write.vnode_copy import copied_horizon
 
 _log = logger(__name__)
 _AGAIN_S = 1.0
@@ -81,6 +95,10 @@ class ClusterMember:
         self._threads: list[threading.Thread] = []
         self._registry: ZookeeperRegistry | None = None
         self._transport: NodeTransport | None = None
+        #: by stream, and by vgroup, from which version on the checkpoints of this node need the log
+        self.checkpoint_needs: Callable[[], Mapping[int, Mapping[int, int]]] = dict
+        #: brings checkpoints to other nodes; there when the node starts
+        self.courier: CheckpointCourier | None = None
         node = ClusterNode(self._number, self._process, directory, self._wanted, _settings(config, self._addresses))
         self._node = node
         self.service = ClusterService(node, self, clock, config.replica_timeout)
@@ -105,6 +123,36 @@ class ClusterMember:
     def nodes(self) -> int:
         """How many nodes the configuration names."""
         return len(self._addresses)
+
+    # --- what the courier of checkpoints asks ---------------------------------------------------------------------
+
+    def tenure(self) -> int | None:
+        """Returns the epoch in which this node is active; None if it isn't."""
+        return self._epoch
+
+    def followed(self) -> tuple[int, int] | None:
+        """Returns the epoch and the number of the active node that this one follows."""
+        return self.service.followed
+
+    def written(self) -> Mapping[int, int]:
+        """Returns, by log, how far it is the active's on this node."""
+        return self.service.written
+
+    def others(self) -> Sequence[int]:
+        """Returns the numbers of all other nodes."""
+        return sorted(self._addresses.keys() - {self._number})
+
+    def streams(self) -> tuple[Sequence[int], bool]:
+        """Returns all streams and ingests, and whether the cluster has acknowledged that there are no others."""
+        written = self._copying.written_version
+        return [*(stream.id for stream in self._catalog.streams.all()), *self._catalog.streams.damaged,
+                *(ingest.id for ingest in self._catalog.ingests.all())
+                ], self.service.acknowledged(CATALOG_LOG) >= written
+
+    def send(self, node: int, message: CheckpointMessage) -> bool:
+        """Sends something about checkpoints to a node; what can't be sent now is dropped."""
+        assert self._transport is not None
+        return self._transport.send(node, message)
 
     # --- who may write -------------------------------------------------------------------------------------------
 
@@ -160,6 +208,9 @@ class ClusterMember:
     def opened(self, vgroup_id: int, vnode: Vnode) -> None:
         """A vnode was opened; called before anything is written to it. Raises StorageError."""
         vnode.copying.set_cluster_wait(partial(self._await_rows, vgroup_id))
+        for owner in vnode.stats().pins:
+            if owner.startswith(COPY_PIN_PREFIX):
+                vnode.release_pin(owner)  # of a copy that was under way when the process ended
         if self._epoch is None:
             vnode.copying.follow(NotActiveError("this node of the cluster follows"))
             return
@@ -200,29 +251,62 @@ class ClusterMember:
         self._copier = VnodeCopier(
             CopySources(self._vnodes.vnodes, self._copy_catalog, self._clock), self._scratch, self._fs, self._clock,
             self._transport.send, self._needed, self._put_copy)
+        assert self.courier is not None
         self._transport.start()
         self._copier.start()
+        self.courier.start()
         self._run(self._join, "join")
 
     def _receive(self, node: int, message: WireMessage) -> None:
         if isinstance(message, CopyRequest | CopyAnswer):
             self._copier.receive(node, message)
+        elif isinstance(message, CheckpointOffers | CheckpointsHeld | PieceRequest | PieceAnswer):
+            assert self.courier is not None
+            self.courier.receive(node, message)
         else:
             self.service.receive(node, message)
 
     def _copy_catalog(self, node: int) -> CatalogCopySource:
         return CatalogCopySource(self._copying, self._scratch / f"catalog-for-{node}", self._fs)
 
-    def _put_copy(self, log: int, received: Path) -> None:
+    def _put_copy(self, log: int, received: Path) -> bool:
+        """Has a copy become the vnode's; not while streams need more of its log than the copy has, if that may change.
+        """
+        assert self.courier is not None
+        if log != CATALOG_LOG and not self.courier.may_put(log, copied_horizon(received, log, self._fs) + 1):
+            return False
+
         def replace() -> StoredLog | None:
             if log == CATALOG_LOG:
+                if self._paths.streams.exists():
+                    set_aside(self._fs, self._paths, self._paths.streams)  # the ids may be those of other streams there
                 leave_received(self._fs, self._paths, received)
                 self.on_demoted("it has a copy of the active node's catalog")
                 return None
             self._vnodes.replace(log, received)
+            for stream_id, versions in self.checkpoint_needs().items():
+                self._vnodes.pin(pin_of(stream_id), {log: versions[log]} if log in versions else {})
             return self._directory.logs()[log]
 
         self.service.replace_log(log, replace)
+        return True
+
+    def on_parted(self, part: Callable[[int, int], None]) -> None:
+        """Has `part` remove the checkpoints that have more of a log than up to a version."""
+        self._directory.on_parted = part
+
+    def put_checkpoint(self, epoch: int | None, versions: Sequence[tuple[int, int]],
+                       put: Callable[[], None]) -> None:
+        """Has a stream's checkpoint take its place on this node, which follows, for good: with all that it counts."""
+        vnodes = self._vnodes.vnodes()
+        for log, _ in versions:
+            if log in vnodes:
+                vnodes[log].sync()
+        self.service.while_following(epoch, versions, put)
+
+    def pin_stream(self, stream_id: int, versions: Mapping[int, int]) -> None:
+        """Keeps logs for a stream from these versions on, by vgroup: this node has other checkpoints of it now."""
+        self._vnodes.pin(pin_of(stream_id), versions)
 
     def _needed(self) -> tuple[int | None, Mapping[int, str]]:
         """Returns which copies this node needs; and keeps, on the way, what others need of its logs."""
@@ -255,6 +339,8 @@ class ClusterMember:
         for thread in self._threads:
             thread.join()
         if self._transport is not None:
+            assert self.courier is not None
+            self.courier.close()
             self._copier.close()
         if self._registry is not None:
             self.service.close()

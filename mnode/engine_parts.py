@@ -13,9 +13,12 @@ from penstock import __version__
 from penstock.common.memory import available_bytes
 from penstock.mnode.access.logins import Logins
 from penstock.mnode.catalog.catalog_copies import CopyKeeper
+from penstock.mnode.checkpoint_courier import CheckpointCourier
 from penstock.mnode.checkpoints.backup_store import open_backup_store
 from penstock.mnode.checkpoints.checkpoint_backups import Backups, backup_key
+from penstock.mnode.checkpoints.checkpoint_copies import CheckpointShelf, CheckpointsToGive
 from penstock.mnode.checkpoints.commit_records import CommitRecords
+from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.coordinator.task_settings import functions_directory, place_bounds, query_bounds
 from penstock.mnode.data_directory import DataDirectory
@@ -88,11 +91,24 @@ class EngineParts:
             open_backup_store(location) if location else None, config.checkpoint_backup_interval, of.paths, of.fs,
             self.records, of.clock, lambda stream_id, text: self.streams.known.tell(stream_id, text),
             backup_key(config.checkpoint_backup_key, os.environ, _read_text))
+        self.copies = CheckpointsToGive(of.paths, of.fs, self.records, gives=of.member is not None)
+        if of.member is not None:
+            self._connect_courier(of.member)
+
+    def _connect_courier(self, member: ClusterMember) -> None:
+        """Has checkpoints travel between this node and the others."""
+        of = self.directory
+        shelf = CheckpointShelf(of.paths, of.fs, self.records, member.put_checkpoint, member.pin_stream)
+        member.on_parted(shelf.part)
+        member.checkpoint_needs = lambda: {
+            stream_id: self.records.oldest_versions(stream_id) for stream_id in self.copies.with_checkpoints()}
+        member.courier = CheckpointCourier(
+            member, self.copies, shelf, of.clock, of.config.checkpoint_copy_interval)
 
     def _connect_streams(self, start_controller: Callable[[], StreamController]) -> None:
         of = self.directory
         self.connections = Connections(of.catalog, of.clock, os.environ, _read_text, probe)
-        stores = RunStores(self.results, self.states, self.records, self.backups)
+        stores = RunStores(self.results, self.states, self.records, self.backups, self.copies)
         services = StreamServices(
             of.catalog, of.storage, stores, self.connections, of.paths, of.config, of.clock,
             ControllerSource(start_controller))

@@ -24,12 +24,13 @@ _REST_S = 5.0
 
 class VnodeCopier:
     """Both sides of copies. `send` sends to a node or drops; `needed` returns the active node, if this one follows, and
-    by log why it needs a copy; `put` has a folder become a vnode's, or the catalog's, and raises PenstockErrors.
+    by log why it needs a copy; `put` has a folder become a vnode's, or the catalog's, or returns False if that can't be
+    yet, and raises PenstockErrors.
     """
 
     def __init__(self, sources: CopySources, scratch: Path, fs: Fs, clock: Clock,
                  send: Callable[[int, CopyRequest | CopyAnswer], object],
-                 needed: Callable[[], tuple[int | None, Mapping[int, str]]], put: Callable[[int, Path], None]) -> None:
+                 needed: Callable[[], tuple[int | None, Mapping[int, str]]], put: Callable[[int, Path], bool]) -> None:
         self._sources = sources
         self._scratch = scratch
         self._fs = fs
@@ -81,6 +82,8 @@ class VnodeCopier:
         reception = self._reception
         if reception is not None and (active is None or reception.log not in wanted):
             self._give_up()
+        elif reception is not None and reception.is_whole:
+            self._finish(reception, active)
         elif reception is not None and self._clock.monotonic() - self._asked_at >= _ASK_AGAIN_S:
             self._ask(active)
         elif reception is None and active is not None and self._clock.monotonic() >= self._begin_at:
@@ -99,13 +102,16 @@ class VnodeCopier:
                 self._send(node, answer)
         elif self._reception is not None and node == active and self._reception.take(message):
             if self._reception.is_whole:
-                log = self._reception.log
-                self._put(log, self._reception.finish())
-                _log.info("%s is a copy of node %d's now", named(log), node)
-                self._ask(active)
-                self._reception = None
+                self._finish(self._reception, active)
             else:
                 self._ask(active)
+
+    def _finish(self, reception: CopyReception, active: int | None) -> None:
+        """Puts a copy that is whole in its place, now or in a later turn."""
+        if self._put(reception.log, reception.finish()):
+            _log.info("%s is a copy of node %s's now", named(reception.log), active)
+            self._ask(active)
+            self._reception = None
 
     def _ask(self, active: int | None) -> None:
         self._asked_at = self._clock.monotonic()

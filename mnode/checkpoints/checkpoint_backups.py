@@ -24,16 +24,17 @@ import google_crc32c
 from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
 from penstock.common.connection import read_secret
-from penstock.common.errors import ConfigError, CorruptionError, PenstockError, StorageError
+from penstock.common.errors import ConfigError, CorruptionError, PenstockError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
-from penstock.common.paths import DataPaths, numbered
+from penstock.common.paths import DataPaths
 from penstock.common.private import make_private, open_private
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.checkpoints.backup_store import BackupStore
 from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
+from penstock.mnode.checkpoints.staged_streams import StagedStreams
 from penstock.tasks.protocol.messages import TaskId
-from penstock.tasks.state.state_copy import copy_states
+from penstock.tasks.state.state_copy import CopyOrder, copy_states
 
 FORMAT_VERSION = 2
 """2 cuts states into pieces; copies of format 1, with one file per task, are read."""
@@ -171,6 +172,7 @@ class Backups:
         self._paths = paths
         self._fs = fs
         self._records = records
+        self._staged = StagedStreams(paths, fs)
         self._clock = clock
         self._tell = tell
         self._lock = threading.Lock()
@@ -184,12 +186,7 @@ class Backups:
 
     def clean(self) -> None:
         """Removes what a crash left of copies under way; a restored stream that lacked only its place gets it."""
-        staged = CommitRecords(self._paths.staged, self._fs)
-        for stream_id in numbered(self._paths.staged.streams, 16):
-            is_whole = any(one.record is not None for one in staged.all(stream_id))
-            if is_whole and not self._paths.stream(stream_id).exists():
-                _log.warning("stream %x, which was set aside, gets the state that was taken from its backup", stream_id)
-                self._put_in_place(stream_id)
+        self._staged.clean()
         shutil.rmtree(self._paths.scratch, ignore_errors=True)
 
     def watch(self) -> None:
@@ -306,7 +303,9 @@ class Backups:
                 target = Path(temporary) / part.task
                 make_private(target)
                 pairs.append((self._paths.state(record.stream_id, part.task), target))
-            copy_states(record.checkpoint_id, pairs)
+            problem, = copy_states([CopyOrder(record.checkpoint_id, pairs)])
+            if problem is not None:
+                raise problem
             before = self._manifests(store, record.stream_id)
             shelf = (before[0].shelf + 1) % _SHELVES if before else 0
             # Only what a whole copy names is there for certain; other pieces may be half of themselves.
@@ -367,8 +366,7 @@ class Backups:
         if _MANIFEST not in store.names(name):
             _log.info("backup %s is not complete and is passed over", name)
             return False
-        staged = self._paths.staged.stream(stream_id)
-        shutil.rmtree(staged, ignore_errors=True)
+        self._staged.give_up(stream_id)
         try:
             manifest = self._manifest(store, stream_id, checkpoint_id)
             if not manifest.record.is_over(vgroup_ids):
@@ -377,13 +375,13 @@ class Backups:
                 return False
             self._stage(store, name, manifest)
         except (CorruptionError, FileNotFoundError) as error:
-            shutil.rmtree(staged, ignore_errors=True)
+            self._staged.give_up(stream_id)
             _log.warning("a backup is passed over: %s", error)
             self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
             return False
         before = self._paths.stream(stream_id)
         aside = set_aside(self._fs, self._paths, before) if before.exists() else None
-        self._put_in_place(stream_id)
+        self._staged.put_in_place(stream_id)
         self._records.forget(stream_id)
         self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}"
                               + (f"; what was there is in {aside}" if aside else ""))
@@ -391,31 +389,16 @@ class Backups:
 
     def _stage(self, store: BackupStore, name: str, manifest: _Manifest) -> None:
         """Puts a stream together beside its place, durably; its commit record comes last and says that it is whole."""
-        staged, stream_id = self._paths.staged, manifest.record.stream_id
-        self._fs.make_dirs(staged.checkpoints(stream_id))
-        size, free = sum(file.size for file in manifest.files), shutil.disk_usage(staged.root).free
-        if size > free:
-            raise StorageError(f"backup {name} has {size} bytes, of which {free} fit here", hint="make room")
+        stream_id = manifest.record.stream_id
+        self._staged.begin(stream_id, sum(file.size for file in manifest.files), f"backup {name}")
         for file in manifest.files:
-            local = staged.state(stream_id, file.task) / "data.mdb"
-            self._fs.make_dirs(local.parent)
+            local = self._staged.file(stream_id, file.task)
             if not _fetch(store, name, stream_id, manifest, file, local):
                 raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
             data = self._fs.open_append(local)
             data.sync()
             data.close()
-        made = [staged.checkpoints(stream_id), *(staged.state(stream_id, file.task) for file in manifest.files)]
-        for directory in {above for folder in made for above in (folder, *folder.parents)}:
-            if directory.is_relative_to(self._paths.root):
-                self._fs.fsync_dir(directory)
-        CommitRecords(staged, self._fs).write(manifest.record)
-
-    def _put_in_place(self, stream_id: int) -> None:
-        """Gives a stream that is put together, and has no folder, its place."""
-        self._fs.make_dirs(self._paths.streams)
-        self._fs.rename(self._paths.staged.stream(stream_id), self._paths.stream(stream_id))
-        self._fs.fsync_dir(self._paths.streams)
-        self._fs.fsync_dir(self._paths.staged.streams)
+        self._staged.finish(stream_id, [file.task for file in manifest.files], [manifest.record])
 
 
 def _shelf(stream_id: int, shelf: int) -> str:

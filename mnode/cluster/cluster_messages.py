@@ -158,9 +158,74 @@ class CopyAnswer:
     data: bytes = b""
 
 
+#: `PieceRequest.number` of who asks for the manifest.
+MANIFEST = -1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointName:
+    """The checkpoint of a stream, or an ingest, that an attempt has made; of two of one stream the newer is greater."""
+
+    stream: int
+    attempt: int
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCopy:
+    """What a node has of a stream's checkpoints. `versions`: by log, what the newest has; the log behind is needed."""
+
+    name: CheckpointName
+    versions: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOffers:
+    """The active has copies of checkpoints to give. `number` counts up, `streams` are all that there are.
+
+    `settled`: the cluster never takes back that there are no others. `complete`: each stream that has a checkpoint is
+    offered.
+    """
+
+    epoch: int
+    number: int
+    streams: tuple[int, ...]
+    settled: bool
+    copies: tuple[CheckpointCopy, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsHeld:
+    """A standby answers offers: these it has, whole, on disk for good."""
+
+    epoch: int
+    held: tuple[CheckpointName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRequest:
+    """A standby asks for a piece of a checkpoint's copy, or for its MANIFEST, which says what pieces there are."""
+
+    name: CheckpointName
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PieceAnswer:
+    """Answers a PieceRequest, whose name and number it repeats. `problem`: "", or why there is no such piece."""
+
+    name: CheckpointName
+    number: int
+    problem: str = ""
+    data: bytes = b""
+
+
 ToStandby = LogMatch | Append | NodeHeartbeat
 ToActive = LogState | Ack | NodeAlive | NewerEpoch
 ClusterMessage = ToStandby | ToActive
 """What the state machines say and hear."""
-WireMessage = ClusterMessage | CopyRequest | CopyAnswer
+CheckpointMessage = CheckpointOffers | CheckpointsHeld | PieceRequest | PieceAnswer
+"""What is said of checkpoints that travel."""
+WireMessage = ClusterMessage | CopyRequest | CopyAnswer | CheckpointMessage
 """What goes between nodes."""

@@ -61,6 +61,11 @@ class ClusterNode:
         """Tells whether rows may be written here now."""
         return self.active is not None and self.role.role is Role.ACTIVE and self.role.may_acknowledge(now)
 
+    @property
+    def epoch(self) -> int:
+        """The largest epoch that this node knows of."""
+        return self._stored.epoch()
+
     # --- what happens --------------------------------------------------------------------------------------------
 
     def seen(self, now: float, seen: RegistrySeen) -> None:
@@ -151,6 +156,9 @@ class ClusterNode:
         self.standby.leave()
         try:
             self._stored.keep_epoch(record.epoch)
+            for log in self._stored.logs().values():
+                # Of a database with one replica a checkpoint may have come here before the last rows that it has.
+                log.parted(log.bounds().written)
             self.active = ActiveNode(now, record.epoch, record.synchronous, self._stored,
                                      sorted(self.settings.nodes - {self.life.node}), self.settings.active)
         except StorageError as error:

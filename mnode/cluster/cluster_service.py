@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
 from penstock.common.clock import Clock
-from penstock.common.errors import PenstockError, ReplicasMissingError
+from penstock.common.errors import PenstockError, ReplicasMissingError, UnavailableError
 from penstock.common.logging import logger
 from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits, WaitEnded
 from penstock.mnode.cluster.cluster_messages import ClusterMessage
@@ -22,6 +22,8 @@ from penstock.mnode.cluster.stored_logs import StoredLog
 from penstock.mnode.cluster.zookeeper_registry import RegistryEvent, SessionLost, ZookeeperRegistry
 
 _log = logger(__name__)
+#: How long a log is that a copy is to take the place of.
+COPIED = 1 << 62
 _POLL_S = 0.1
 _STATUS_S = 0.5
 _REMEMBERED_S = 20.0
@@ -61,6 +63,10 @@ class ClusterService:
         self._status_at = float("-inf")
         #: the active node, if it is another one, and by log why this node needs a copy of the vnode
         self.copies: tuple[int | None, Mapping[int, str]] = (None, {})
+        #: epoch and number of the active node that this one follows
+        self.followed: tuple[int, int] | None = None
+        #: by log, how far it is the active's on this node, which follows; `COPIED` where a copy is to come
+        self.written: Mapping[int, int] = {}
         #: by log, from which version on standbys still need the active node's
         self.kept_from: Mapping[int, int] = {}
         self._node = node
@@ -196,6 +202,8 @@ class ClusterService:
     def _note_needs(self, now: float) -> None:
         """Notes what copies this node needs, and what of its logs others need."""
         active, following = self._node.active, self._node.role.following
+        self.written = {} if active is not None else self._written_here()
+        self.followed = None if following is None or active is not None else (following.epoch, following.active.node)
         self.copies = (None if following is None else following.active.node,
                        {} if active is not None else self._node.standby.copies_needed())
         if active is None:
@@ -216,6 +224,28 @@ class ClusterService:
                     self._node.standby.copied(self._clock.monotonic(), log, stored)
 
         self._call(act)
+
+    def while_following(self, epoch: int | None, versions: Iterable[tuple[int, int]],
+                        action: Callable[[], None]) -> None:
+        """Has the thread do something that must not happen while this node is active. Raises what it raises.
+
+        Raises UnavailableError if the node is active or follows in another epoch (None: in whichever), or has less of a
+        log than up to these versions, unless a copy is to take the place of that log.
+        """
+        def act() -> None:
+            if self._node.active is not None or (epoch is not None and self._node.epoch != epoch):
+                raise UnavailableError("another node has become the active one")
+            written = self._written_here()
+            if any(written.get(log, -1) < version for log, version in versions):
+                raise UnavailableError("the log here has less than the checkpoint")
+            action()
+
+        self._call(act)
+
+    def _written_here(self) -> dict[int, int]:
+        standby = self._node.standby
+        copies = dict.fromkeys(standby.copies_needed(), COPIED)
+        return {**standby.matched(), **copies}
 
     def _handle(self, event: RegistryEvent | Callable[[], None]) -> None:
         now = self._clock.monotonic()

@@ -1,7 +1,7 @@
 """Messages between nodes as bytes and back: a closed set of classes, sizes known before anything is read.
 
 A frame is its length and the length of its header (four bytes each, big-endian), the header as JSON, and the records of
-an Append, or the bytes of a CopyAnswer, as they are.
+an Append, or the bytes of a CopyAnswer or a PieceAnswer, as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from penstock.common.typed_json import TypedJson
 from penstock.mnode.cluster.cluster_messages import (
     Ack,
     Append,
+    CheckpointOffers,
+    CheckpointsHeld,
     CopyAnswer,
     CopyRequest,
     LogMatch,
@@ -22,6 +24,8 @@ from penstock.mnode.cluster.cluster_messages import (
     NewerEpoch,
     NodeAlive,
     NodeHeartbeat,
+    PieceAnswer,
+    PieceRequest,
     WireMessage,
 )
 
@@ -36,7 +40,8 @@ _LENGTHS = struct.Struct(">II")
 class ClusterEnvelope:
     """One message, so that its class is told by a name of a closed set."""
 
-    message: LogState | LogMatch | Append | Ack | NodeHeartbeat | NodeAlive | NewerEpoch | CopyRequest | CopyAnswer
+    message: (LogState | LogMatch | Append | Ack | NodeHeartbeat | NodeAlive | NewerEpoch | CopyRequest | CopyAnswer
+              | CheckpointOffers | CheckpointsHeld | PieceRequest | PieceAnswer)
 
 
 _JSON = TypedJson(ClusterEnvelope)
@@ -48,7 +53,7 @@ def encode_message(message: WireMessage) -> bytes:
     if isinstance(message, Append):
         data = message.chunk.data
         message = replace(message, chunk=replace(message.chunk, data=b""))
-    elif isinstance(message, CopyAnswer):
+    elif isinstance(message, CopyAnswer | PieceAnswer):
         data, message = message.data, replace(message, data=b"")
     header = json.dumps(_JSON.encode(ClusterEnvelope(message)), separators=(",", ":")).encode()
     return b"".join((_LENGTHS.pack(len(header) + len(data), len(header)), header, data))
@@ -70,7 +75,7 @@ def decode_message(body: bytes, header_size: int) -> WireMessage:
         raise InvalidValueError(f"this is no message of a cluster's node: {error}") from error
     if isinstance(message, Append):
         return replace(message, chunk=replace(message.chunk, data=body[header_size:]))
-    if isinstance(message, CopyAnswer):
+    if isinstance(message, CopyAnswer | PieceAnswer):
         return replace(message, data=body[header_size:])
     if len(body) > header_size:
         raise InvalidValueError("a message without records has bytes behind it")

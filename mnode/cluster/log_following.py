@@ -70,6 +70,11 @@ class LogFollowing:
         if self.phase is not FollowingPhase.ALONE:
             self._ask(now)
 
+    @property
+    def written(self) -> int:
+        """The last version of this node's log."""
+        return self._stored.bounds().written
+
     def on_match(self, now: float, message: LogMatch) -> None:
         """The active tells where to cut; only the answer to the last question counts."""
         if not self._concerns(message.epoch, message.session) or message.request != self._request:
@@ -78,12 +83,12 @@ class LogFollowing:
             # What was acknowledged since must count no more when the log is replaced: the active is told first.
             self._ask(now)
         elif message.copy_reason is not None:
-            self._need_copy(message.copy_reason)
+            self._need_copy(now, message.version, message.copy_reason)
         elif self.phase is FollowingPhase.ASKING:
             bounds = self._stored.bounds()
             if message.version < bounds.floor:
-                self._need_copy(f"what the log says up to version {bounds.floor} can't be taken back, and the active "
-                                f"has it up to {message.version} only")
+                self._need_copy(now, message.version, f"what the log says up to version {bounds.floor} can't be taken "
+                                f"back, and the active has it up to {message.version} only")
             elif message.version <= bounds.written:
                 self._cut(now, message.version, bounds)
 
@@ -155,6 +160,8 @@ class LogFollowing:
     def _cut(self, now: float, version: int, bounds: LogBounds) -> None:
         epochs = self._stored.epochs()
         try:
+            if version < bounds.written:
+                self._stored.parted(version)
             if version < bounds.written or cut_to(epochs, version) != epochs:
                 self._stored.cut(version)
         except PenstockError as error:
@@ -163,7 +170,12 @@ class LogFollowing:
         self.phase = FollowingPhase.MATCHED
         self._ack_due = True
 
-    def _need_copy(self, reason: str) -> None:
+    def _need_copy(self, now: float, version: int, reason: str) -> None:
+        try:
+            self._stored.parted(version)
+        except PenstockError as error:
+            self._disk_refused(now, error.message)
+            return
         self.phase = FollowingPhase.COPYING
         self.copy_reason = reason
 

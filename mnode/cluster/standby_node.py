@@ -115,6 +115,11 @@ class StandbyNode:
         return {log: following.copy_reason or "" for log, following in self.logs.items()
                 if following.phase is FollowingPhase.COPYING}
 
+    def matched(self) -> dict[int, int]:
+        """Returns, by log that is the active's as far as it goes, its last version."""
+        return {log: following.written for log, following in self.logs.items()
+                if following.phase is FollowingPhase.MATCHED}
+
     def _on_heartbeat(self, message: NodeHeartbeat) -> None:
         assert self.active is not None
         if self._heartbeat is None or message.number > self._heartbeat.number:

@@ -68,6 +68,12 @@ class StoredLog(Protocol):
         """
         ...
 
+    def parted(self, version: int) -> None:
+        """What this log has behind `version` isn't, and never was, the cluster's: no checkpoint that has some of it is
+        used any more. Durable on return.
+        """
+        ...
+
     def acknowledge(self, version: int) -> None:
         """Lets readers and tables go up to `version`: all of the cluster's synchronous set has it."""
         ...

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from penstock.common.errors import CorruptionError
@@ -46,6 +47,8 @@ class ClusterDirectory:
         The life is another one if the file is new, or the machine has started since and the directory wasn't closed.
         Raises StorageError, CorruptionError.
         """
+        #: is told, by log, behind which version what is here never was the cluster's
+        self.on_parted: Callable[[int, int], None] = lambda log, version: None
         self._path = path
         self._fs = fs
         self._vnodes = vnodes
@@ -94,9 +97,13 @@ class ClusterDirectory:
                 before = self._logs.get(vgroup_id)
                 same = before is not None and before[0] is vnode
                 kept[vgroup_id] = before if before is not None and same else (
-                    vnode, CopiedStoredLog(vnode.copying, vnode.directory / "wal", self._fs))
+                    vnode, CopiedStoredLog(vnode.copying, vnode.directory / "wal", self._fs,
+                                           partial(self._parted, vgroup_id)))
             self._logs = kept
             return {CATALOG_LOG: self._catalog_log, **{number: log for number, (_, log) in kept.items()}}
+
+    def _parted(self, log: int, version: int) -> None:
+        self.on_parted(log, version)
 
     def close(self) -> None:
         """Notes that all is on disk for good: the vnodes are closed. Raises StorageError."""

@@ -115,8 +115,10 @@ class LogAndWhatItChanges(TakesCopies, Protocol):
 class CopiedStoredLog:
     """A log with its epochs: a `StoredLog`."""
 
-    def __init__(self, copying: LogAndWhatItChanges, directory: Path, fs: Fs) -> None:
-        """`directory`: the log's. Raises CorruptionError."""
+    def __init__(self, copying: LogAndWhatItChanges, directory: Path, fs: Fs,
+                 on_parted: Callable[[int], None] = lambda version: None) -> None:
+        """`directory`: the log's. `on_parted` does what `parted` is to do. Raises CorruptionError."""
+        self.parted = on_parted
         self._copying = copying
         self._epochs = EpochList(fs, directory)
 

@@ -87,6 +87,12 @@ class FollowedVnodes:
                 if place == vgroup_id and owner not in there:
                     vnode.set_pin(owner, version)
 
+    def pin(self, owner: str, versions: Mapping[int, int]) -> None:
+        """Keeps logs, by vgroup, from these versions on for a stream that has other checkpoints here now."""
+        vnodes = self._dnode.vnodes()
+        for vgroup_id in vnodes.keys() & versions.keys():
+            vnodes[vgroup_id].set_pin(owner, versions[vgroup_id])
+
     def follow(self, reason: PenstockError) -> None:
         """From now on all logs take only copies: other writes raise `reason`."""
         self._copying.follow(reason)

@@ -22,6 +22,8 @@ from penstock.vnode.write.vnode_copy import VNODE_FOLDERS, CopiedFile, CopiedPie
 
 #: `CopyRequest.file` of who asks which files there are, and of who has all.
 FILES, DONE = -1, -2
+#: Of the owners of pins that keep what is being copied.
+COPY_PIN_PREFIX = "copy-"
 _PIECE_BYTES = 1 << 20
 _IDLE_S = 60.0
 
@@ -84,7 +86,7 @@ class CopySources:
         vnode = self._vnodes().get(log)
         if vnode is None:
             raise UnavailableError(f"there is no vnode {log}")
-        return vnode.copying.copy_files(f"copy-{node}")
+        return vnode.copying.copy_files(f"{COPY_PIN_PREFIX}{node}")
 
     def end_idle(self) -> None:
         """Lets go of what nobody has asked for in a while: it keeps the log from being cut."""
@@ -111,6 +113,7 @@ class CopyReception:
         self._folder = folder
         self._fs = fs
         self._received: ReceivedCopy | None = None
+        self._finished = False
         shutil.rmtree(folder, ignore_errors=True)
 
     @property
@@ -148,7 +151,9 @@ class CopyReception:
     def finish(self) -> Path:
         """Returns the folder, which has all for good now. Raises StorageError."""
         assert self._received is not None
-        self._received.finish()
+        if not self._finished:
+            self._received.finish()
+            self._finished = True
         return self._folder
 
     def close(self) -> None:

@@ -56,6 +56,9 @@ class IngestKeeper(StreamKeeper):
     def connection(self) -> OpenedConnection:
         return self._services.connections.open_for(self._user, self._ingest.connection)
 
+    def savepoints(self) -> frozenset[int]:
+        return self._services.stores.held(self._ingest.id)
+
     def note_health(self, contact: ConnectionHealth) -> None:
         self._services.connections.note_health(self._user, contact)
 

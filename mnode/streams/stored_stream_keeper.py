@@ -56,7 +56,7 @@ class StoredStreamKeeper(StreamKeeper):
         stream = self._services.catalog.streams.by_id(self._stream.id)
         if stream is None:
             return frozenset()
-        return self._services.stores.backups.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
+        return self._services.stores.held(stream.id).union(one.checkpoint_id for one in stream.savepoints)
 
     def note_health(self, contact: ConnectionHealth) -> None:
         self._services.connections.note_health(self._user, contact)

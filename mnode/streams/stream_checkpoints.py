@@ -103,7 +103,8 @@ class StreamCheckpoints:
         self._services.stores.ended(stream.id)
 
     def checkpointed(self, stream_id: int, versions: Mapping[int, int]) -> None:
-        """Lets go of the WAL up to a committed checkpoint."""
+        """Lets go of the WAL up to a committed checkpoint of a stream or an ingest, and has it copied."""
+        self._services.stores.copies.offer(stream_id)
         if self._services.catalog.streams.by_id(stream_id) is None:
             return  # dropped meanwhile: its pins are released already
         self._services.stores.backups.offer(stream_id)

@@ -13,6 +13,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
 from penstock.mnode.checkpoints.checkpoint_backups import Backups
+from penstock.mnode.checkpoints.checkpoint_copies import CheckpointsToGive
 from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.ddl.connections import Connections
@@ -68,17 +69,22 @@ class ControllerSource:
 @dataclass(frozen=True, slots=True)
 class RunStores:
     """What is kept of streams and ingests that run: whose results are taken, their states, their commit records, and
-    the copies of those."""
+    the copies of those, elsewhere and for other nodes of a cluster."""
 
     results: ResultStore
     states: TaskStates
     records: CommitRecords
     backups: Backups
+    copies: CheckpointsToGive
 
     def fence(self, run_id: int, attempt: int) -> None:
         """Refuses what attempts before this one still write."""
         self.results.fence(run_id, attempt)
         self.states.fence(run_id, attempt)
+
+    def held(self, run_id: int) -> frozenset[int]:
+        """Returns the ids of checkpoints that must stay, since they are being copied, or were."""
+        return self.backups.held(run_id) | self.copies.held(run_id)
 
     def ended(self, run_id: int) -> None:
         """Refuses what a worker that hangs may still try to write, until there is another attempt."""

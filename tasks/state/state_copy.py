@@ -1,7 +1,8 @@
-"""Copies the state of tasks while they work. A program of its own, since LMDB opens an environment once per process.
+"""Copies the states of tasks while they work. A program of its own, since LMDB opens an environment once per process.
 
-`copy_states` starts it: it reads JSON from standard input, a checkpoint's id and pairs of directories, and copies each
-environment as of one moment, page by page, if the copy has the checkpoint whole.
+`copy_states` starts it: it reads JSON from standard input, a list of orders, each a checkpoint's id and pairs of
+directories, and copies each environment as of one moment, page by page, if the copy has the checkpoint whole. What
+became of the orders it writes as JSON, in their order: "", or what failed how. Nobody waits for it, so it goes last.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
@@ -20,31 +22,51 @@ from penstock.common.private import UMASK
 from penstock.tasks.state.state_store import StateStore
 
 _TIMEOUT_S = 3600.0
-_DAMAGED = 3
+_DAMAGED = "damaged: "
 
 
-def copy_states(checkpoint_id: int, pairs: Sequence[tuple[Path, Path]]) -> None:
-    """Copies the environments in the first directories into the second ones, which must exist and be empty.
+@dataclass(frozen=True, slots=True)
+class CopyOrder:
+    """A checkpoint, and the environments of its tasks: where each is, and the empty directory that gets its copy."""
 
-    Raises CheckpointDamagedError if one doesn't have the checkpoint (any more), StorageError if it can't be copied.
+    checkpoint_id: int
+    pairs: Sequence[tuple[Path, Path]]
+
+
+def copy_states(orders: Sequence[CopyOrder]) -> list[PenstockError | None]:
+    """Copies all, and returns what each order failed with: None; CheckpointDamagedError if an environment doesn't have
+    the checkpoint (any more); StorageError if it can't be copied.
     """
-    order = json.dumps([checkpoint_id, [[str(source), str(target)] for source, target in pairs]])
+    text = json.dumps([[order.checkpoint_id, [[str(source), str(target)] for source, target in order.pairs]]
+                       for order in orders])
     try:
-        done = subprocess.run([sys.executable, "-m", "penstock.tasks.state.state_copy"], input=order, text=True,
+        done = subprocess.run([sys.executable, "-m", "penstock.tasks.state.state_copy"], input=text, text=True,
                               capture_output=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StorageError(f"task states could not be copied: {error}") from error
-    text = done.stderr.strip().rpartition("\n")[2]
-    if done.returncode == _DAMAGED:
-        raise CheckpointDamagedError(text)
+        return [StorageError(f"task states could not be copied: {error}") for _ in orders]
     if done.returncode != 0:
-        raise StorageError(f"task states could not be copied: {text or f'exit code {done.returncode}'}")
+        told = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        return [StorageError(f"task states could not be copied: {told}") for _ in orders]
+    return [_error(problem) for problem in json.loads(done.stdout)]
+
+
+def _error(problem: str) -> PenstockError | None:
+    if problem.startswith(_DAMAGED):
+        return CheckpointDamagedError(problem.removeprefix(_DAMAGED))
+    return StorageError(f"task states could not be copied: {problem}") if problem else None
 
 
 def main() -> int:
     """Does what standard input says; returns the exit code."""
     os.umask(UMASK)  # LMDB's copies take no mode
-    checkpoint_id, pairs = json.loads(sys.stdin.read())
+    os.nice(10)
+    told = [_copy(checkpoint_id, pairs) for checkpoint_id, pairs in json.loads(sys.stdin.read())]
+    sys.stdout.write(json.dumps(told))
+    return 0
+
+
+def _copy(checkpoint_id: int, pairs: list[tuple[str, str]]) -> str:
+    """Returns what went wrong, "" if nothing did."""
     try:
         for source, target in pairs:
             environment = lmdb.open(source, readonly=True, max_dbs=0)
@@ -58,12 +80,10 @@ def main() -> int:
             finally:
                 store.close()
     except CheckpointDamagedError as error:
-        sys.stderr.write(f"{error}\n")
-        return _DAMAGED
+        return f"{_DAMAGED}{error}"
     except (PenstockError, lmdb.Error, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+        return str(error) or type(error).__name__
+    return ""
 
 
 def environment_size(directory: Path) -> int:

@@ -87,8 +87,8 @@ class VnodeCopySource:
         self._contents: dict[str, bytes] = {}
         with store.manifest_lock, store.lock:
             store.require_writable()
-            store.set_pin(owner, store.persisted + 1)
             manifest = store.manifest()
+            store.set_pin(owner, store.persisted + 1)
             self._handles: tuple[PartHandle, ...] = tuple(
                 part for table in store.tables.values() for part in table.parts)
             self._contents[_MANIFEST] = manifests.encode(manifest)
@@ -106,9 +106,10 @@ class VnodeCopySource:
         return str(path.relative_to(self._store.directory))
 
     def _log_files(self) -> list[CopiedFile]:
-        """Returns the segments with what the parts don't have, and the epochs of the log."""
+        """Returns the segments with what the parts don't have, or pins keep, and the epochs of the log."""
         store, log = self._store, self._store.directory / "wal"
-        files = log_files(store.fs, log, store.wal.tail, store.persisted, "wal")
+        needed = min([store.persisted + 1, *store.pins.values()])
+        files = log_files(store.fs, log, store.wal.tail, needed - 1, "wal")
         if EPOCHS_NAME in store.fs.list(log):
             self._contents[f"wal/{EPOCHS_NAME}"] = data = store.fs.read(log / EPOCHS_NAME)
             files.append(CopiedFile(f"wal/{EPOCHS_NAME}", len(data)))
@@ -122,6 +123,18 @@ class VnodeCopySource:
         """Lets the files go."""
         self._handles = ()
         self._store.release_pin(self._owner)
+
+
+def copied_horizon(folder: Path, vgroup_id: int, fs: Fs) -> int:
+    """Returns the oldest version from which on a finished copy has the log, and what its rows were.
+
+    Raises CorruptionError, StorageError.
+    """
+    manifest = manifests.load(fs, folder / "store", vgroup_id)
+    if manifest is None:
+        raise InvalidValueError(f"{folder} has no MANIFEST: the copy isn't finished")
+    first = min(list_segments(fs, folder / "wal"), default=1)
+    return max(min([manifest.persisted_version, *manifest.pins.values()]), first - 1)
 
 
 class ReceivedCopy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -54,6 +54,7 @@ class MemoryLog:
     refusals: int = 0
     set_aside: list[MemoryRecord] = field(default_factory=list)
     freed: list[MemoryRecord] = field(default_factory=list)
+    on_parted: Callable[[int], None] = lambda version: None
 
     @property
     def written(self) -> int:
@@ -115,6 +116,9 @@ class MemoryLog:
         self.acknowledged = min(self.acknowledged, version)
         self.noted = cut_to(self.noted, version)
         return len(gone)
+
+    def parted(self, version: int) -> None:
+        self.on_parted(version)
 
     def acknowledge(self, version: int) -> None:
         assert version <= self.written

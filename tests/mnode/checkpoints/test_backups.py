@@ -17,7 +17,7 @@ from penstock.common.errors import CheckpointDamagedError, ConfigError
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.checkpoints import checkpoint_backups
 from penstock.mnode.checkpoints.backup_store import DirectoryStore, open_backup_store
-from penstock.tasks.state.state_copy import copy_states
+from penstock.tasks.state.state_copy import CopyOrder, copy_states
 from penstock.tasks.state.state_store import StateStore
 from penstock.wal.reader import WalGapError
 
@@ -386,14 +386,16 @@ def test_state_is_copied_while_it_is_open(tmp_path: Path) -> None:
     store.put_many([(b"a", b"2"), (b"b", b"2")])
     store.flush()
     (tmp_path / "copy").mkdir()
-    copy_states(1, [(tmp_path / "state", tmp_path / "copy")])
+    (tmp_path / "other").mkdir()
+    first, second = copy_states([CopyOrder(1, [(tmp_path / "state", tmp_path / "copy")]),
+                                 CopyOrder(7, [(tmp_path / "state", tmp_path / "other")])])
     copy = StateStore(tmp_path / "copy", 1 << 24)
     assert copy.restore(1) == {"n": 1}
     assert copy.items() == [(b"a", b"1")]
     copy.close()
-    (tmp_path / "other").mkdir()
-    with pytest.raises(CheckpointDamagedError, match="checkpoint 7 is missing"):
-        copy_states(7, [(tmp_path / "state", tmp_path / "other")])
+    assert first is None
+    assert isinstance(second, CheckpointDamagedError)
+    assert "checkpoint 7 is missing" in second.message
     store.close()
 
 

@@ -12,6 +12,10 @@ from penstock.common.errors import InvalidValueError
 from penstock.mnode.cluster.cluster_messages import (
     Ack,
     Append,
+    CheckpointCopy,
+    CheckpointName,
+    CheckpointOffers,
+    CheckpointsHeld,
     CopyAnswer,
     CopyRequest,
     Life,
@@ -21,6 +25,8 @@ from penstock.mnode.cluster.cluster_messages import (
     NewerEpoch,
     NodeAlive,
     NodeHeartbeat,
+    PieceAnswer,
+    PieceRequest,
     WireMessage,
 )
 from penstock.mnode.cluster.cluster_wire import (
@@ -37,7 +43,14 @@ numbers = st.integers(0, 2**63 - 1)
 lives = st.builds(Life, numbers, numbers)
 starts = st.builds(EpochStart, numbers, numbers)
 chunks = st.builds(LogChunk, numbers, numbers, starts, st.booleans(), st.binary(max_size=300))
+names = st.builds(CheckpointName, numbers, numbers, numbers)
+copies = st.builds(CheckpointCopy, names, st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple))
 messages = st.one_of(
+    st.builds(CheckpointOffers, numbers, numbers, st.lists(numbers, max_size=3).map(tuple), st.booleans(),
+              st.lists(copies, max_size=3).map(tuple), st.booleans()),
+    st.builds(CheckpointsHeld, numbers, st.lists(names, max_size=3).map(tuple)),
+    st.builds(PieceRequest, names, st.integers(-1, 9)),
+    st.builds(PieceAnswer, names, st.integers(-1, 9), st.text(), st.binary(max_size=300)),
     st.builds(LogState, numbers, numbers, lives, numbers, numbers, st.lists(starts, max_size=4).map(tuple), numbers,
               numbers),
     st.builds(LogMatch, numbers, numbers, numbers, numbers, numbers, st.none() | st.text()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kits.cluster.memory_checkpoints import STREAMS, sums_of
 from kits.cluster.memory_logs import MemoryLog
 
 from penstock.common.errors import InvalidStatementError, StorageError
@@ -117,6 +118,8 @@ class ClusterRun:
         if process is None or process.active is None:
             if len(node.waits):
                 node.waits.end("it follows")
+            if process is not None:
+                self._keep_less(node)
             return
         active = process.active
         if active.epoch not in self._begun:
@@ -129,15 +132,25 @@ class ClusterRun:
                     self.world.count("refused sync")
             self._note_acknowledged(node, process, number, active.acknowledged.get(number, 0))
             if self.chance.random() < 0.01 and log.acknowledged > log.floor:
-                self._flush(active.kept_from(number), log)
+                self._flush(node, active.kept_from(number), number)
+        if self.chance.random() < 0.02 and node.courier is not None:
+            node.courier.checkpoint()
         self._check_beliefs(active)
         for told in node.waits.poll(now, active.acknowledged, active.missing):
             self.world.counts["acknowledged" if told.error is None else "timed out"] += 1
 
-    def _flush(self, kept_from: int | None, log: MemoryLog) -> None:
+    def _flush(self, node: SimNode, kept_from: int | None, number: int) -> None:
+        log = node.disk.stored[number]
+        assert node.courier is not None
         log.flush(self.chance.randint(log.floor, log.acknowledged))
         pinned = log.floor if kept_from is None or self.chance.random() < 0.1 else min(log.floor, kept_from - 1)
-        log.drop_until(pinned)
+        log.drop_until(min(pinned, node.courier.needed(number)))
+
+    def _keep_less(self, node: SimNode) -> None:
+        """Has a standby flush, and cut its logs, now and then."""
+        for number, log in node.disk.stored.items():
+            if self.chance.random() < 0.005 and log.acknowledged > log.floor:
+                self._flush(node, None, number)
 
     # --- what must hold ------------------------------------------------------------------------------------------
 
@@ -156,7 +169,26 @@ class ClusterRun:
             if lost:
                 raise ClusterFailure(f"node {node.number} is active in epoch {epoch} without acknowledged records "
                                      f"{lost[:5]} of log {number}, which it has up to {log.written}")
+        self._check_checkpoints(node, epoch)
         self._forced = False
+
+    def _check_checkpoints(self, node: SimNode, epoch: int) -> None:
+        """Streams go on where the node became active: from what its own logs say, with all that comes behind."""
+        logs = node.disk.stored
+        for stream, read in STREAMS.items():
+            made = node.checkpoints.get(stream)
+            versions = dict.fromkeys(read, 0) if made is None else dict(made.copy.versions)
+            if any(version > logs[log].written for log, version in versions.items()):
+                raise ClusterFailure(f"node {node.number} is active in epoch {epoch} with {made}, which has more than "
+                                     f"its logs")
+            if made is not None and sums_of(logs, versions) != made.pieces:
+                raise ClusterFailure(f"node {node.number} is active in epoch {epoch} with {made}, which isn't what its "
+                                     f"logs say: {sums_of(logs, versions)}")
+            replicated = all(self.world.replicas[log].replicas > 1 for log in read)
+            if replicated and not self._forced and any(
+                    version + 1 < logs[log].begin for log, version in versions.items()):
+                raise ClusterFailure(f"node {node.number} is active in epoch {epoch} with {made}, and logs that begin "
+                                     f"at {[logs[log].begin for log in read]}")
 
     def _note_acknowledged(self, node: SimNode, process: ClusterNode, number: int, acknowledged: int) -> None:
         """What a node acknowledges was never said otherwise; no two do so in one epoch, none after a later one."""

@@ -12,11 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from kits.cluster.memory_checkpoints import MemoryCheckpoint
 from kits.cluster.memory_logs import MemoryLog, MemoryNode
 
 from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits
 from penstock.mnode.cluster.active_node import ActiveSettings
-from penstock.mnode.cluster.cluster_messages import ClusterMessage, Life
+from penstock.mnode.cluster.cluster_messages import (
+    CheckpointMessage,
+    CheckpointOffers,
+    CheckpointsHeld,
+    ClusterMessage,
+    Life,
+    PieceAnswer,
+    PieceRequest,
+)
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
 from penstock.mnode.cluster.cluster_registry import (
     OfferCandidacy,
@@ -30,6 +39,7 @@ from penstock.mnode.cluster.cluster_registry import (
 from penstock.mnode.cluster.log_shipping import ShippingSettings
 from penstock.mnode.cluster.node_role import RoleSettings
 from penstock.mnode.cluster.synchronous_set import LogReplicas, SetSettings
+from simulation.nodes.checkpoint_travel import SimCourier
 from simulation.nodes.zookeeper import SimZookeeper
 
 ZOOKEEPER = 0
@@ -57,6 +67,8 @@ class SimNode:
     paused_until: float = 0.0
     poll_due: bool = False
     copying: set[int] = field(default_factory=set)
+    courier: SimCourier | None = None
+    checkpoints: dict[int, MemoryCheckpoint] = field(default_factory=dict)
 
     @property
     def life(self) -> Life:
@@ -123,13 +135,15 @@ class ClusterWorld:
             log.restart()
         node.session = next(self._numbers)
         node.process = ClusterNode(node.number, node.session, node.disk, lambda: self.replicas, self.settings)
+        node.courier = SimCourier(node.disk, node.checkpoints, node.process, self.chance,
+                                  [number for number in self.nodes if number != node.number])
         node.poll_due = False
         self.tell(f"node {node.number} starts, process {node.session}, life {node.disk.number}")
         self._tick(node, node.process)
 
     def kill(self, node: SimNode) -> None:
         """Ends a node's process."""
-        node.process = None
+        node.process = node.courier = None
         node.waits = AcknowledgementWaits(3.0)
         node.paused_until = self.now
         node.copying.clear()
@@ -137,6 +151,7 @@ class ClusterWorld:
     def lose_disk(self, node: SimNode) -> None:
         self.kill(node)
         node.disk = self._new_disk(node.number)
+        node.checkpoints = {}
 
     def lose_power(self, node: SimNode) -> None:
         """What wasn't synced may be gone; then what the node has said counts no more, unless all it says is synced."""
@@ -169,6 +184,9 @@ class ClusterWorld:
         output = process.poll(node.clock(self.now), _START_MS + round(self.now * 1000))
         for to, message in output.messages:
             self._send(node, to, message)
+        assert node.courier is not None
+        for to, checkpoint in node.courier.poll(node.clock(self.now)):
+            self._send(node, to, checkpoint)
         for request in output.requests:
             self._ask(node, process, request)
         self._start_copies(node, process)
@@ -176,7 +194,7 @@ class ClusterWorld:
 
     # --- network -------------------------------------------------------------------------------------------------
 
-    def _send(self, node: SimNode, to: int, message: ClusterMessage) -> None:
+    def _send(self, node: SimNode, to: int, message: ClusterMessage | CheckpointMessage) -> None:
         copies = 1
         if self.bad_network:
             copies = self.chance.choices((1, 0, 2), (94, 4, 2))[0]
@@ -189,9 +207,13 @@ class ClusterWorld:
             return self.chance.random() * 3.0
         return 0.001 + self.chance.random() * 0.004
 
-    def _deliver(self, sender: int, to: int, message: ClusterMessage) -> None:
+    def _deliver(self, sender: int, to: int, message: ClusterMessage | CheckpointMessage) -> None:
         node = self.nodes[to]
-        if node.process is not None:
+        if isinstance(message, CheckpointOffers | CheckpointsHeld | PieceRequest | PieceAnswer):
+            if node.courier is not None:
+                for back, answer in node.courier.receive(node.clock(self.now), sender, message):
+                    self._send(node, back, answer)
+        elif node.process is not None:
             node.process.receive(node.clock(self.now), sender, message)
             self.poll_soon(node)
 
@@ -272,14 +294,29 @@ class ClusterWorld:
     def _copy(self, node: SimNode, process: ClusterNode, source: int, log: int) -> None:
         if node.process is not process:
             return
-        node.copying.discard(log)
         other = self.nodes[source]
         reached = not {(source, node.number), (node.number, source)} & self.cut and other.paused_until <= self.now
         if (reached and other.process is not None and other.process.active is not None
                 and process.standby.active == source and log in process.standby.copies_needed()):
+            self._put(node, process, source, log, other.disk.stored[log].copy())
+        else:
+            node.copying.discard(log)
+
+    def _put(self, node: SimNode, process: ClusterNode, source: int, log: int, copied: MemoryLog) -> None:
+        """Has a copy take a log's place, as soon as streams miss nothing by that."""
+        if node.process is not process:
+            return
+        wanted = process.active is None and process.standby.active == source and log in process.standby.copies_needed()
+        assert node.courier is not None
+        if wanted and not node.courier.taking.may_put(node.clock(self.now), log, copied.begin):
+            self.later(0.2, node, lambda: self._put(node, process, source, log, copied))
+            return
+        node.copying.discard(log)
+        if wanted:
             self.count("copy", f"of log {log} from {source} to {node.number}")
-            node.disk.stored[log] = other.disk.stored[log].copy()
-            process.standby.copied(node.clock(self.now), log, node.disk.stored[log])
+            node.disk.stored[log] = copied
+            node.courier.watch(log, copied)
+            process.standby.copied(node.clock(self.now), log, copied)
 
     def _new_node(self, number: int) -> SimNode:
         return SimNode(number, self._new_disk(number), self.chance.random() * 1000, 0.98 + self.chance.random() * 0.04)
