@@ -225,7 +225,11 @@ class Vnode:
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
-        return self._writer.delete(table_uid, tuids, first_ts, last_ts)
+        return self.begin_delete(table_uid, tuids, first_ts, last_ts).wait()
+
+    def begin_delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> BegunWrite:
+        """Begins what `delete` does; see `begin_write`."""
+        return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts)
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Puts a META record into the log, in order with the rows, and returns its version."""

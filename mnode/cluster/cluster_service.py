@@ -139,6 +139,8 @@ class ClusterService:
 
     def await_acknowledged(self, log: int, version: int) -> None:
         """Waits until all who count have a record. Raises ReplicasMissingError."""
+        if self._tenure is not None and self.acknowledged(log) >= version:
+            return
         done, told = threading.Event(), list[WaitEnded]()
         with self._lock:
             if self._tenure is None:

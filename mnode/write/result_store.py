@@ -93,13 +93,16 @@ class ResultStore:
         deleted = np.flatnonzero(operations == DELETE)
         upserted = np.flatnonzero(operations != DELETE)
         replacing = np.flatnonzero(operations == REPLACE)
+        begun: dict[int, BegunWrite] = {}
         if len(replacing):
-            self._delete_others(target, children, write.rows, index, replacing)
+            begun.update(self._delete_others(target, children, write.rows, index, replacing))
         if len(deleted):
-            upserted = self._delete(target, children, write.rows, index, deleted, upserted)
-        if not len(upserted):
-            return _nothing
-        return self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted])
+            upserted, deletes = self._delete(target, children, write.rows, index, deleted, upserted)
+            begun.update(deletes)
+        waits: list[Callable[[], None]] = [partial(_wait_for, list(begun.values()))]
+        if len(upserted):
+            waits.append(self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted]))
+        return partial(_call_all, waits)
 
     def read(self, request: StoreRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
@@ -150,21 +153,25 @@ class ResultStore:
         index: _Index,
         deleted: _Index,
         upserted: _Index,
-    ) -> _Index:
-        """Deletes keys, and returns the upserts that remain: those whose key isn't deleted again behind them."""
+    ) -> tuple[_Index, dict[int, BegunWrite]]:
+        """Begins to delete keys; returns the upserts that remain, those whose key isn't deleted again behind them, and
+        what `_delete_times` does.
+        """
         times = _times(rows, target)
         last_delete: dict[tuple[int, int], int] = {}
         for row in deleted.tolist():
             last_delete[int(index[row]), int(times[row])] = row
-        self._delete_times(target, children, last_delete)
+        begun = self._delete_times(target, children, last_delete)
         perhaps = upserted[np.isin(times[upserted], times[deleted])].tolist()
         gone = [row for row in perhaps if last_delete.get((int(index[row]), int(times[row])), -1) > row]
-        return np.setdiff1d(upserted, np.array(gone, np.int64), assume_unique=True)
+        return np.setdiff1d(upserted, np.array(gone, np.int64), assume_unique=True), begun
 
     def _delete_others(
         self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index
-    ) -> None:
-        """Deletes the times at which there is a row with another key than the one that is to be the only one there."""
+    ) -> dict[int, BegunWrite]:
+        """Begins to delete the times at which there is a row with another key than the one that is to be the only one
+        there; returns what `_delete_times` does.
+        """
         key = target.key_column
         assert key is not None
         times = _times(rows, target)
@@ -185,17 +192,20 @@ class ResultStore:
                 child, new = wanted.get((uid, ts), (-1, value))
                 if value != new:
                     stale.add((child, ts))
-        self._delete_times(target, children, stale)
+        return self._delete_times(target, children, stale)
 
     def _delete_times(
         self, target: Table, children: ResultChildren, keys: Iterable[tuple[int, int]]
-    ) -> None:
-        """Deletes all rows at these (place in `children`, time)."""
+    ) -> dict[int, BegunWrite]:
+        """Begins to delete all rows at these (place in `children`, time); returns what was begun last, by vgroup.
+
+        A cluster takes milliseconds to acknowledge: to wait for each by itself takes minutes where windows are many.
+        """
         by_time: dict[tuple[int, int], list[int]] = {}
         for child, ts in keys:
             by_time.setdefault((int(children.vgroups[child]), ts), []).append(int(children.uids[child]))
-        for (vgroup_id, ts), uids in by_time.items():
-            self._storage.delete_in(vgroup_id, target, tuple(uids), ts, ts)
+        return {vgroup_id: self._storage.vnode(vgroup_id).begin_delete(target.uid, tuple(uids), ts, ts)
+                for (vgroup_id, ts), uids in by_time.items()}
 
     def _upsert(
         self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index
@@ -251,6 +261,11 @@ def _begin_append(
 def _wait_for(begun: Iterable[BegunWrite]) -> None:
     for write in begun:
         write.wait()
+
+
+def _call_all(waits: Iterable[Callable[[], None]]) -> None:
+    for wait in waits:
+        wait()
 
 
 def _nothing() -> None:

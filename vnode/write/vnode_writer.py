@@ -141,8 +141,8 @@ class VnodeWriter:
             table.note_place(origin, ticket.version)
         return ticket
 
-    def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
-        """Deletes rows; see `Vnode.delete`."""
+    def begin_delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> BegunWrite:
+        """Begins to delete rows; see `Vnode.begin_delete`."""
         store = self._store
         uids = None if tuids is None else tuple(sorted(set(tuids)))
         with store.lock:
@@ -151,8 +151,7 @@ class VnodeWriter:
             ticket = self._wal.enqueue_delete(table_uid, uids, first_ts, last_ts, store.clock.now_ms())
             if first_ts <= last_ts and (uids is None or uids):
                 table.delete(Tombstone(ticket.version, uids, first_ts, last_ts))
-        self._wal.commit(ticket)
-        return ticket.version
+        return BegunWrite(self._wal, ticket, None)
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Writes a META record; returns its version."""

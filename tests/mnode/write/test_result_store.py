@@ -221,6 +221,18 @@ def test_writes_that_are_begun_are_acknowledged_together(db: Embedded) -> None:
         wait()
 
 
+def test_many_deletes_wait_for_a_cluster_once(db: Embedded) -> None:
+    """Once for each vnode, and its rows: each wait takes as long as another node takes to answer."""
+    vnodes = db.engine.parts.directory.dnode.vnodes().values()
+    write(db, [(place % 3, UPSERT, T0 + place, 1.0) for place in range(60)])
+    waits = list[int]()
+    for vnode in vnodes:
+        vnode.copying.set_cluster_wait(waits.append)
+    write(db, [(place % 3, DELETE if place < 30 else UPSERT, T0 + place, 2.0) for place in range(60)])
+    assert 1 <= len(waits) <= 2 * len(vnodes)
+    assert [value for _, _, value in rows(db)] == [2.0] * 30
+
+
 def test_a_dropped_result_table_is_told(db: Embedded) -> None:
     """Writing into a table that is gone is an error, not a new table."""
     target = db.engine.catalog.table("d", "out")
