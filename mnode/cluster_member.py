@@ -42,7 +42,7 @@ from penstock.mnode.cluster.cluster_messages import (
 )
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
 from penstock.mnode.cluster.cluster_service import ClusterService
-from penstock.mnode.cluster.cluster_status import NodeStatus
+from penstock.mnode.cluster.cluster_status import CUT_OFF, NodeStatus
 from penstock.mnode.cluster.lease import LeaseSettings
 from penstock.mnode.cluster.log_epochs import EpochStart
 from penstock.mnode.cluster.node_role import RoleSettings
@@ -114,6 +114,11 @@ class ClusterMember:
         """How all nodes are, as far as this one knows; nothing before it has begun to follow."""
         return self.service.statuses.newest
 
+    @property
+    def lag_s(self) -> float | None:
+        """How many seconds ago this node had all that the active one had; None if nobody knows."""
+        return next((one.lag_s for one in self.statuses if one.node == self._number), None)
+
     def address(self, node: int) -> str:
         """Returns where a node listens for the others."""
         host, port = self._addresses[node]
@@ -159,11 +164,13 @@ class ClusterMember:
     @property
     def is_active(self) -> bool:
         """Whether rows may be written here."""
-        return self._held is None
+        return self._held is None and not self._node.role.is_cut_off(self._clock.monotonic())
 
     def require_active(self) -> None:
         """Raises NotActiveError, which names the node that is active, unless this one takes rows."""
         if self._held is None:
+            if self._node.role.is_cut_off(self._clock.monotonic()):
+                raise NotActiveError(CUT_OFF, hint="try again in a few seconds, or ask another node")
             return
         record = self._node.role.following
         if record is None or record.active.node == self._number:

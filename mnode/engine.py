@@ -319,6 +319,11 @@ class Engine:
         """Whether it is a node of a cluster that isn't the active one."""
         return self.member is not None and not self.member.is_active
 
+    @property
+    def lag_s(self) -> float | None:
+        """How old the answers of queries may be here; see `Result.lag_s`."""
+        return None if self.member is None or self.member.is_active else self.member.lag_s
+
     def _await_inherited(self) -> None:
         if self.member is not None:
             self.member.await_inherited()

@@ -44,11 +44,14 @@ class Result:
 
     Queries and SHOW have `columns` and `table` (one Arrow column per result column, TIMESTAMP as naive Arrow
     timestamps, UTC). Other statements have none of both; `affected` is the number of rows or tables they changed.
+    `lag_s`: how many seconds ago a node of a cluster that isn't active had all that the active one had; None: it is
+    active, or nobody knows.
     """
 
     columns: tuple[ResultColumn, ...] = ()
     table: pa.Table | None = None
     affected: int = 0
+    lag_s: float | None = None
 
     @property
     def has_rows(self) -> bool:

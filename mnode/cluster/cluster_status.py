@@ -10,6 +10,7 @@ from penstock.mnode.cluster.log_shipping import CopyProgress
 from penstock.mnode.cluster.node_role import Role
 
 ACTIVE, STANDBY, AWAY, UNKNOWN = "active", "standby", "away", "unknown"
+CUT_OFF = "ZooKeeper hasn't confirmed for a while that this node is the active one: another one may be by now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,19 @@ class ClusterStatuses:
         before = {one.node: one for one in self.newest}
         found = []
         for number in self._nodes:
-            status = _own(node, now_ms) if number == node.life.node else _other(node, number, now)
+            status = _own(node, now, now_ms) if number == node.life.node else _other(node, number, now)
             known = before.get(number)
             same = known is not None and (known.role, known.synchronous) == (status.role, status.synchronous)
             found.append(replace(status, since_ms=known.since_ms if known is not None and same else now_ms))
         self.newest = tuple(found)
 
 
-def _own(node: ClusterNode, now_ms: int) -> NodeStatus:
+def _own(node: ClusterNode, now: float, now_ms: int) -> NodeStatus:
     record, number = node.role.record, node.life.node
     epoch = None if record is None else record.epoch
     member = record is not None and node.life in record.synchronous.members
+    if node.role.is_cut_off(now):
+        return NodeStatus(number, UNKNOWN, epoch, member, verdict=CUT_OFF)
     if node.active is not None:
         missing = sorted({node.active.missing(log) for log in node.active.unacknowledged()})
         held = "hands over to another node" if node.role.role is Role.HANDING_OVER else "; ".join(missing)

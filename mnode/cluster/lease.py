@@ -42,3 +42,7 @@ class Lease:
 
     def valid(self, now: float) -> bool:
         return self._doubted_at == float("-inf") and now < self._until
+
+    def may_be_another_ones(self, now: float) -> bool:
+        """Tells whether ZooKeeper may have let another node have it by now."""
+        return now >= self._until + self._settings.margin_s

@@ -104,6 +104,10 @@ class NodeRole:
         """Tells whether no other node can be active."""
         return self.is_active and not isinstance(self._change, GiveUpLease) and self._lease.valid(now)
 
+    def is_cut_off(self, now: float) -> bool:
+        """Whether this node was told last that it is active, but so long ago that another one may be by now."""
+        return self.is_active and self._lease.may_be_another_ones(now)
+
     # --- what happens --------------------------------------------------------------------------------------------
 
     def seen(self, now: float, seen: RegistrySeen) -> None:

@@ -50,6 +50,9 @@ _STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
 class Statements(Protocol):
     """What an engine does with statements and with lines."""
 
+    @property
+    def lag_s(self) -> float | None: ...
+
     def execute(self, text: str, state: SessionState, /) -> Result: ...
 
     def insert_rows(self, text: str, state: SessionState, /) -> Result | None: ...
@@ -69,6 +72,8 @@ class Statements(Protocol):
     ) -> int: ...
 
 
+LAG = "Penstock-Lag-Seconds"
+"""The header of rows from a node of a cluster that isn't active: how old they may be."""
 Failure = PenstockError | RequestError
 TellError = Callable[[HTTPStatus, Failure], dict[str, object]]
 """Returns the document that tells clients of an error, whose answer has this status."""
@@ -108,6 +113,11 @@ def delayed(answer: Response, error: errors.LoginDelayedError) -> Response:
     return replace(answer, headers=headers, delay_s=min(error.retry_after_s, _REFUSAL_S))
 
 
+def lag_headers(lag_s: float | None) -> dict[str, str]:
+    """Returns the headers that say how old rows may be."""
+    return {} if lag_s is None else {LAG: f"{lag_s:.3f}"}
+
+
 def status_of(error: PenstockError) -> HTTPStatus:
     """Returns the status that says who is to act: 4xx the client, 503 nobody but later, 500 the operator."""
     known = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
@@ -143,7 +153,8 @@ class Answers:
             return self._affected(written.affected)
         statement = engine.read_or_query(text, state)
         if gives_rows(statement):
-            return Response(HTTPStatus.OK, _Streamed(engine.open_query(statement, text, state, on_cancel), self), JSON)
+            rows = _Streamed(engine.open_query(statement, text, state, on_cancel), self)
+            return Response(HTTPStatus.OK, rows, JSON, lag_headers(engine.lag_s))
         result = engine.execute_parsed(statement, text, state, on_cancel)
         if result.table is None:
             return self._affected(result.affected)

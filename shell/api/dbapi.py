@@ -291,6 +291,13 @@ class Cursor:
     def rownumber(self) -> int:
         return self._fetched
 
+    @property
+    def lag_seconds(self) -> float | None:
+        """How old the rows may be, if a node of a cluster has answered that isn't the active one; None otherwise, or if
+        nobody knows.
+        """
+        return self._result.lag_s
+
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
         """Executes one statement; `?` in it are replaced by `parameters`.
 

@@ -1,7 +1,9 @@
 """SQLAlchemy's dialect `penstock://`; `sqlalchemy.dialects` is the entry point that finds it.
 
 `penstock:///path/to/dir` is a data directory with the engine in this process, its database in use after `?database=`;
-`penstock://user:password@host:port/database` is `penstock serve`. Further parts of a query are keys of the
+`penstock://user:password@host:port/database` is `penstock serve`. Of a cluster all nodes are named:
+`penstock://user:password@alpha,beta,gamma/database`, or, with ports,
+`penstock://user:password@/database?host=alpha:8815&host=beta:8816`. Further parts of a query are keys of the
 configuration, such as `timezone=UTC`. Databases are schemas, super tables are tables, tags are columns.
 """
 
@@ -25,6 +27,11 @@ from penstock.shell.api.sqlalchemy_types import COLUMN_TYPES, TypeCompiler, refl
 
 _NAME_BYTES = 64
 _SYSTEM = "information_schema"
+
+
+def _hosts(given: str | tuple[str, ...] | None) -> str | None:
+    """Returns the hosts of a URL's query as `connect` takes them."""
+    return given if given is None or isinstance(given, str) else ",".join(given)
 
 
 class PenstockDialect(default.DefaultDialect):
@@ -68,8 +75,10 @@ class PenstockDialect(default.DefaultDialect):
         """Returns what `connect` takes for a URL: see the module."""
         query = {key: value if isinstance(value, str) else value[-1] for key, value in url.query.items()}
         arguments: dict[str, Any] = {"database": query.pop("database", None), "path": url.database or "./penstock-data"}
-        if url.host is not None:
-            arguments = {"host": url.host, "port": url.port, "user": url.username, "password": url.password,
+        host = url.host or _hosts(url.query.get("host"))
+        query.pop("host", None)
+        if host is not None:
+            arguments = {"host": host, "port": url.port, "user": url.username, "password": url.password,
                          "tls_roots": query.pop("tls_roots", None), "database": url.database}
         return [], {**arguments, "config": query or None}
 

@@ -19,7 +19,7 @@ from penstock.common.errors import (
 )
 from penstock.mnode.access.session import Result, SessionState
 from penstock.shell.flight_sql import protobuf_messages
-from penstock.shell.flight_sql.endpoint import UNIX, address, method
+from penstock.shell.flight_sql.endpoint import LAG, UNIX, address, method
 from penstock.shell.flight_sql.failures import error_of
 from penstock.shell.flight_sql.frames import batches_of, frames
 from penstock.shell.flight_sql.protobuf_messages import make, pack, read
@@ -177,10 +177,13 @@ class RemoteEngine:
             self._setting = text
         if not info.endpoint:
             return Result(affected=info.total_records)
-        ticket = info.endpoint[0].ticket.SerializeToString()
-        schema, batches = batches_of(self._stream("DoGet", ticket, before=before))
+        self._require_channel()
+        answers = self._channel.unary_stream(method("DoGet"))(
+            info.endpoint[0].ticket.SerializeToString(), metadata=self._headers())
+        schema, batches = batches_of(self._outcome(answers, before))
         table = pa.Table.from_batches(batches, schema)
-        return Result(result_columns(schema), table, table.num_rows)
+        lag = dict(answers.trailing_metadata() or ()).get(LAG)
+        return Result(result_columns(schema), table, table.num_rows, None if lag is None else float(lag))
 
     def _insert_arrow(self, table: str, rows: pa.Table, first_row: int) -> Result:
         before = self._cancellations
@@ -210,11 +213,10 @@ class RemoteEngine:
         finally:
             self._calls.discard(call)
 
-    def _stream(self, name: str, request: bytes, timeout_s: float | None = None, before: int | None = None
-                ) -> Iterator[bytes]:
+    def _stream(self, name: str, request: bytes, timeout_s: float | None = None) -> Iterator[bytes]:
         self._require_channel()
         return self._outcome(self._channel.unary_stream(method(name))(
-            request, metadata=self._headers(), timeout=timeout_s), before)
+            request, metadata=self._headers(), timeout=timeout_s))
 
     def _outcome(self, answers: Any, before: int | None = None) -> Iterator[bytes]:
         self._note(answers, self._cancellations if before is None else before)

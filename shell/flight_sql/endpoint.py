@@ -5,6 +5,8 @@ from __future__ import annotations
 SERVICE = "arrow.flight.protocol.FlightService"
 UNIX = "unix:"
 """How the address of a socket file begins."""
+LAG = "penstock-lag-seconds"
+"""What a node of a cluster that isn't active says behind rows, among gRPC's trailing metadata: how old they may be."""
 
 
 def method(name: str) -> str:

@@ -285,6 +285,10 @@ class PostgresSession:
         parsed = self._engine.read_or_query(statement.text, self.state)
         if gives_rows(parsed):
             with self._engine.open_query(parsed, statement.text, self.state, self._on_cancel) as opened:
+                if (lag_s := self._engine.lag_s) is not None:
+                    self._send(ClientReport(
+                        "NOTICE", "01000", f"this node of the cluster isn't active: rows are as of {lag_s:.1f} s ago"
+                    ).encoded())
                 yield StatementAnswer("SELECT {}", opened.columns, opened.batches(BATCH_ROWS))
             return
         result = self._execute_parsed(parsed, statement.text)

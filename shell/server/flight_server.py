@@ -26,7 +26,7 @@ from penstock.mnode.access.logins import Logins, read_basic
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.mnode.query.activity import OnCancel
 from penstock.shell.flight_sql import protobuf_messages
-from penstock.shell.flight_sql.endpoint import SERVICE, UNIX, address
+from penstock.shell.flight_sql.endpoint import LAG, SERVICE, UNIX, address
 from penstock.shell.flight_sql.failures import DETAILS, code_of, encode, text_of
 from penstock.shell.flight_sql.protobuf_messages import make, read
 from penstock.shell.server.client_sessions import Sessions
@@ -171,6 +171,9 @@ class _Calls:
 
     def _do_get(self, request: bytes, context: Any) -> Iterator[bytes]:
         with self._session(context) as session:
+            lag_s = self._flight_sql.lag_s
+            if lag_s is not None:
+                context.set_trailing_metadata([(LAG, f"{lag_s:.3f}")])
             yield from self._flight_sql.rows(session, read("Ticket", request), _canceller(context))
 
     def _do_put(self, requests: Iterator[bytes], context: Any) -> bytes:

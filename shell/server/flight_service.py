@@ -293,6 +293,12 @@ class FlightSql:
                     app_metadata=(session.connection.session.database or "").encode())
 
 
+    @property
+    def lag_s(self) -> float | None:
+        """How old rows may be; see `Result.lag_s`."""
+        return self._engine.lag_s
+
+
 def _command_of(descriptor: Any) -> bytes:
     if descriptor.type != protobuf_messages.DESCRIPTOR_OF_COMMAND:
         raise InvalidStatementError("a command of Flight SQL is expected, not a path")

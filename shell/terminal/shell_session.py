@@ -52,6 +52,7 @@ class Outcome:
     table: pa.Table | None
     affected: int
     seconds: float
+    lag_s: float | None
 
 
 class ShellSession:
@@ -190,7 +191,7 @@ class ShellSession:
         with self.connection.cursor() as cursor:
             cursor.execute(statement)
             table = cursor.fetch_arrow() if cursor.description is not None else None
-            return Outcome(table, cursor.rowcount, time.perf_counter() - start)
+            return Outcome(table, cursor.rowcount, time.perf_counter() - start, cursor.lag_seconds)
 
     def _show(self, outcome: Outcome, mode: Mode) -> None:
         table = outcome.table
@@ -200,7 +201,8 @@ class ShellSession:
         self.screen.write(text)
         if cut:
             self.screen.write(f"The first {self._rows_max} rows are shown; LIMIT, >> 'file.csv' or .output help.\n")
-        self._report(f"Query OK, {table.num_rows} row(s) in set", outcome.seconds)
+        age = "" if outcome.lag_s is None else f" of a standby, as of {outcome.lag_s:.1f} s ago"
+        self._report(f"Query OK, {table.num_rows} row(s) in set{age}", outcome.seconds)
 
     def _style(self, mode: Mode) -> Style:
         tabular = mode == "box"

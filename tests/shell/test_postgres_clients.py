@@ -20,6 +20,8 @@ from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
 from kits.engines.postgres_here import PostgresHere, postgres_here
 from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
 
+from penstock.mnode.engine import Engine
+
 needs_psql = pytest.mark.skipif(shutil.which("psql") is None, reason="psql isn't installed")
 SECRET = "secret 12"
 
@@ -379,3 +381,13 @@ def test_many_beside_those_who_mean_no_good(tmp_path: Path) -> None:
             raw.detach()
             with pytest.raises(psycopg.OperationalError, match="at most"):
                 con.execute("SELECT 1")
+
+
+def test_rows_of_a_standby_come_with_a_notice(server: PostgresHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of a cluster that follows says how old they may be."""
+    monkeypatch.setattr(Engine, "lag_s", 0.25)
+    told = list[str]()
+    with server.connect() as connection:
+        connection.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+        assert connection.execute("SELECT count(*) FROM power.meters").fetchall() == [(2,)]
+    assert told == ["this node of the cluster isn't active: rows are as of 0.2 s ago"]

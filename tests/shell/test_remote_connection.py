@@ -17,6 +17,7 @@ from kits.engines.served_here import ServedHere
 import penstock
 from penstock.common import errors
 from penstock.common.clock import SystemClock
+from penstock.mnode.engine import Engine
 from penstock.shell.api import dbapi
 from penstock.shell.terminal.top import OwnEngine
 
@@ -187,3 +188,11 @@ def test_nobody_answers() -> None:
     """Without a server the error says so at once."""
     with pytest.raises(errors.UnavailableError, match=r"127\.0\.0\.1:1 doesn't answer"):
         penstock.connect(host="127.0.0.1", port=1)
+
+
+def test_rows_of_a_standby_tell_how_old_they_are(here: ServedHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cursor knows it from behind the rows; it is None of an active node, or without a cluster."""
+    with here.connect() as remote, remote.cursor() as cursor:
+        assert cursor.execute("SELECT 1").lag_seconds is None
+        monkeypatch.setattr(Engine, "lag_s", 0.25)
+        assert cursor.execute("SELECT 1").lag_seconds == 0.25

@@ -37,6 +37,13 @@ def test_closing_lines(shell: Shell, statement: str, line: str) -> None:
     assert shell.output.getvalue().rstrip().endswith(line)
 
 
+def test_rows_of_a_standby_tell_how_old_they_are(shell: Shell) -> None:
+    """A node that follows doesn't have yet what the active one has just taken."""
+    shell.connection.lag_seconds = 0.75
+    assert shell.session.run_text("select 1")
+    assert shell.output.getvalue().rstrip().endswith("Query OK, 3 row(s) in set of a standby, as of 0.8 s ago")
+
+
 def test_timer_tells_seconds() -> None:
     """The time taken stands in parentheses unless the timer is off."""
     shell = make_shell()

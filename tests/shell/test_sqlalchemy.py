@@ -135,3 +135,14 @@ def test_what_the_dialect_has_not_is_refused(engine: sa.Engine) -> None:
             connection.execute(sa.text("SELECT * FROM nothing"))
         with pytest.raises(sa.exc.NoSuchTableError):
             sa.Table("nothing", sa.MetaData(), autoload_with=connection)
+
+
+@pytest.mark.parametrize(("url", "host"), [
+    ("penstock://u:p@alpha,beta,gamma/d", "alpha,beta,gamma"), ("penstock://u:p@alpha/d", "alpha"),
+    ("penstock://u:p@/d?host=alpha:8815&host=beta:8816", "alpha:8815,beta:8816"),
+    ("penstock:///d?host=alpha:8815", "alpha:8815")])
+def test_a_url_names_all_nodes_of_a_cluster(url: str, host: str) -> None:
+    """With one port for all, or with ports of their own, as PostgreSQL's drivers have them."""
+    made = sa.create_engine(url)
+    _, arguments = made.dialect.create_connect_args(sa.engine.make_url(url))
+    assert (arguments["host"], arguments["database"], arguments["config"]) == (host, "d", None)

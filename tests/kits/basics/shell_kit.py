@@ -27,6 +27,7 @@ class ScriptedConnection:
 
     session: SessionState = field(default_factory=lambda: SessionState("UTC"))
     statements: list[str] = field(default_factory=list)
+    lag_seconds: float | None = None
     begun: threading.Event = field(default_factory=threading.Event)
     finish: threading.Event = field(default_factory=threading.Event)
 
@@ -58,6 +59,10 @@ class ScriptedCursor:
         is_query = statement.lower().startswith(("select", "show"))
         self.description = [("n",)] if is_query else None
         self.rowcount = 3 if is_query else 2
+
+    @property
+    def lag_seconds(self) -> float | None:
+        return self.connection.lag_seconds
 
     def fetch_arrow(self) -> pa.Table:
         return ROWS

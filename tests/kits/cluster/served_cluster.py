@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,11 +146,13 @@ def plain_row(number: int) -> str:
 
 
 class RowWriter:
-    """Writes rows one by one, by a connection that knows all nodes; `acknowledged` are the numbers that it was told of.
+    """Writes rows one by one, by a connection that knows all nodes; `acknowledged` are the numbers that it was told of,
+    `times` when that was, by the monotonic clock.
     """
 
     def __init__(self, cluster: ServedCluster, table: str, row: Callable[[int], str] = plain_row) -> None:
         self.acknowledged: list[int] = []
+        self.times: list[float] = []
         self._table = table
         self._row = row
         self._connection = cluster.connect()
@@ -166,6 +169,7 @@ class RowWriter:
                     if self._ended.is_set():
                         return
                 self.acknowledged.append(number)
+                self.times.append(time.monotonic())
 
     def _is_written(self, cursor: Cursor, row: str) -> bool:
         try:

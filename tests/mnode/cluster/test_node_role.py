@@ -143,6 +143,8 @@ def test_without_renewals_the_active_stops_before_another_may_begin() -> None:
     nodes.perform(A, RenewLease(role.epoch))
     assert role.may_acknowledge(renewed + 2.9)
     assert not role.may_acknowledge(renewed + 3.0)
+    assert not role.is_cut_off(renewed + 3.9)
+    assert role.is_cut_off(renewed + 4.0)
     assert role.is_active, "it goes on if the lease turns out to be still its own"
     nodes.now = renewed + 10
     nodes.step(A)

@@ -31,6 +31,7 @@ from sqlglot import exp
 
 from penstock.common.admission import ConnectionBounds
 from penstock.common.errors import ConfigError
+from penstock.mnode.engine import Engine
 from penstock.mnode.http import http_handler
 from penstock.mnode.http.http_messages import HttpBounds
 from penstock.mnode.http.http_server import HttpListener
@@ -642,3 +643,11 @@ def test_an_error_before_the_rows_has_its_status(many: Embedded, client: Client)
                       "d")
     assert said.status == 400
     assert "longer than 65517 bytes" in said.body["desc"]
+
+
+def test_rows_of_a_standby_have_their_age_in_a_header(
+        db: Embedded, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node of a cluster that follows says how old they may be; others say nothing."""
+    assert "Penstock-Lag-Seconds" not in client.ask("POST", "/sql", b"SELECT 1").headers
+    monkeypatch.setattr(Engine, "lag_s", 0.25)
+    assert client.ask("POST", "/sql", b"SELECT 1").headers["Penstock-Lag-Seconds"] == "0.250"
