@@ -192,6 +192,7 @@ class Config:
     session_timeout: float = field(metadata=_key("cluster", "duration", 1, MINUTE))
     replica_timeout: float = field(metadata=_key("cluster", "duration", 0.1, HOUR))
     checkpoint_copy_interval: float = field(metadata=_key("cluster", "duration", 0, DAY))
+    standby_spark: bool = field(metadata=_key("cluster", "flag"))
 
     metrics_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
     ui_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))

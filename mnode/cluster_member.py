@@ -429,7 +429,7 @@ class ClusterMember:
 def _settings(config: Config, addresses: Mapping[int, tuple[str, int]]) -> ClusterSettings:
     timeout_s = config.session_timeout
     role = RoleSettings(LeaseSettings(timeout_s, timeout_s / 4, timeout_s / 8), read_every_s=timeout_s / 8,
-                        gather_s=0.15 * timeout_s, turn_s=timeout_s / 4)
+                        gather_s=0.15 * timeout_s, turn_s=timeout_s / 4, suspect_s=max(1.0, 0.4 * timeout_s))
     members = SetSettings(0.75 * timeout_s, 2.5 * timeout_s, 0.25 * timeout_s)
     return ClusterSettings(frozenset(addresses), role, ActiveSettings(members=members))
 

@@ -86,6 +86,8 @@ class Engine:
             self._dispatch = Dispatch(
                 self.parts, None if dry_run is None else lambda statement, session: dry_run(self, statement, session),
                 streams_rest=controller is not None)
+            if self.member is not None:
+                self._workers.prepare()
             self.parts.start(undo, self._workers.close, watches=controller is None)
             self._open_ports(undo)
             self._undo = undo.pop_all()

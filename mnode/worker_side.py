@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.common.config import CONF_DIRECTORY, Config
+from penstock.common.config import CONF_DIRECTORY, Config, is_local
 from penstock.common.errors import OutOfMemoryError
 from penstock.common.memory import Memory, available_bytes, measure_tree
 from penstock.mnode.catalog.catalog_records import PauseCause
@@ -43,6 +43,17 @@ class WorkerSide:
         self._make_runtime = make_runtime
         self._secret = secrets.token_bytes(32)
         self._service: DnodeService | None = None
+        self._runtime: Runtime | None = None
+
+    def prepare(self) -> None:
+        """Has a node of a cluster start Spark before it becomes active, unless it shall not (`standbySpark`).
+
+        Not where Spark has a master of its own: there it would take the slots of the node that is active.
+        """
+        of = self._parts.directory
+        if of.config.standby_spark and is_local(of.config.spark_properties()["spark.master"]):
+            self._runtime = self._make_runtime(of.config, of.paths.root)
+            self._runtime.start()
 
     def start_controller(self) -> StreamController:
         """Returns a new controller with the service that its workers call."""
@@ -55,7 +66,7 @@ class WorkerSide:
         measure = partial(measure_tree, os.getpid()) if of.environment.threaded else None
         return StreamController(
             of.clock, ControllerSettings.from_config(of.config, available_bytes(), os.cpu_count() or 1), parts.records,
-            self._make_runtime(of.config, of.paths.root),
+            self._runtime or self._make_runtime(of.config, of.paths.root),
             WorkerLaunch(of.paths.root, service.address, self._secret), self.hooks(measure), of.environment)
 
     def hooks(self, measure: Callable[[float], Memory] | None = None) -> EngineHooks:

@@ -122,6 +122,7 @@ class ClusterNode:
         else:
             levels = self._replicas()
             messages += self.standby.poll(now, lambda log: log not in levels or levels[log].wal_level > 1)
+        self.role.suspects = self.active is None and self.standby.silent_s(now) >= self.settings.role.suspect_s
         length = sum(log.bounds().written for log in self._stored.logs().values())
         requests = self.role.poll(now, length)
         self._act_as_decided(now)

@@ -36,7 +36,8 @@ from penstock.mnode.cluster.synchronous_set import SynchronousSet, with_members
 @dataclass(frozen=True, slots=True)
 class RoleSettings:
     """Seconds: between looks at ZooKeeper; for candidates to gather; between the turns of candidates; for who is handed
-    over to, before others have a turn; for a hand-over; for a promotion; and of rest after a takeover that failed."""
+    over to, before others have a turn; for a hand-over; for a promotion; of rest after a takeover that failed; and of
+    silence of the active node after which candidates gather although it has the lease."""
 
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     read_every_s: float = 0.5
@@ -46,6 +47,7 @@ class RoleSettings:
     hand_over_s: float = 5.0
     promote_s: float = 10.0
     rest_s: float = 5.0
+    suspect_s: float = 1.6
 
 
 class Role(Enum):
@@ -62,6 +64,7 @@ class NodeRole:
 
     A cluster that ZooKeeper knows nothing of begins when all of them are there, by the one with the longest logs.
     `epoch` is that of the node's tenure, `record` what the cluster's record says, `reason` why the last tenure ended.
+    `suspects`: the active node says nothing; candidates gather before its lease ends, so that nobody waits then.
     """
 
     def __init__(self, life: Life, process: int, nodes: frozenset[int], settings: RoleSettings) -> None:
@@ -70,6 +73,7 @@ class NodeRole:
         self.record: ClusterRecord | None = None
         self.holder: LeaseHolder | None = None
         self.reason = ""
+        self.suspects = False
         self._me = LeaseHolder(life, process)
         self._nodes = nodes
         self._settings = settings
@@ -229,7 +233,7 @@ class NodeRole:
         offered = self._me.life in [one.life for one in self._candidates]
         if not offered and self._seen_at > self._offered_at + self._settings.gather_s:
             self._offered_at = None  # the note got lost, or went with a session
-        elif self._change is None and now >= self._turn_at(now):
+        elif self._change is None and self._free_since is not None and now >= self._turn_at(now):
             self._change = self._takeover()
             return [self._change]
         return []
@@ -242,7 +246,7 @@ class NodeRole:
         return holder is None or (holder.life.node == self._me.life.node and holder.process != self._me.process)
 
     def _may_offer(self, now: float) -> bool:
-        if self._free_since is None or now < self._rest_until:
+        if (self._free_since is None and not self.suspects) or now < self._rest_until:
             return False
         return now < self._forced_until or self.record is None or self.record.synchronous.may_take_over(self._me.life)
 
@@ -262,8 +266,8 @@ class NodeRole:
             return float("inf")
         turn = [one.life for one in candidates].index(self._me.life)
         handed_over = self._settings.successor_s if record is not None and record.successor is not None else 0.0
-        return max(self._free_since, self._offered_at, self._candidates_since) + (
-            self._settings.gather_s + turn * self._settings.turn_s + handed_over)
+        gathered = max(self._offered_at, self._candidates_since) + self._settings.gather_s
+        return max(self._free_since, gathered) + turn * self._settings.turn_s + handed_over
 
     def _takeover(self) -> TakeLease:
         life, record = self._me.life, self.record

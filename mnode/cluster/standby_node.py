@@ -89,6 +89,10 @@ class StandbyNode:
             case _:
                 pass
 
+    def silent_s(self, now: float) -> float:
+        """Returns for how long the active node has said nothing; 0 if none is known."""
+        return 0.0 if self.active is None else now - self._heard_at
+
     def copied(self, now: float, log: int, stored: StoredLog) -> None:
         """A log's vnode is a copy of the active's now."""
         self.logs[log].copied(now, stored)

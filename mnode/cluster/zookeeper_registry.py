@@ -129,7 +129,8 @@ class ZookeeperRegistry:
     def _read(self, sent_at: float) -> None:
         from kazoo.exceptions import KazooException
 
-        parts = [self._client.get_async(self._path("lease")), self._client.get_async(self._path("record")),
+        parts = [self._client.get_async(self._path("lease"), watch=self._lease_changed),
+                 self._client.get_async(self._path("record")),
                  self._client.get_children_async(self._path("candidates"))]
 
         def read(_: Any) -> None:
@@ -144,6 +145,11 @@ class ZookeeperRegistry:
                 tuple(found for name in names or () if (found := _candidate(name)) is not None), sent_at))
 
         parts[-1].rawlink(read)  # one connection answers in the order of what it is asked
+
+    def _lease_changed(self, _: Any) -> None:
+        """The lease has ended, or the connection: who waits for it hears of that at once."""
+        if self._client.connected:
+            self._read(self._clock.monotonic())
 
     @staticmethod
     def _part(part: Any) -> Any:

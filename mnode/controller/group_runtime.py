@@ -24,6 +24,10 @@ class Handle(Protocol):
 class Runtime(Protocol):
     """What runs worker groups; `penstock.tasks.worker.spark_runtime.SparkRuntime` outside of tests."""
 
+    def start(self) -> None:
+        """Begins to start what the first group would have to wait for; returns at once."""
+        ...
+
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> Handle: ...

@@ -116,6 +116,9 @@ class LocalRuntime:
 
     # --- Runtime -----------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        return
+
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> LocalGroup:

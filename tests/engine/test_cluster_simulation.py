@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from conftest import profile, times
+from kits.cluster.memory_checkpoints import MemoryShelf
 from simulation.nodes.cluster_run import run_cluster
 
+from penstock.mnode.cluster.checkpoint_taking import CheckpointTaking
 from penstock.mnode.cluster.lease import Lease
 from penstock.mnode.cluster.log_following import LogFollowing
 from penstock.mnode.cluster.synchronous_set import SynchronousSet, SynchronousSetKeeper
@@ -69,10 +71,19 @@ def _cut_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogFollowing, "_cut", follow_on)
 
 
+def _begin_later_than_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CheckpointTaking, "may_put", lambda self, now, log, begin: True)
+
+
+def _keep_checkpoints_that_have_more(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryShelf, "part", lambda self, log, version: None)
+
+
 #: Those that are found within a few seeds; the others take some hundred.
-DEFECTS = [_acknowledge_alone, _let_all_take_over, _cut_nothing]
+DEFECTS = [_acknowledge_alone, _let_all_take_over, _cut_nothing, _begin_later_than_checkpoints]
 if profile() == "nightly":
-    DEFECTS += [_forget_changes_under_way, _let_those_join_that_lack_something, _believe_in_the_lease_for_ever]
+    DEFECTS += [_forget_changes_under_way, _let_those_join_that_lack_something, _believe_in_the_lease_for_ever,
+                _keep_checkpoints_that_have_more]
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

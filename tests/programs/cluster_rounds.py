@@ -289,6 +289,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each fault")
     parser.add_argument("--faults", nargs="*", default=[one for one in FAULTS if possible() or one not in PARTITIONS],
                         choices=FAULTS)
+    parser.add_argument("--spark", action="store_true", help="started on standbys, too")
     parser.add_argument("--session", default="4s", help="sessionTimeout")
     parser.add_argument("--seed", type=int, default=0, help="of the order of faults")
     parser.add_argument("--keep", help="a folder for data and logs, which stay there")
@@ -303,7 +304,8 @@ def main() -> None:
                      ZooKeeper(folder / "zookeeper", network.zookeeper))
         zookeeper.start()
         cluster = ServedCluster(folder, zookeeper, "/rounds", network, sessionTimeout=options.session,
-                                walSegmentSize="64MiB", memtableSize="64MiB")
+                                walSegmentSize="64MiB", memtableSize="64MiB",
+                                standbySpark=str(options.spark).lower())
         try:
             if options.cost:
                 cost(cluster, options.seconds)

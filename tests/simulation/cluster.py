@@ -221,6 +221,9 @@ class EngineProcess:
 
     # --- Runtime -----------------------------------------------------------------------------------------------
 
+    def start(self) -> None:
+        return
+
     def submit_group(self, spec: WorkerSpec, workers: int, description: str,
                      on_end: Callable[[str | None], None]) -> SimGroup:
         group = SimGroup(self._cluster, self, spec, workers, on_end)

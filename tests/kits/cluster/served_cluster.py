@@ -99,6 +99,7 @@ class ServedCluster:
             "clusterKey": certificates / f"penstock-node-{node}.key",
             "clusterAuthority": certificates / "authority.pem", "zookeeper": f"{zookeeper.host}:{zookeeper.port}",
             "zookeeperPath": root, "sessionTimeout": f"{TIMEOUT_S}s", "socketPath": f"n{node}.sock",
+            "standbySpark": "false",
             **({} if network is None else {"host": hosts[node], "trustLoopback": "false"}), **options},
             () if network is None else network.command(node)) for node in numbers}
         self.hosts = ",".join(f"{hosts[number]}:{node.port}" for number, node in self.nodes.items())

@@ -31,6 +31,9 @@ class StandingClock(ManualClock):
 class NoRuntime:
     """Accepts worker groups and never starts one: streams stay STARTING."""
 
+    def start(self) -> None:
+        return
+
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> NoRuntime:

@@ -346,6 +346,10 @@ class ThreadRuntime:
         self.specs: list[WorkerSpec] = []
         self.found: Executors | None = None
         self.scaled: list[Scale] = []
+        self.started = False
+
+    def start(self) -> None:
+        self.started = True
 
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]

@@ -68,6 +68,24 @@ def cluster_of(members: tuple[Life, ...], complete: int = 2, **roles: Life) -> N
     return Nodes(*(roles.values() or (A, B, C)), registry=registry)
 
 
+def test_candidates_of_a_silent_node_are_there_when_its_lease_ends() -> None:
+    """Nobody takes over before that; then the one with the longest logs does, without waiting for others to be seen."""
+    nodes = cluster_of((A, B, C), 3, a=A, b=B, c=C)
+    nodes.run(3, A)
+    assert nodes.active() == [A]
+    nodes.lengths[C] = 7
+    for life in (B, C):
+        nodes.roles[life].suspects = True
+    nodes.run(3)
+    assert nodes.active() == [A]
+    nodes.registry.end(A.node)
+    nodes.run(0.6, B, C)
+    assert nodes.active() == [A, C]  # A doesn't know yet, and may acknowledge nothing by then
+    nodes.roles[B].suspects = False
+    nodes.run(1, B, C)
+    assert B not in [one.life for one in nodes.registry.seen(0.0).candidates]
+
+
 def test_a_cluster_begins_when_all_are_there_with_the_longest_logs() -> None:
     """A directory that has been a single machine's is not cut because an empty one was faster."""
     nodes = Nodes(A, B, C)

@@ -124,6 +124,17 @@ def test_a_lease_is_renewed_and_given_up_by_who_took_it(clients: list[Client]) -
     assert one.outcome(TakeLease(2, second, LeaseHolder(B, 23), True)) is DONE, "a restart replaces its own"
 
 
+def test_who_looked_hears_at_once_that_the_lease_ends(clients: list[Client]) -> None:
+    """Without another look."""
+    one, other = clients
+    assert one.outcome(TakeLease(NO_RECORD, RECORD, LeaseHolder(A, 11), False)) is DONE
+    assert other.seen().lease is not None
+    assert one.outcome(GiveUpLease(0, RECORD)) is DONE
+    told = other.told.get(timeout=20)
+    assert isinstance(told, RegistrySeen)
+    assert told.lease is None
+
+
 def test_candidates_are_noted_and_gone_with_their_session(clients: list[Client]) -> None:
     """A note replaces the earlier one of the same process."""
     one, other = clients
