@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
 from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.function_runtime import Merge, UserFunctions
+from penstock.tasks.compute.growing_arrays import grown
 from penstock.tasks.protocol.block_schema import field_type
 
 Slots = npt.NDArray[np.int64]
@@ -61,10 +62,9 @@ class Values:
         return cls(type_, data if data.dtype == dtype else data.astype(dtype), valid)
 
     def grow(self, capacity: int) -> None:
-        data, valid = _empty(self.dtype, capacity), np.zeros(capacity, bool)
-        data[: len(self.data)] = self.data
-        valid[: len(self.valid)] = self.valid
-        self.data, self.valid = data, valid
+        data, valid = [self.data], [self.valid]
+        del self.data, self.valid
+        self.data, self.valid = grown(data, capacity), grown(valid, capacity)
 
     def keep(self, slots: Slots, capacity: int) -> None:
         """Has these slots become 0, 1, ... of `capacity`; all others hold nothing."""

@@ -76,10 +76,10 @@ class StateDatabase:
             transaction.drop(handle, delete=True)
 
     @contextmanager
-    def reading(self) -> Iterator[Any]:
-        """A transaction that reads. Raises CorruptionError."""
+    def reading(self, *, buffers: bool = False) -> Iterator[Any]:
+        """A transaction that reads. `buffers`: keys and values aren't copied, and end then. Raises CorruptionError."""
         try:
-            with self._env.begin() as transaction:
+            with (self._env.begin(buffers=True) if buffers else self._env.begin()) as transaction:
                 yield transaction
         except lmdb.Error as error:
             raise CorruptionError(f"the task state in {self._directory} is damaged: {error}") from error

@@ -15,7 +15,7 @@ import json
 from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from itertools import chain, starmap
+from itertools import chain, starmap, takewhile
 from operator import concat, xor
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from penstock.common.errors import (
 from penstock.tasks.state.state_cache import StateCache
 from penstock.tasks.state.state_database import StateDatabase, with_checksum
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked. 3 has values of
-`tasks.stored_values` where pickles were, which are read."""
+`tasks.stored_values` where pickles were, which are read. Since 4 a page of a window may have several parts."""
 _PENDING_SEARCHED = 1024
 _DELETED = b""
 _RESERVED = b"reserved"
@@ -104,6 +104,14 @@ class StateStore:
                     found[key] = self._database.checked(key, stored)
         return sorted(found.items())
 
+    def keys(self, first: bytes, end: bytes) -> list[bytes]:
+        """Returns the keys from `first` on and before `end` that have values, in order. Values aren't looked at."""
+        self._spill_if_many()
+        found = {key for key, _ in takewhile(lambda item: item[0] < end, self._newest(first))}
+        pending = {key for key in self._pending if first <= key < end}
+        found = found - pending | {key for key in pending if self._pending[key] != _DELETED}
+        return sorted(found)
+
     def scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
         """Yields what `items` returns, without holding all of it; close it before anything is written."""
         self.flush()
@@ -139,16 +147,22 @@ class StateStore:
             self._spill()
 
     def _scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
+        for key, stored in self._newest(first):
+            yield key, self._database.checked(key, bytes(stored))
+
+    def _newest(self, first: bytes) -> Generator[tuple[bytes, memoryview]]:
+        """Yields keys and what is stored of each from `first` on, but for what is in memory."""
         layers = self._layers()
-        with self._database.reading() as transaction:
+        with self._database.reading(buffers=True) as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             cursors = [cursor for cursor in cursors if cursor.set_range(first)]
             while cursors:
-                key = min(bytes(cursor.key()) for cursor in cursors)
-                value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == key)
-                if value != _DELETED:
-                    yield key, self._database.checked(key, value)
-                cursors = [cursor for cursor in cursors if bytes(cursor.key()) != key or cursor.next()]
+                keys = [bytes(cursor.key()) for cursor in cursors]
+                key = min(keys)
+                value = cursors[keys.index(key)].value()
+                if len(value):
+                    yield key, value
+                cursors = [cursor for cursor, its in zip(cursors, keys, strict=True) if its != key or cursor.next()]
 
     def neighbour(self, key: bytes, prefix: bytes, *, forward: bool) -> bytes | None:
         """Returns the nearest key after (or before) `key` among those that begin with `prefix`, or None.

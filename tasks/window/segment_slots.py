@@ -9,6 +9,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import END_ROWS, LAST_ROW, WindowsPlan
 from penstock.tasks.compute.accumulators import Slots, Values
 from penstock.tasks.compute.function_runtime import UserFunctions
+from penstock.tasks.compute.growing_arrays import grown
 from penstock.tasks.protocol.block_schema import ROWS
 from penstock.tasks.window.slot_table import SlotTable
 
@@ -63,8 +64,9 @@ class SegmentSlots(SlotTable):
         self.combine(self.columns, slots, source, rows)
         self.dirty[slots] = True
 
-    def _grow(self) -> None:
+    def _grow(self, count: int) -> None:
+        super()._grow(count)
         for name in _NOTES:
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros(len(array), array.dtype)]))
-        super()._grow()
+            held = [getattr(self, name)]
+            delattr(self, name)
+            setattr(self, name, grown(held, self._capacity))

@@ -28,6 +28,12 @@ class StoredSlots:
     rows: npt.NDArray[np.int64]
     columns: Sequence[tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]]
 
+    def values(self, like: Sequence[Values]) -> list[Values]:
+        """Returns the columns as those of a table, whose types they have."""
+        # Copies: in records they lie between others, at addresses that compiled loops don't take.
+        return [Values(column.type, np.array(data), np.array(valid))
+                for column, (data, valid) in zip(like, self.columns, strict=True)]
+
 
 class SlotCodec:
     """Writes slots of a table as values, and reads them back. `what` names a value in errors.

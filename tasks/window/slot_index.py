@@ -61,6 +61,12 @@ class SlotIndex:
         places, groups = np.nonzero(rows >= 0)
         return inside[places], groups, rows[places, groups].astype(np.int64)
 
+    def count(self, line: int) -> int:
+        """Returns how many slots are in a line."""
+        if self._cells is None:
+            return self._sparse.count(line)
+        return int(np.count_nonzero(self._cells[line] >= 0)) if line < self._cells.shape[0] else 0
+
     def holds(self, line: int) -> bool:
         """Whether anything is in a line."""
         if self._cells is None:
@@ -146,6 +152,9 @@ class _SparseSlots:
         self._table = IdTable()
         self._table.put(old.ids_of(slots), numbers[slots])
         self._lines = {line: [numbers[part] for part in parts] for line, parts in self._lines.items()}
+
+    def count(self, line: int) -> int:
+        return sum(map(len, self._lines.get(line, ())))
 
     def holds(self, line: int) -> bool:
         return line in self._lines

@@ -14,12 +14,16 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import WindowsPlan
 from penstock.tasks.compute.accumulators import Slots, Values, columns_for, combine, merges_of
 from penstock.tasks.compute.function_runtime import UserFunctions
+from penstock.tasks.compute.growing_arrays import grown
 
 _FIRST_CAPACITY = 1024
 
 
 class SlotTable:
-    """`rows`: how many rows each slot holds. `columns`: the accumulators' `fields`, then what `more` adds."""
+    """`rows`: how many rows each slot holds. `columns`: the accumulators' `fields`, then what `more` adds.
+
+    `slot_bytes`: what a slot takes, but for values without a bound.
+    """
 
     def __init__(self, plan: WindowsPlan, functions: UserFunctions | None, slot_bytes: int,
                  more: Sequence[pa.DataType] = ()) -> None:
@@ -30,14 +34,16 @@ class SlotTable:
         self._capacity = _FIRST_CAPACITY
         self.rows: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
         self.columns = columns_for(self.fields, self._capacity)
-        self._slot_bytes = slot_bytes + sum(column.dtype.itemsize + 1 for column in self.columns)
+        self.slot_bytes = slot_bytes + sum(column.dtype.itemsize + 1 for column in self.columns)
         self.columns += [Values.empty(type_, self._capacity) for type_ in more]
-        self._free: npt.NDArray[np.int64] = np.arange(self._capacity)[::-1].copy()
-        self._free_count = self._capacity
+        # Slots from `_fresh` on were never used; of those before, the first `_free_count` of `_free` are free.
+        self._fresh = 0
+        self._free: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._free_count = 0
 
     @property
     def used(self) -> int:
-        return self._capacity - self._free_count
+        return self._fresh - self._free_count
 
     @property
     def capacity(self) -> int:
@@ -46,20 +52,28 @@ class SlotTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.used * self._slot_bytes + sum(column.held for column in self.columns)
+        return self.used * self.slot_bytes + sum(column.held for column in self.columns)
 
     def take(self, count: int) -> Slots:
         """Returns slots that hold nothing."""
-        while self._free_count < count:
-            self._grow()
-        self._free_count -= count
-        return self._free[self._free_count : self._free_count + count].copy()
+        again = min(count, self._free_count)
+        self._free_count -= again
+        slots = self._free[self._free_count : self._free_count + again]
+        if again == count:
+            return slots.copy()
+        first, self._fresh = self._fresh, self._fresh + count - again
+        if self._fresh > self._capacity:
+            self._grow(self._fresh)
+        return np.concatenate([slots, np.arange(first, self._fresh)])
 
     def release(self, slots: Slots) -> None:
         """Empties slots and gives them back."""
         self.clear(slots)
-        self._free[self._free_count : self._free_count + len(slots)] = slots
-        self._free_count += len(slots)
+        count = self._free_count + len(slots)
+        if count > len(self._free):
+            self._free = np.concatenate([self._free, np.zeros(max(count - len(self._free), len(self._free)), np.int64)])
+        self._free[self._free_count : count] = slots
+        self._free_count = count
 
     def keep(self, slots: Slots, capacity: int) -> None:
         """Gives memory back: these slots, all that are used, become 0, 1, ... of at least `capacity`."""
@@ -69,8 +83,8 @@ class SlotTable:
         self.rows = rows
         for column in self.columns:
             column.keep(slots, capacity)
-        self._capacity, self._free_count = capacity, capacity - len(slots)
-        self._free = np.concatenate([np.arange(len(slots), capacity)[::-1], np.zeros(len(slots), np.int64)])
+        self._capacity, self._fresh = capacity, len(slots)
+        self._free, self._free_count = np.zeros(0, np.int64), 0
 
     def clear(self, slots: Slots) -> None:
         self.rows[slots] = 0
@@ -101,12 +115,12 @@ class SlotTable:
             combine(accumulator, target[position:end], slots, source[position:end], rows, unite)
             position = end
 
-    def _grow(self) -> None:
-        old, new = self._capacity, self._capacity * 2
-        self.rows = np.concatenate([self.rows, np.zeros(old, np.int64)])
+    def _grow(self, count: int) -> None:
+        """Makes room for `count` slots and as many more as there is room for now."""
+        while self._capacity < count:
+            self._capacity *= 2
+        rows = [self.rows]
+        del self.rows
+        self.rows = grown(rows, self._capacity)
         for column in self.columns:
-            column.grow(new)
-        self._free = np.concatenate([np.arange(old, new)[::-1], self._free[: self._free_count],
-                                     np.zeros(old - self._free_count, np.int64)])
-        self._free_count += old
-        self._capacity = new
+            column.grow(self._capacity)

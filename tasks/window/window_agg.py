@@ -21,7 +21,8 @@ from penstock.tasks.window.agg_task import AggTask
 from penstock.tasks.window.held_windows import HeldWindows
 from penstock.tasks.window.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.window.window_fill import Filler
-from penstock.tasks.window.window_table import Times, Touched, WindowTable, united
+from penstock.tasks.window.window_pages import Times
+from penstock.tasks.window.window_table import Touched, WindowTable, united
 
 _FEW_WINDOWS = 8  # are quickly looked at one by one
 
@@ -200,7 +201,9 @@ class WindowAggTask(AggTask):
         for start in ready:
             self._announced.pop(start, None)
         if self._plan.trigger != "at_once":
-            self._emit_windows([(start, None) for start in ready])
+            for some in self._table.portions(ready, self._settings.state_memory_bytes):
+                self._emit_windows([(start, None) for start in some])
+                self._table.spill(self._settings.state_memory_bytes, until)
             if self._delayed.windows():
                 for start in ready:
                     self._delayed.discard(start)

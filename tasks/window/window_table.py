@@ -1,16 +1,15 @@
 """The windows an agg task keeps: columnar state per (input, group, window), spilled to and restored from its store.
 
 A slot is a place in the columns. Each input (upstream source task) has slots of its own, so that a source can replace
-what it contributed; results combine the slots of all inputs. A window is in memory as a whole or not at all; the store
-holds it in chunks of neighbouring groups. Knows nothing of queues, triggers or results.
+what it contributed; results combine the slots of all inputs. Windows go out of memory as a whole; what comes for them
+then is kept beside what is stored, whose pages come back one by one, when somebody asks for what they hold
+(`penstock.tasks.window.window_pages`). Knows nothing of queues, triggers or results.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -27,27 +26,19 @@ from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.state.stored_values import damaged
-from penstock.tasks.window.slot_codec import SlotCodec
+from penstock.tasks.window.slot_codec import SlotCodec, StoredSlots
 from penstock.tasks.window.slot_index import SlotIndex
+from penstock.tasks.window.slot_parts import SlotParts
 from penstock.tasks.window.slot_table import SlotTable
+from penstock.tasks.window.window_pages import WHAT, Page, Times, WindowPages, chunks_of, groups_of
 from penstock.tasks.window.window_state import WindowState
 from penstock.vnode.store.sorted_keys import run_starts
 
-_PREFIX = b"w"
-_CHUNK_KEY = struct.Struct(">QHI")
-_CHUNK_KEYS = np.dtype([("prefix", "S1"), ("start", ">u8"), ("input", ">u2"), ("chunk", ">u4")])
-_SIGN = 1 << 63
-_BEHIND_ALL = b"\xff" * 7  # behind the input and the chunk of any key
 _SLOT_BYTES = 48
 _NUMBERED_MIN = 1024
-_CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
-_WRITTEN_CELLS = 1 << 20
 _KEPT_CAPACITY, _SPARE_CAPACITY, _LOOKS_PER_PERIOD = 1 << 16, 4, 16
-_WHAT = "windows of a task"
-
-Times = npt.NDArray[np.int64]
+_SIGN = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +77,16 @@ class WindowTable:
         self.grid: Grid = plan.windows.grid
         self._regular = self.grid.zone is None and not self.grid.step_months and not self.grid.width_months
         self._table = SlotTable(plan, functions, _SLOT_BYTES)
-        self._codec = SlotCodec(self._table, _WHAT, grouped=True)
+        codec = SlotCodec(self._table, WHAT, grouped=True)
         self._store = store
-        self._inputs = inputs
         self.groups = GroupIndex(keys)
+        self._pages = WindowPages(store, self.groups, codec, SlotParts(plan, functions, WHAT))
         self._index = [SlotIndex() for _ in range(inputs)]
         self._line_of: dict[int, int] = {}
         self._free_lines: list[int] = []
         self._ends: dict[int, int] = {}
         self._spilled: set[int] = set()
-        self._dirty: set[tuple[int, int, int]] = set()
         self._emptied: set[int] = set()
-        self._newest_stored: int | None = None
         self._most_used = self._looks = 0
 
     # -- combining -------------------------------------------------------------------------------------------
@@ -110,6 +99,10 @@ class WindowTable:
         groups = self.groups.intern_ids(partials.groups, partials.keys)
         starts, which = self._distinct(partials.starts)
         lines = self._lines(starts.tolist())[which]
+        rows = partials.rows
+        emptied = not all_set(rows)
+        if emptied or operation == REPLACE:
+            self._warm(starts, which, groups, [input])
         index = self._index[input]
         slots = index.find(lines, groups)
         missing = slots < 0
@@ -117,21 +110,21 @@ class WindowTable:
         if fresh:
             slots[missing] = self._table.take(int(missing.sum()))
             index.put(lines[missing], groups[missing], slots[missing])
-        rows = partials.rows
         if operation == REPLACE:
             self._table.clear(slots)
             missing[:] = fresh = True
-        if not all_set(rows):
+        if emptied:
             self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
         self._table.rows[slots] += rows
         self._table.put(slots, partials.fields, missing if fresh else None)
-        self._note_dirty(starts, which, groups, input)
+        self._pages.note(starts, which, groups, input)
         return Touched(starts, which, groups)
 
     def state(self, starts: Times, groups: Slots) -> WindowState:
         """Returns the combined state of (window, group)s, in their order."""
         distinct, which = self._distinct(starts)
         lines = self._lines(distinct.tolist())[which]
+        self._warm(distinct, which, groups, range(len(self._index)))
         combined_rows = np.zeros(len(groups), np.int64)
         combined: list[Values] | None = None
         for index in self._index:
@@ -154,6 +147,8 @@ class WindowTable:
     def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
         """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
         lines = self._lines(starts)
+        for start in starts:
+            self._warm_all(start)
         found = [index.members(lines)[:2] for index in self._index]
         if len(found) == 1:
             return found[0]
@@ -161,20 +156,33 @@ class WindowTable:
         both = _distinct(np.concatenate([places * count + groups for places, groups in found]))
         return both // count, both % count
 
+    def portions(self, starts: Sequence[int], bytes_max: int) -> Iterator[Sequence[int]]:
+        """Yields windows in their order, so many at a time as may come into memory together, or one."""
+        self._lines(starts)
+        if not self._pages.cold:
+            yield starts
+            return
+        page_bytes = self._table.slot_bytes * len(groups_of(0, len(self.groups)))
+        first, size = 0, 0
+        for place, start in enumerate(starts):
+            more = page_bytes * len(self._pages.cold.get(start, ()))
+            if place > first and size + more > bytes_max // 2:
+                yield starts[first:place]
+                first, size = place, 0
+            size += more
+        yield starts[first:]
+
     def contributed(self, start: int, input: int) -> pa.RecordBatch:
         """Returns what an input contributed to a window, as a batch of partials."""
-        _, groups, slots = self._index[input].members(np.array([self._line(start)]))
+        line = self._line(start)
+        self._warm_all(start)
+        _, groups, slots = self._index[input].members(np.array([line]))
         return self._partials(start, groups, slots)
 
     def stored(self) -> Iterator[int]:
         """Yields the starts of all windows, also of those that are not in memory, ascending."""
-        self._write(self._dirty.copy())
-        self._store.flush()
-        key = _PREFIX
-        while (found := self._store.neighbour(key, _PREFIX, forward=True)) is not None:
-            start = _start_of(found)
-            yield start
-            key = _PREFIX + struct.pack(">Q", start + _SIGN) + _BEHIND_ALL
+        self._pages.write(self._members)
+        yield from self._pages.all_starts()
 
     def give_up(self, leaving: npt.NDArray[np.bool_]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Takes groups (true at their numbers) out of all windows.
@@ -183,12 +191,13 @@ class WindowTable:
         """
         for start in self.stored():
             line = self._line(start)
+            self._warm_all(start)
             for input, index in enumerate(self._index):
                 _, groups, slots = index.members(np.array([line]))
                 gone = leaving[groups]
                 if gone.any():
                     yield input, self._partials(start, groups[gone], slots[gone])
-                    self._note_chunks(start, input, groups[gone])
+                    self._pages.note_groups(start, input, groups[gone])
                     index.remove(line, groups[gone], slots[gone])
                     self._table.release(slots[gone])
             self._drop_line_if_empty(start)
@@ -209,26 +218,28 @@ class WindowTable:
             line = self._line_of.get(start)
             if line is None:
                 continue
+            self._warm_all(start)
             for input, index in enumerate(self._index):
                 _, groups, slots = index.members(np.array([line]))
                 gone = self._table.rows[slots] == 0
                 if gone.any():
-                    self._note_chunks(start, input, groups[gone])
+                    self._pages.note_groups(start, input, groups[gone])
                     index.remove(line, groups[gone], slots[gone])
                     self._table.release(slots[gone])
             self._drop_line_if_empty(start)
 
     def clear(self, first: int, last: int, input: int) -> dict[int, Slots]:
         """Voids what an input had contributed to windows that start in [first, last]; returns its groups by window."""
-        for start in {_start_of(key) for key, _ in self._stored(first, last)}:
+        for start in self._pages.starts(first, last):
             self._line(start)
         touched: dict[int, Slots] = {}
         for start in [start for start in self._line_of if first <= start <= last]:
+            self._warm_all(start)
             _, groups, slots = self._index[input].members(np.array([self._line_of[start]]))
             if not len(slots):
                 continue
             self._table.clear(slots)
-            self._note_chunks(start, input, groups)
+            self._pages.note_groups(start, input, groups)
             self._emptied.add(start)
             touched[start] = groups
         return touched
@@ -245,11 +256,9 @@ class WindowTable:
         for start in [start for start in self._line_of if goes(start)]:
             self._drop_line(start)
         self._spilled = {start for start in self._spilled if not goes(start)}
-        self._dirty = {chunk for chunk in self._dirty if not goes(chunk[0])}
         self._emptied = {start for start in self._emptied if not goes(start)}
-        gone = [key for key, _ in self._stored(-_SIGN, until) if goes(_start_of(key))]
+        self._pages.forget(until, goes)
         self._ends = {start: end for start, end in self._ends.items() if end > until}
-        self._store.put_many((key, None) for key in gone)
 
     def _give_back(self) -> None:
         """Gives memory back that wasn't needed for a while: room for slots, most of which nobody used."""
@@ -302,41 +311,42 @@ class WindowTable:
         return self._table.memory_bytes
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
-        """Moves the oldest windows out of memory until what stays is at most `bytes_max`.
+        """Moves the oldest windows out of memory, once it is more than `bytes_max`, until what stays is at most half.
 
         Closed windows are forgotten in memory and found again when a late row asks for them.
         """
         if self.memory_bytes <= bytes_max:
             return
-        dirty: dict[int, list[tuple[int, int, int]]] = {}
-        for chunk in self._dirty:
-            dirty.setdefault(chunk[0], []).append(chunk)
-        for start in sorted(self._line_of):
-            if self.memory_bytes <= bytes_max:
-                return
-            self._write(dirty.get(start, ()))
-            self._drop_line(start)
-            if closed_until is None or self.end(start) > closed_until:
-                self._spilled.add(start)
+        waiting = sorted(self._line_of, reverse=True)
+        while waiting and (memory := self.memory_bytes) > bytes_max // 2:
+            starts: list[int] = []
+            slots, enough = 0, self.slots_used * (1 - bytes_max / 2 / memory)
+            while waiting and (not starts or slots < enough):
+                starts.append(waiting.pop())
+                slots += sum(index.count(self._line_of[starts[-1]]) for index in self._index)
+            self._pages.write_windows(starts, self._members)
+            for start in starts:
+                self._drop_line(start)
+                self._pages.leave(start)
+                if closed_until is None or self.end(start) > closed_until:
+                    self._spilled.add(start)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, Any]:
         """Hands everything that changed since the last call to the store; returns what `restore` needs besides."""
-        self._write(self._dirty.copy())
+        self._pages.write(self._members)
         self._store.put_many(self.groups.unsaved())
-        return {"newest_stored": self._newest_stored}
+        return {"newest_stored": self._pages.newest}
 
     def restore(self, meta: dict[str, Any], closed_until: int | None) -> None:
-        """Loads the groups and the windows that are still open from the store."""
-        self._newest_stored = meta["newest_stored"]
+        """Loads the groups; the windows that are still open come into memory once they are asked for."""
+        self._pages.newest = newest = meta["newest_stored"]
         self.groups.restore([(key, value) for key, value in self._store.items(GROUP_PREFIX)
                              if key.startswith(GROUP_PREFIX)])
-        newest = -_SIGN if self._newest_stored is None else self._newest_stored
         oldest = -_SIGN if closed_until is None else closed_until - self.grid.longest
-        for start in {_start_of(key) for key, _ in self._stored(oldest, newest)}:
-            if closed_until is None or self.end(start) > closed_until:
-                self._line(start)
+        self._spilled = {start for start in self._pages.starts(oldest, -_SIGN if newest is None else newest)
+                         if closed_until is None or self.end(start) > closed_until}
 
     def validate(self) -> None:
         """Raises InternalError if the indexes and the columns disagree."""
@@ -364,34 +374,81 @@ class WindowTable:
         return np.unique(starts, return_inverse=True)
 
     def _lines(self, starts: Sequence[int]) -> Slots:
-        """Returns the lines of windows, which are brought into memory if they are stored."""
+        """Returns the lines of windows; the pages of those that come into memory are cold."""
         lines = [*map(self._line_of.get, starts)]
         if None in lines:
             lines = [*map(self._line, starts)]
         return np.array(lines, np.int64)
 
     def _line(self, start: int) -> int:
-        """Returns the line of a window, which is brought into memory if it is stored."""
+        """Returns the line of a window; if it comes into memory with that, its pages are cold."""
         line = self._line_of.get(start)
         if line is not None:
             return line
         line = self._free_lines.pop() if self._free_lines else len(self._line_of)
         self._line_of[start] = line
         self._spilled.discard(start)
-        if self._newest_stored is not None and start <= self._newest_stored:
-            for key, value in self._stored(start, start):
-                _, input, chunk = _CHUNK_KEY.unpack(key[1:])
-                # What is dirty without being in memory has ceased to exist since it was stored.
-                if (start, input, chunk) not in self._dirty:
-                    self._load(line, input, value)
+        self._pages.enter(start)
         return line
 
-    def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:
-        """Returns what the store holds of windows that start in [first, last]."""
-        if self._newest_stored is None or first > self._newest_stored:
+    def _warm(self, starts: Times, which: Slots, groups: Slots, inputs: Sequence[int]) -> None:
+        """Brings the pages of some groups of windows into memory: `groups[i]` of the window `starts[which[i]]`."""
+        cold = self._pages.cold
+        if not cold:
+            return
+        for place, start in enumerate(starts.tolist()):
+            pages = cold.get(start)
+            if pages is not None:
+                chunks = chunks_of(groups[which == place])
+                self._load(start, [page for input in inputs for chunk in chunks if (page := (input, chunk)) in pages])
+
+    def _warm_all(self, start: int) -> None:
+        """Brings all pages of a window in memory there."""
+        pages = self._pages.cold.get(start)
+        if pages:
+            self._load(start, sorted(pages))
+
+    def _load(self, start: int, pages: Sequence[Page]) -> None:
+        line = self._line_of[start]
+        added = [index.holds(line) for index in self._index]
+        for input, chunk in pages:
+            groups = groups_of(chunk, len(self.groups))
+            memory = self._taken(self._index[input], line, groups) if added[input] else []
+            seen = np.zeros(len(groups), bool)
+            for part in (*self._pages.read(start, (input, chunk)), *memory):
+                places = part.groups - groups[0]
+                self._add(self._index[input], line, part, ~seen[places])
+                seen[places] = True
+
+    def _add(self, index: SlotIndex, line: int, part: StoredSlots, fresh: npt.NDArray[np.bool_]) -> None:
+        """Combines a part of a page, `fresh` groups of which hold nothing yet, into a line."""
+        lines = np.full(len(part.groups), line)
+        slots = index.find(lines, part.groups)
+        missing = slots < 0
+        slots[missing] = self._table.take(int(missing.sum()))
+        index.put(lines[missing], part.groups[missing], slots[missing])
+        self._table.rows[slots] += part.rows
+        self._table.put(slots, part.values(self._table.columns), fresh)
+
+    def _taken(self, index: SlotIndex, line: int, groups: Slots) -> list[StoredSlots]:
+        """Empties the slots that some groups have in memory, if any; returns what they held."""
+        slots = index.find(np.full(len(groups), line), groups)
+        here = slots >= 0
+        slots = slots[here]
+        if not len(slots):
             return []
-        stop = _PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
-        return self._store.between(_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
+        table = self._table
+        taken = StoredSlots(groups[here], table.rows[slots],
+                            [(column.data[slots], column.valid[slots]) for column in table.columns])
+        table.clear(slots)
+        return [taken]
+
+    def _members(self, input: int, starts: Times) -> tuple[Slots, Slots, Slots]:
+        """Returns what is in memory of windows: the window's place in `starts`, the group, and the slot."""
+        lines = np.array([self._line_of.get(start, -1) for start in starts.tolist()], np.int64)
+        present = np.flatnonzero(lines >= 0)
+        places, groups, slots = self._index[input].members(lines[present])
+        return present[places], groups, slots
 
     def _drop_line(self, start: int) -> None:
         line = self._line_of[start]
@@ -408,76 +465,8 @@ class WindowTable:
             self._free_lines.append(line)
             self._ends.pop(start, None)
 
-    # -- chunks of the store -----------------------------------------------------------------------------------
-
-    def _note_dirty(self, starts: Times, which: Slots, groups: Slots, input: int) -> None:
-        if len(self.groups) <= _CHUNK_GROUPS:
-            self._dirty.update(zip(starts.tolist(), repeat(input), repeat(0)))
-            return
-        chunks = np.unique(which * (len(self.groups) // _CHUNK_GROUPS + 1) + groups // _CHUNK_GROUPS)
-        for number in chunks.tolist():
-            place, chunk = divmod(number, len(self.groups) // _CHUNK_GROUPS + 1)
-            self._dirty.add((int(starts[place]), input, chunk))
-
-    def _note_chunks(self, start: int, input: int, groups: Slots) -> None:
-        self._dirty.update((start, input, chunk) for chunk in np.unique(groups // _CHUNK_GROUPS).tolist())
-
-    def _write(self, chunks: Collection[tuple[int, int, int]]) -> None:
-        """Hands chunks to the store, in which those without groups cease to exist."""
-        starts, inputs, numbers = np.array([*chunks], np.int64).reshape(len(chunks), 3).T
-        order = np.lexsort((numbers, starts, inputs))
-        self._dirty.difference_update(chunks)
-        at_once = max(1, _WRITTEN_CELLS // max(len(self.groups), 1))
-        for input in range(self._inputs):
-            mine = order[inputs[order] == input]
-            windows = run_starts(starts[mine])[::at_once].tolist() if len(mine) else []
-            for first, end in pairwise([*windows, len(mine)]):
-                self._write_some(input, starts[mine[first:end]], numbers[mine[first:end]])
-
-    def _write_some(self, input: int, starts: Times, chunks: Slots) -> None:
-        """Hands chunks of one input to the store; all values are gathered at once.
-
-        `starts`, ascending, and `chunks`, ascending within a window: which they are.
-        """
-        windows = run_starts(starts)
-        lines = np.array([*map(self._line_of.get, starts[windows].tolist(), repeat(-1))], np.int64)
-        present = np.flatnonzero(lines >= 0)
-        per_window = len(self.groups) // _CHUNK_GROUPS + 1
-        places, groups, slots = self._index[input].members(lines[present])
-        numbers = present[places] * per_window + groups // _CHUNK_GROUPS
-        wanted = np.repeat(np.arange(len(windows)), np.diff(windows, append=len(starts))) * per_window + chunks
-        firsts, ends = np.searchsorted(numbers, wanted), np.searchsorted(numbers, wanted, "right")
-        values = self._codec.encoded(slots, firsts.tolist(), ends.tolist(), groups)
-        self._store.put_many(zip(_keys_of(starts, input, chunks), values, strict=True))
-        held = np.flatnonzero(ends > firsts)
-        if len(held):
-            newest = int(starts[held[-1]])
-            self._newest_stored = newest if self._newest_stored is None else max(newest, self._newest_stored)
-
-    def _load(self, line: int, input: int, value: bytes) -> None:
-        stored = self._codec.decoded(value)
-        groups = stored.groups
-        # They are written ascending, each once.
-        if len(groups) and not (groups[0] >= 0 and (np.diff(groups) > 0).all() and groups[-1] < len(self.groups)):
-            raise damaged(_WHAT, "it has groups that the task doesn't know")
-        slots = self._table.take(len(groups))
-        self._index[input].put(np.full(len(groups), line), groups, slots)
-        self._codec.load(slots, stored)
-
-def _keys_of(starts: Times, input: int, chunks: Slots) -> list[bytes]:
-    """Returns the store's keys of chunks of one input."""
-    keys = np.empty(len(starts), _CHUNK_KEYS)
-    keys["prefix"], keys["input"], keys["chunk"] = _PREFIX, input, chunks
-    keys["start"] = starts.view(np.uint64) + np.uint64(_SIGN)
-    content, size = keys.tobytes(), _CHUNK_KEYS.itemsize
-    return [content[place : place + size] for place in range(0, len(content), size)]
-
 
 def _distinct(values: Slots) -> Slots:
     """Returns each of some numbers once, ascending. What comes nearly sorted is sorted faster than it is hashed."""
     ascending = np.sort(values)
     return ascending[run_starts(ascending)] if len(ascending) else ascending
-
-
-def _start_of(key: bytes) -> int:
-    return int(_CHUNK_KEY.unpack(key[1:])[0]) - _SIGN

@@ -19,6 +19,7 @@ from kits.streams.random_player import Player
 from kits.streams.random_streams import STREAMS, History, histories
 
 from penstock.tasks.compiled.compiled_loops import load
+from penstock.tasks.window import window_pages
 
 #: Memory, where there is such a folder: state is synced often, and no test cuts the power.
 MEMORY = Path("/dev/shm")
@@ -44,6 +45,15 @@ def played() -> Iterator[Callable[[], None]]:
     yield played
     if profile() == "nightly":
         sys.stderr.write(f"{count * STREAMS:,} examples in {(time.monotonic() - begun) / 60:.1f} minutes\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiny_pages() -> Iterator[None]:
+    """Pages of two groups, whose parts become one when there are two: what may keep little in memory writes many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_pages, "PAGE_GROUPS", 2)
+        patch.setattr(window_pages, "_PARTS_MAX", 2)
+        yield
 
 
 @settings(max_examples=HISTORIES)

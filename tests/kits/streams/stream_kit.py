@@ -41,7 +41,7 @@ from penstock.tasks.protocol.messages import (
 )
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.external_writer_builder import OpenTarget, external_writer, open_target
-from penstock.tasks.state.state_cache import StateCache
+from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker.local_environment import LocalStream
 from penstock.vnode.read.snapshot import TimeSpan
@@ -216,7 +216,8 @@ class MemoryEnvironment:
         self.kit = kit
         self.clock = kit.clock
         self.spill = kit.root / "spill"
-        self._cache = StateCache()
+        # Where tasks may keep nothing in memory, their stores mayn't either.
+        self._cache = StateCache(DEFAULT_BYTES if kit.settings.state_memory_bytes else 0)
 
     def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
         log = LogFiles(self.kit.store.wal(vgroup_id), self.kit.store.fs)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from penstock.planner.task_plans.stream_plan import Accumulator, Field, TimeWindows, WindowsPlan
 from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import BIGINT, INT, VARCHAR
+from penstock.tasks.compiled.compiled_loops import load
 from penstock.tasks.compute.accumulators import Values
 from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.block_schema import ADD, REPLACE, partial_schema
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.window import slot_index, slot_table, window_table
+from penstock.tasks.window import slot_index, slot_table, window_pages, window_table
 from penstock.tasks.window.window_table import Touched, WindowTable, united
 
 KEYS = (Field("k0", VARCHAR),)
@@ -59,7 +60,8 @@ def test_the_state_is_what_was_put_in(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_index, "_SPARE_CELLS", cells)
         patch.setattr(slot_index, "_CELLS_PER_SLOT", 8 if cells else 0)
-        patch.setattr(window_table, "_CHUNK_GROUPS", chunk)
+        patch.setattr(window_pages, "PAGE_GROUPS", chunk)
+        patch.setattr(window_pages, "_PARTS_MAX", 3)
         patch.setattr(slot_table, "_FIRST_CAPACITY", 1)
         patch.setattr(window_table, "_KEPT_CAPACITY", 2)
         patch.setattr(window_table, "_LOOKS_PER_PERIOD", 2)
@@ -131,6 +133,52 @@ def contents(table: WindowTable) -> dict[tuple[int, int], tuple[int, int]]:
     columns = [state.column(name).to_pylist() for name in ("_gid", "_wstart", "_rows", "p1")]
     return {(gid - 7, start // WIDTH): (rows, max(value) if isinstance(value, list) else int(value))
             for gid, start, rows, value in zip(*columns, strict=True)}
+
+
+def test_what_comes_for_a_stored_window_is_kept_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read for it, be it after a spill or a restart; asked for groups, their pages alone come into memory.
+
+    A checkpoint writes the pages that changed alone, and many parts of a page become one.
+    """
+    load()  # as workers do: compiled loops want their columns in one piece, those of a page with one group, too
+    monkeypatch.setattr(window_pages, "PAGE_GROUPS", 10)
+    monkeypatch.setattr(window_pages, "_PARTS_MAX", 3)
+    plan = plan_of("numbers")
+    schema = partial_schema(KEYS, plan.fields)
+    store = StateStore(tmp_path, 1 << 26)
+    table = WindowTable(plan, KEYS, 1, store)
+
+    def add(groups: range, count: int) -> None:
+        table.merge(PartialColumns.of(partials([(group, 1, count) for group in groups], "numbers", schema)), ADD, 0)
+
+    add(range(101), 1)
+    meta = table.save()
+    store.checkpoint(1, {})
+    assert len(list(store.changes(1))) == 11 + 1  # pages, and the groups
+    store.restore(1)
+    table = WindowTable(plan, KEYS, 1, store)
+    table.restore(meta, None)
+    assert (table.starts(), table.slots_used) == ([WIDTH], 0)
+    add(range(15, 18), 2)
+    assert table.slots_used == 3
+    table.save()
+    store.checkpoint(2, {})
+    ((_, written),) = store.changes(2)
+    assert written is not None
+    assert table.state(np.array([WIDTH]), np.array([16])).rows.tolist() == [3]
+    assert table.slots_used == 10
+    for count in range(1, 6):
+        table.spill(0, None)
+        assert table.slots_used == 0
+        add(range(15, 17), count)
+        assert table.slots_used == 2
+    parts = [key for key in store.keys(b"w", b"x") if key[:15] == next(iter(dict(store.changes(2))))[:15]]
+    assert len(parts) <= 4
+    add(range(100, 101), 4)
+    assert contents(table) == {(group, 1): (1, 1) for group in range(100)} | {(100, 1): (5, 4)} | {
+        (15, 1): (18, 5), (16, 1): (18, 5), (17, 1): (3, 2)}
+    table.validate()
+    store.close()
 
 
 @pytest.mark.parametrize("cells", [4_000_000, 0], ids=["table", "sparse"])
