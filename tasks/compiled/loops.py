@@ -178,41 +178,14 @@ def pick(
             chosen[codes[row]] = row
 
 
-def add_up(values: Array, held: Array, slots: Array, others: Array, shown: Array) -> None:
-    """Adds another number to each of some places, distinct ones, and notes where a number is `shown`, thus `held`."""
-    for row in range(len(slots)):
-        values[slots[row]] += others[row]
-        held[slots[row]] |= shown[row]
-
-
-def put_better(values: Array, held: Array, slots: Array, others: Array, shown: Array, ascending: bool) -> None:
-    """Puts those of other numbers that are `shown` into some places, distinct ones, that hold none, or one that is
-    greater (`ascending`) or less. NaN is the greatest."""
-    for row in range(len(slots)):
-        if not shown[row]:
-            continue
-        slot = slots[row]
-        other, value = others[row], values[slot]
-        if not held[slot] or (other < value or (value != value and other == other) if ascending
-                              else other > value or (other != other and value == value)):
-            values[slot] = other
-            held[slot] = True
-
-
 def _read(kind: str) -> str:
     return f"Array({kind}, 1, 'C', readonly=True)"
 
 
-_IDS, _NUMBERS, _FLOATS, _BOOLS = map(_read, ("u8", "i8", "f8", "b1"))
-_EXTREMES = [f"void({_NUMBERS}, {_read(kind)}, {kind}[::1])" for kind in ("i8", "u8", "f8")]
-
-
-def _combined(kind: str) -> str:
-    return f"{kind}[::1], b1[::1], {_NUMBERS}, {_read(kind)}, {_BOOLS}"
-
-
 #: How each is compiled, in numba's words: `u8[::1]` is an array of unsigned numbers of 8 bytes. Those that a loop only
 #: reads may be Arrow's, which let nobody write.
+_IDS, _NUMBERS, _FLOATS, _BOOLS = map(_read, ("u8", "i8", "f8", "b1"))
+_EXTREMES = [f"void({_NUMBERS}, {_read(kind)}, {kind}[::1])" for kind in ("i8", "u8", "f8")]
 SIGNATURES: dict[str, list[str]] = {
     "find": [f"i8(i4[::1], u8[::1], u8, {_IDS}, i8[::1])"],
     "enter": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
@@ -227,6 +200,4 @@ SIGNATURES: dict[str, list[str]] = {
     "greatest": _EXTREMES,
     "least": _EXTREMES,
     "pick": [f"void({_NUMBERS}, {_BOOLS}, {_NUMBERS}, b1, {_read(kind)}, b1, i8[::1])" for kind in ("i8", "u8")],
-    "add_up": [f"void({_combined(kind)})" for kind in ("i8", "f8")],
-    "put_better": [f"void({_combined(kind)}, b1)" for kind in ("i8", "f8", "i4", "f4")],
 }

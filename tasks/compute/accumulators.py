@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
-from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.function_runtime import Merge, UserFunctions
 from penstock.tasks.compute.growing_arrays import grown
 from penstock.tasks.protocol.block_schema import field_type
@@ -19,8 +18,6 @@ from penstock.tasks.protocol.block_schema import field_type
 Slots = npt.NDArray[np.int64]
 
 _OBJECT = np.dtype(object)
-_ADDED_UP = frozenset({np.dtype(np.int64), np.dtype(np.float64)})  # what loops are compiled for
-_PUT = _ADDED_UP | {np.dtype(np.int32), np.dtype(np.float32)}
 _ARRAY_BYTES = sys.getsizeof(np.zeros(0))
 
 
@@ -141,10 +138,6 @@ def combine(
 
 
 def _add(target: Values, slots: Slots, source: Values, rows: Slots | slice) -> None:
-    loops = compiled()
-    if loops is not None and target.dtype in _ADDED_UP:
-        loops.add_up(target.data, target.valid, slots, *_in_one_piece(source, rows))
-        return
     valid = source.valid[rows]
     if target.dtype == _OBJECT:
         for slot, value in zip(slots[valid].tolist(), source.data[rows][valid].tolist(), strict=True):
@@ -164,11 +157,6 @@ def _pick(
     source: Sequence[Values],
     rows: Slots | slice,
 ) -> None:
-    loops = compiled()
-    if loops is not None and len(target) == 1 and target[0].dtype in _PUT:
-        [(_, ascending)] = order
-        loops.put_better(target[0].data, target[0].valid, slots, *_in_one_piece(source[0], rows), ascending)
-        return
     first = order[0][0]
     empty = ~target[first].valid[slots]
     better = empty.copy()
@@ -189,11 +177,6 @@ def _pick(
     taken = chosen if isinstance(rows, slice) else rows[chosen]
     for column, candidate in zip(target, source, strict=True):
         column.set(slots[chosen], candidate, taken)
-
-
-def _in_one_piece(source: Values, rows: Slots | slice) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Returns some of the values, and which are valid, as compiled loops take them."""
-    return np.ascontiguousarray(source.data[rows]), np.ascontiguousarray(source.valid[rows])
 
 
 def _compare_numbers(

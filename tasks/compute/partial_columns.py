@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.common.masks import all_true
 from penstock.tasks.compute.accumulators import Values, numpy_type
 from penstock.tasks.compute.id_table import Ids
 from penstock.tasks.compute.kernel_vectors import Vector
@@ -114,5 +113,5 @@ def _values(vector: Vector, type_: pa.DataType, dtype: np.dtype[Any], count: int
     """Returns a column as `Values.of` would make it of its Arrow array."""
     values = vector.values
     if vector.valid is None and isinstance(values, np.ndarray) and values.dtype == dtype:
-        return Values(type_, values, all_true(count))
+        return Values(type_, values, np.ones(count, bool))
     return Values.of(vector.arrow(type_, count))
