@@ -36,15 +36,18 @@ class HostLook:
         for host in hosts:
             threading.Thread(target=self._ask, args=(host,), name="penstock-host-look", daemon=True).start()
 
-    def active(self, timeout_s: float) -> tuple[tuple[str, int], RemoteEngine] | None:
-        """Returns the first host that says that it is active, and a session there; None if all others have answered, or
-        nobody has for so long. Raises what hosts raise, but for UnavailableError.
+    def active(self, timeout_s: float, rest_s: float | None = None) -> tuple[tuple[str, int], RemoteEngine] | None:
+        """Returns the first host that says that it is active, and a session there; None if all have answered, or nobody
+        has for so long. `rest_s`: how long to wait for the next one once some host has answered.
+
+        Raises what hosts raise, but for UnavailableError.
         """
         while self.silent:
             try:
                 host, engine, problem = self._answers.get(timeout=timeout_s)
             except queue.Empty:
                 return None
+            timeout_s = timeout_s if rest_s is None else rest_s
             self.silent.discard(host)
             if engine is not None:
                 return host, engine

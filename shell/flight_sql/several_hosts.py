@@ -33,6 +33,7 @@ _INSERTS = re.compile(r"\s*INSERT\b", re.IGNORECASE)
 _OTHER_EACH_TIME = re.compile(r"\b(NOW|TODAY|SELECT|FILE)\b", re.IGNORECASE)
 _PATIENCE_S = 60.0
 _LOOK_S = 5.0
+_REST_S = 1.5  # one that says nothing must not keep the next look from finding the one that has just taken over
 _PAUSE_S = 0.25
 
 
@@ -210,7 +211,7 @@ class SeveralHosts:
         while True:
             look = HostLook(self._hosts, self._connect)
             try:
-                found = look.active(_LOOK_S)
+                found = look.active(_LOOK_S, _REST_S)
             finally:
                 look.end()
             if found is not None:

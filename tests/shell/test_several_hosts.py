@@ -20,6 +20,7 @@ from penstock.common.errors import (
     UnavailableError,
 )
 from penstock.mnode.access.session import Result, SessionState
+from penstock.shell.flight_sql import several_hosts
 from penstock.shell.flight_sql.several_hosts import SeveralHosts, may_be_repeated, read_hosts
 
 
@@ -149,6 +150,27 @@ def test_a_node_that_stands_still_is_given_up() -> None:
     hosts.run("INSERT INTO t VALUES (1, 2)")
     assert hosts.nodes[2].done == ["INSERT INTO t VALUES (1, 2)"]
     hosts.connection.close()
+
+
+def test_a_host_that_says_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are asked again, until one of them is active; what the silent one says later is of no use."""
+    monkeypatch.setattr(several_hosts, "_REST_S", 0.02)
+    hosts, answers = Hosts(), threading.Event()
+    asked = list[int]()
+
+    def connect(host: str, port: int) -> Any:
+        asked.append(port)
+        if port == 0:
+            assert answers.wait(60)
+        elif len(asked) > 6:
+            hosts.nodes[2].role = "active"
+        return hosts.connect(host, port)
+
+    hosts.nodes[0].role = "standby"
+    connection = SeveralHosts([("node", place) for place in range(3)], connect, HurriedClock())
+    answers.set()
+    connection.execute("DROP TABLE t", hosts.state)
+    assert hosts.nodes[2].done == ["DROP TABLE t"]
 
 
 def test_missing_replicas_are_told_while_the_node_stays_active() -> None:
