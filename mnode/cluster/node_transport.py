@@ -120,7 +120,14 @@ class NodeTransport:
 
     def _serve(self, connection: socket.socket) -> None:
         # Wrapping takes the descriptor away from the plain socket: it is the other one that can be closed from now on.
-        secured = self._contexts[1].wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        try:
+            secured = self._contexts[1].wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:  # it was closed meanwhile, by either side
+            _log.info("a connection of another node ends: %s", error)
+            with self._lock:
+                self._accepted.discard(connection)
+            _close(connection)
+            return
         with self._lock:
             self._accepted.discard(connection)
             self._accepted.add(secured)

@@ -80,10 +80,10 @@ def _keep_checkpoints_that_have_more(patch: pytest.MonkeyPatch) -> None:
 
 
 #: Those that are found within a few seeds; the others take some hundred.
-DEFECTS = [_acknowledge_alone, _let_all_take_over, _cut_nothing, _begin_later_than_checkpoints]
+DEFECTS = [_acknowledge_alone, _let_all_take_over, _cut_nothing]
 if profile() == "nightly":
     DEFECTS += [_forget_changes_under_way, _let_those_join_that_lack_something, _believe_in_the_lease_for_ever,
-                _keep_checkpoints_that_have_more]
+                _begin_later_than_checkpoints, _keep_checkpoints_that_have_more]
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

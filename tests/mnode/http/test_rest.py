@@ -619,7 +619,7 @@ def test_a_long_query_leaves_nothing_to_the_garbage_collector(client: Client) ->
     try:
         for _ in range(3):
             assert client.sql(f"SELECT CASE v {arms} END FROM t", "d").body["rows"] == 0
-        wait_until(lambda: sum(isinstance(item, exp.If) for item in gc.get_objects()) < 500)
+        wait_until(lambda: sum(type(item) is exp.If for item in gc.get_objects()) < 500)
     finally:
         gc.enable()
 

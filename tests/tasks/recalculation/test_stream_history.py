@@ -98,7 +98,8 @@ def test_where_bounds_what_is_read(kits: Any) -> None:
     kit = kits(sql_of("none", "trigger at_once", where), before=before, settings=unhurried(block_rows_max=3))
     kit.run()
     progress = next(task for task in kit.tasks if task.id.operator == "source").status().history
-    assert (progress.rows, progress.first_ts, progress.last_ts, progress.done) == (20, 20_000, 39_000, True)
+    assert (progress.rows, progress.first_ts, progress.done) == (20, 20_000, True)
+    assert 39_000 <= progress.last_ts < 40_000  # as is known without a look at rows
     assert_same(stream(kit, None), batch(kit, "", "where ts >= 20000 and ts < 40000 and voltage > 0"))
 
 
