@@ -105,8 +105,8 @@ def test_only_the_active_node_takes_rows(cluster: ServedCluster, tmp_path: Path)
     active.run("INSERT INTO d.t VALUES (1700000000000, 7)", "CREATE TABLE d.u (ts TIMESTAMP, w INT)",
                "INSERT INTO d.u VALUES (1700000000000, 8)")
     standby = next(node for node in cluster.nodes.values() if node is not active)
-    wait_until(lambda: standby.run("SHOW d.TABLES") and rows(standby, "SELECT w FROM d.u") == [(8,)], 30,
-               "the standby doesn't follow")
+    wait_until(lambda: any("u" in row for row in standby.run("SHOW d.TABLES"))
+               and rows(standby, "SELECT w FROM d.u") == [(8,)], 60, "the standby doesn't follow")
     for statement in ("INSERT INTO d.t VALUES (1700000000001, 7)", "CREATE TABLE d.x (ts TIMESTAMP, v INT)",
                       "DELETE FROM d.t WHERE v = 7", "ALTER DATABASE d REPLICA 3"):
         with pytest.raises(NotActiveError, match=f"node {active.number} .* is the active one"):
