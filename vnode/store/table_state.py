@@ -39,6 +39,9 @@ _RECENT_TOMBSTONES = 256
 Row = tuple[Any, ...]
 """The uid of a row's child table, its time as an integer, and the values of the other columns."""
 
+FewKeys = tuple[list[int], list[int]]
+"""The uids of the child tables of a few rows, and their times."""
+
 
 class PartHandle:
     """A part in use. A replaced part's file is deleted only after nobody holds its handle any more."""
@@ -270,10 +273,11 @@ class TableState:
         verdict = [] if decided.change is None else [pa.array(decided.change), pa.array(decided.last)]
         return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=schema)
 
-    def decide_on_few(self, rows: pa.RecordBatch) -> Decided | None:
+    def decide_on_few(self, rows: pa.RecordBatch) -> tuple[Decided, FewKeys] | None:
         """Does what `prepare` and `decide` do, for a few rows about which that is known without a look at any.
 
-        Returns None for those that need these: they lack columns or have others, or see `NewestTimes.verdict_on`.
+        Returns the rows' keys, too; None for those that need these: they lack columns or have others, or see
+        `NewestTimes.verdict_on`.
         """
         times = rows.columns[1] if rows.num_columns > 1 else None
         if self.key_columns > 1 or times is None or not rows.schema.equals(self.row_schema) or (
@@ -284,17 +288,18 @@ class TableState:
         if before is None:
             return None
         if before.times is None:
-            return Decided(rows.columns, None, None, None)
+            return Decided(rows.columns, None, None, None), (tuids, ts)
         last = np.array(before.times)
         rewritten = last != TS_MIN
         changed = [time for time in before.times if time != TS_MIN]
-        return Decided(rows.columns, np.where(rewritten, np.uint8(UPDATE), np.uint8(APPEND)), last,
-                       (min(changed), max(changed)))
+        change = np.where(rewritten, np.uint8(UPDATE), np.uint8(APPEND))
+        return Decided(rows.columns, change, last, (min(changed), max(changed))), (tuids, ts)
 
-    def append_few(self, rows: pa.RecordBatch, version: int, updates: TimeRange | None, nbytes: int) -> None:
-        """Adds rows to the memtable that `decide_on_few` has decided on."""
+    def append_few(self, rows: pa.RecordBatch, keys: FewKeys, version: int, updates: TimeRange | None, nbytes: int
+                   ) -> None:
+        """Adds rows to the memtable that `decide_on_few` has decided on, with the keys that it has returned."""
         self.memtable.append_few(rows, version, updates, nbytes)
-        self.newest.taken(tuids_of(rows.columns[0]).tolist(), times_of(rows.columns[1]).tolist())
+        self.newest.taken(*keys)
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
                nbytes: int, starts: Index | None = None) -> None:

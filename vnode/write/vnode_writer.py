@@ -86,14 +86,15 @@ class VnodeWriter:
         with store.lock:
             store.require_writable()
             table = store.table(table_uid)
-            decided = table.decide_on_few(batch)
-            if decided is None:
+            known = table.decide_on_few(batch)
+            if known is None:
                 return None
+            decided, keys = known
             now = store.clock.now_ms() if ingest_time_ms is None else ingest_time_ms
             schema = table.schema_in_log(decided)
             ticket = self._wal.enqueue_rows(
                 table.uid, batch if decided.change is None else table.wal_batch(decided, schema), now, None, schema)
-            table.append_few(batch, ticket.version, decided.updates, ticket.size)
+            table.append_few(batch, keys, ticket.version, decided.updates, ticket.size)
             return self._begun(table, ticket)
 
     def begin_append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row],
