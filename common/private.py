@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,26 @@ def exposed(directory: Path) -> str | None:
         return None
     return (f"{directory} is open to others than its owner (mode {mode:o}): they may read rows and digests of "
             f"passwords; to close it: chmod -R go= {directory}")
+
+
+def cache_directory(name: str) -> Path:
+    """Returns where this user keeps what can be made anew; it need not exist. Raises RuntimeError without a home."""
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(caches) if caches.startswith("/") else Path.home() / ".cache") / "penstock" / name
+
+
+def writable_by_others(directory: Path) -> Path | None:
+    """Returns the directory itself or one above it that others can write, or None: what is in it may be run then."""
+    directory = directory.resolve()
+    own = directory.stat()
+    if own.st_uid != os.geteuid() or stat.S_IMODE(own.st_mode) & ~DIRECTORY_MODE:
+        return directory
+    for above in directory.parents:
+        found = above.stat()
+        # Where the sticky bit is set, others may make files but not replace this user's.
+        if found.st_uid not in (0, os.geteuid()) or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
+            return above
+    return None
 
 
 def _opener(path: str, flags: int) -> int:

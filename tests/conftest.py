@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,6 +124,19 @@ def spark_context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         runtime.stop()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds what `scripts/run_tests` saves time by: tests with a mark are in few files, and loading all takes long."""
+    parser.addoption("--files-with", metavar="PATTERN", help="load only test files whose text has this pattern")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out files that `--files-with` doesn't want."""
+    pattern = config.getoption("--files-with")
+    if pattern is None or collection_path.suffix != ".py":
+        return None
+    return re.search(pattern, collection_path.read_text()) is None or None
+
+
 #: Tests that play histories, start processes or open engine after engine, as files below this one: `make quick` leaves
 #: them to `make test`. What they test has quick tests as well, tests/engine/test_golden.py among them.
 LONG = (
@@ -157,8 +171,9 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests as `long`; runs tests marked `spark` last and gives each of them the shared Spark."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    long = {path for path in {item.path for item in items} if any(path.match(pattern) for pattern in LONG)}
     for item in items:
-        if any(item.path.match(pattern) for pattern in LONG):
+        if item.path in long:
             item.add_marker("long")
         if item.get_closest_marker("spark") is not None and isinstance(item, pytest.Function):
             item.fixturenames.insert(0, "spark_context")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import stat
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.common.logging import logger
-from penstock.common.private import DIRECTORY_MODE, make_private, private_umask, write_private
+from penstock.common.private import cache_directory, make_private, private_umask, writable_by_others, write_private
 from penstock.tasks.compiled import loops
 
 _log = logger(__name__)
@@ -129,9 +128,9 @@ def _usable_directory() -> Path | None:
         _Here.reason = "numba is not installed"
         return None
     try:
-        directory = (Path(chosen) if chosen else _cache_directory()) / _fingerprint()
+        directory = (Path(chosen) if chosen else cache_directory("compiled")) / _fingerprint()
         make_private(directory)
-        shared = _writable_by_others(directory)
+        shared = writable_by_others(directory)
     except (OSError, RuntimeError) as error:
         _Here.reason = f"there is no directory for compiled code: {error}"
         return None
@@ -139,25 +138,6 @@ def _usable_directory() -> Path | None:
         _Here.reason = f"others may write {shared}, in which compiled code would be"
         return None
     return directory
-
-
-def _cache_directory() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(caches) if caches.startswith("/") else Path.home() / ".cache") / "penstock" / "compiled"
-
-
-def _writable_by_others(directory: Path) -> Path | None:
-    """Returns the directory itself or one above it that others can write, or None."""
-    directory = directory.resolve()
-    own = directory.stat()
-    if own.st_uid != os.geteuid() or stat.S_IMODE(own.st_mode) & ~DIRECTORY_MODE:
-        return directory
-    for above in directory.parents:
-        found = above.stat()
-        # Where the sticky bit is set, others may make files but not replace this user's.
-        if found.st_uid not in (0, os.geteuid()) or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
-            return above
-    return None
 
 
 def _fingerprint() -> str:

@@ -26,6 +26,7 @@ from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
 from penstock.common.private import make_private, open_private, private_umask
 from penstock.common.responsiveness import change_threads_often, leave_out_what_stays
+from penstock.tasks.worker import java_classes
 from penstock.tasks.worker.code_archive import CodeArchive, code_archive
 from penstock.tasks.worker.spark_executors import Executor, Executors
 from penstock.tasks.worker.spark_settings import on_command_line, with_secret, with_sockets
@@ -42,9 +43,12 @@ APPLICATION_NAME = "penstock"
 #: Of the folder that the sockets' folder is in: the path of a socket has some hundred characters at most.
 _PARENT_LENGTH_MAX = 40
 
+#: Seconds that Java may take to end.
+_STOP_MAX_S = 10.0
+
 _PACKAGE_DIRECTORY = Path(penstock.__file__).parent
 _WORKERS_PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
-_DRIVERS_JAVA = "spark.driver.extraJavaOptions"
+DRIVERS_JAVA = "spark.driver.extraJavaOptions"
 
 OnEnd = Callable[[str | None], None]
 
@@ -136,8 +140,8 @@ class SparkRuntime:
             spark.killExecutors(tools.toSeq(list(released)))
         spark.requestTotalExecutors(executors, 0, tools.toScalaMap({}))
 
-    def stop(self) -> None:
-        """Stops Spark and all its processes; for the end of the process."""
+    def stop(self, wait_s: float = _STOP_MAX_S) -> None:
+        """Stops Spark and all its processes, for the end of the process; kills Java if it needs more than `wait_s`."""
         with self._lock:
             context, self._context = self._context, None
             self._started = False
@@ -145,7 +149,7 @@ class SparkRuntime:
         if context is not None:
             with _context_lock:
                 if _is_active(context):
-                    _stop_context(context)
+                    _stop_context(context, wait_s)
 
     def _give_up_dead_context(self) -> None:
         """Forgets a context that was stopped or whose Java process has died, so that another one is started."""
@@ -173,6 +177,7 @@ class SparkRuntime:
             self._ready.set()
         if self._context is not None:
             _warm_up(self._context)
+            java_classes.have_made(self._properties.get(DRIVERS_JAVA, ""))
 
 
 class GroupHandle:
@@ -266,9 +271,9 @@ def java_options(conf_directory: Path, configured: str) -> str:
     """Returns what Spark's driver, which schedules and computes nothing, runs Java with; what is configured counts.
 
     It compiles quickly instead of well, collects garbage in one thread, and keeps no counters for which it would wake
-    twenty times per second.
+    twenty times per second. It reads its classes from an archive, if there is one.
     """
-    options = ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+    options = ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", *java_classes.sharing_options(configured),
                f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}", configured]
     if not re.search(r"-XX:\+Use\w+GC\b", configured):  # Java takes no two
         options.insert(0, "-XX:+UseSerialGC")
@@ -291,7 +296,7 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
         return active
     conf = SparkConf().setAppName(APPLICATION_NAME)
     settings = {"spark.master": DEFAULT_MASTER, **properties}
-    settings[_DRIVERS_JAVA] = java_options(conf_directory, properties.get(_DRIVERS_JAVA, ""))
+    settings[DRIVERS_JAVA] = java_options(conf_directory, properties.get(DRIVERS_JAVA, ""))
     for name, value in with_sockets(with_secret(settings), _sockets_directory()).items():
         conf.set(name, value)
     archive = None if is_local(conf.get("spark.master")) else code_archive(_PACKAGE_DIRECTORY)
@@ -377,8 +382,8 @@ def _output(log_file: Path | None) -> IO[bytes]:
     return open_private(log_file, "ab")
 
 
-def _stop_context(context: SparkContext) -> None:
-    """Stops the context, and the Java process that this process started for it."""
+def _stop_context(context: SparkContext, wait_s: float = _STOP_MAX_S) -> None:
+    """Stops the context, and the Java process that this process started for it, which has `wait_s` to end."""
     gateway = context._gateway
     died = _has_died(context)
     if died:
@@ -392,7 +397,7 @@ def _stop_context(context: SparkContext) -> None:
         # It ends by itself once its standard input is closed.
         gateway.proc.stdin.close()
         try:
-            gateway.proc.wait(10)
+            gateway.proc.wait(wait_s)
         except subprocess.TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()

@@ -73,6 +73,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Returns all of a file's nodes: to go through the tree anew takes longer than what is asked of it."""
+    return tuple(ast.walk(parsed(path)))
+
+
 def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
@@ -117,7 +123,7 @@ def imported_modules(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def _imports(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -204,7 +210,7 @@ def is_printed_sql(node: ast.expr) -> bool:
     "planner", "tasks", "mnode")])
 def test_nobody_reads_sql_that_the_planner_has_printed(path: Path) -> None:
     """What an expression is, its tree says: nothing compares its text with another, or looks into it."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
                                                  for one in node.ops):
             assert not any(map(is_printed_sql, (node.left, *node.comparators))), f"{name_of(path)}:{node.lineno}"
@@ -245,7 +251,7 @@ def test_nobody_reads_what_people_are_told(path: Path) -> None:
     def fine(read: ast.expr) -> bool:
         return not is_told(read) or (name_of(path), ast.unparse(read)) in NOT_TOLD
 
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
                                                  for one in node.ops):
             assert all(map(fine, (node.left, *node.comparators))), f"{name_of(path)}:{node.lineno}"
@@ -260,7 +266,7 @@ def test_nobody_changes_a_tree(path: Path) -> None:
 
     For the same reason `made` makes nodes: sqlglot's constructors tell parts of the node, and so keep it in memory.
     """
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = (node.func.attr, len(node.args))
             assert given not in {("set", 2), ("append", 2), ("replace", 1)}, f"{name_of(path)}:{node.lineno}"
@@ -288,7 +294,7 @@ def ruled_out() -> dict[tuple[str, ...], str]:
 def defined_names(path: Path) -> Iterator[tuple[str, int]]:
     """Yields the names of a module, its classes, functions, parameters and fields, with line numbers."""
     yield path.stem, 1
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name, node.lineno
         elif isinstance(node, ast.arg):
@@ -315,7 +321,7 @@ def test_a_class_name_has_one_meaning() -> None:
     """No two classes of the parts are called the same, those of a module's own (with an underscore) included."""
     places: dict[str, list[str]] = {}
     for path in PARTS:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef) and node.name not in OF_PEP_249:
                 places.setdefault(node.name, []).append(name_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -330,7 +336,7 @@ def test_a_file_name_has_one_meaning() -> None:
 @for_each(PARTS)
 def test_nothing_is_too_long(path: Path) -> None:
     """A class has at most 400 lines, a function 60, a constructor eight parameters."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             assert lines <= (400 if isinstance(node, ast.ClassDef) else 60), f"{name_of(path)}: {node.name}: {lines}"
@@ -355,7 +361,7 @@ def test_what_is_read_is_data(path: Path) -> None:
         allowed = RUNS_WHAT_IT_READS.get(module.split(".")[-1]) or RUNS_WHAT_IT_READS.get(module.split(".")[0])
         if allowed is not None or {*module.split(".")} & RUNS_WHAT_IT_READS.keys():
             assert name_of(path) in (allowed or ()), f"{name_of(path)}:{line}: {module} may run what it reads"
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in ("eval", "exec"), f"{name_of(path)}:{node.lineno}: evaluates text"
         if isinstance(node, ast.Call) and any(keyword.arg == "allow_pickle" for keyword in node.keywords):
@@ -365,7 +371,7 @@ def test_what_is_read_is_data(path: Path) -> None:
 @for_each(sources("tests"))
 def test_every_test_says_what_it_expects(path: Path) -> None:
     """Each test has a sentence."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             assert ast.get_docstring(node), f"{name_of(path)}:{node.lineno}: {node.name} has no docstring"
 
