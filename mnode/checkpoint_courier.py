@@ -5,11 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from penstock.common.clock import Clock
-from penstock.common.errors import PenstockError
+from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.retries import Retries
 from penstock.mnode.checkpoints.checkpoint_copies import CheckpointsToGive
 from penstock.mnode.cluster.checkpoint_offering import CheckpointOffering, OfferSettings
 from penstock.mnode.cluster.checkpoint_taking import CheckpointTaking, HeldCheckpoints, TakingSettings
@@ -26,6 +28,8 @@ from penstock.mnode.cluster.cluster_messages import (
 _log = logger(__name__)
 _MESSAGES_MAX = 256
 _TURN_S = 0.2
+_PAUSE_MOST_S = 5.0
+_MAKE_AGAIN_S, _MAKE_AGAIN_MOST_S = 5.0, 60.0
 _BATCH_MAX = 32
 #: The first copies of a tenure are made when its streams have begun: what is acknowledged soon matters more.
 _FIRST_COPIES_AFTER_S = 5.0
@@ -60,7 +64,10 @@ class CourierPlace(Protocol):
 
 
 class CheckpointCourier:
-    """Both sides. `interval_s`: from one copy of a stream to the next, at least."""
+    """Both sides. `interval_s`: from one copy of a stream to the next, at least.
+
+    Whatever fails is logged, told by `problems`, and tried again.
+    """
 
     def __init__(self, place: CourierPlace, giving: CheckpointsToGive, shelf: HeldCheckpoints, clock: Clock,
                  interval_s: float) -> None:
@@ -78,9 +85,19 @@ class CheckpointCourier:
         self._events: queue.Queue[tuple[int, CheckpointMessage] | Callable[[], None]] = queue.Queue(_MESSAGES_MAX)
         self._orders: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
         self._makes = False
-        self._closed = False
+        self._turns = Retries("checkpoints can't be brought to other nodes, or had from one", clock, _log, _TURN_S,
+                              _PAUSE_MOST_S)
+        self._making = Retries("checkpoints can't be copied for other nodes", clock, _log, _MAKE_AGAIN_S,
+                               _MAKE_AGAIN_MOST_S)
+        self._make_at = float("-inf")
+        self._closed = threading.Event()
         self._threads = [threading.Thread(target=self._run, name="penstock-cluster-checkpoints", daemon=True),
                          threading.Thread(target=self._make, name="penstock-checkpoint-copies", daemon=True)]
+
+    @property
+    def problems(self) -> list[str]:
+        """What fails just now, for people."""
+        return [text for text in (self._turns.problem, self._making.problem, self._taking.problem) if text]
 
     def start(self) -> None:
         self._giving.clear()
@@ -89,7 +106,7 @@ class CheckpointCourier:
 
     def close(self) -> None:
         """Ends both threads; a copy that is being made is left to itself."""
-        self._closed = True
+        self._closed.set()
         self._orders.put(None)
         if self._threads[0].is_alive():
             self._threads[0].join()
@@ -109,7 +126,7 @@ class CheckpointCourier:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 event = self._events.get(timeout=_TURN_S)
             except queue.Empty:
@@ -117,8 +134,8 @@ class CheckpointCourier:
             try:
                 with self._taking_lock:
                     self._turn(event)
-            except (PenstockError, OSError) as error:
-                _log.warning("checkpoints can't be brought to other nodes, or had from one: %s", error)
+            except Exception as error:  # noqa: BLE001  # it is told, and the thread goes on
+                self._clock.wait(self._closed, self._turns.failed(error))
 
     def _turn(self, event: tuple[int, CheckpointMessage] | Callable[[], None] | None) -> None:
         self._follow_role()
@@ -169,7 +186,7 @@ class CheckpointCourier:
         self._first.intersection_update(streams)
         if settled:
             self._giving.keep_only(frozenset(streams))
-        if not self._makes and now >= self._began_at + _FIRST_COPIES_AFTER_S:
+        if not self._makes and now >= max(self._make_at, self._began_at + _FIRST_COPIES_AFTER_S):
             due = [stream for stream in sorted(self._first | self._giving.news())
                    if now >= self._copied_at.get(stream, float("-inf")) + self._interval_s
                    and offering.may_replace(now, stream)]
@@ -182,15 +199,23 @@ class CheckpointCourier:
             self._place.send(node, offers)
 
     def _make(self) -> None:
-        while (streams := self._orders.get()) is not None and not self._closed:
+        while (streams := self._orders.get()) is not None and not self._closed.is_set():
             copies: list[CheckpointCopy] = []
+            failed: Mapping[int, str] = {}
             try:
-                copies = self._giving.make(streams)
-            except (PenstockError, OSError) as error:
-                _log.warning("checkpoints can't be copied for other nodes: %s", error)
-            self._events.put(lambda streams=streams, copies=copies: self._made(streams, copies))  # type: ignore[misc]
+                copies, failed = self._giving.make(streams)
+                if failed:
+                    raise UnavailableError("; ".join(f"stream {stream:x}: {why}" for stream, why in failed.items()))
+            except Exception as error:  # noqa: BLE001  # it is told, and tried again
+                self._make_at = self._clock.monotonic() + self._making.failed(error)
+                failed = failed or dict.fromkeys(streams, str(error))
+            else:
+                self._making.succeeded()
+            done = [stream for stream in streams if stream not in failed]
+            self._events.put(partial(self._made, done, copies))
 
     def _made(self, streams: Sequence[int], copies: Sequence[CheckpointCopy]) -> None:
+        """Copies of streams were made, of those that have checkpoints; others will be tried again."""
         now, self._makes = self._clock.monotonic(), False
         self._first.difference_update(streams)
         for stream in streams:

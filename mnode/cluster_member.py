@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import (
     ConfigError,
-    ConnectionFailedError,
     NotActiveError,
-    PenstockError,
     ReplicasMissingError,
     UnavailableError,
 )
@@ -23,6 +22,7 @@ from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.node_addresses import node_addresses
 from penstock.common.paths import DataPaths
+from penstock.common.retries import Retries
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_copy_source import CatalogCopySource
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
@@ -31,7 +31,6 @@ from penstock.mnode.checkpoint_courier import CheckpointCourier
 from penstock.mnode.cluster.active_node import ActiveSettings
 from penstock.mnode.cluster.cluster_messages import (
     CATALOG_LOG,
-    CheckpointMessage,
     CheckpointOffers,
     CheckpointsHeld,
     CopyAnswer,
@@ -42,7 +41,7 @@ from penstock.mnode.cluster.cluster_messages import (
 )
 from penstock.mnode.cluster.cluster_node import ClusterNode, ClusterSettings
 from penstock.mnode.cluster.cluster_service import ClusterService
-from penstock.mnode.cluster.cluster_status import CUT_OFF, NodeStatus
+from penstock.mnode.cluster.cluster_status import CUT_OFF, UNKNOWN, NodeStatus
 from penstock.mnode.cluster.lease import LeaseSettings
 from penstock.mnode.cluster.log_epochs import EpochStart
 from penstock.mnode.cluster.node_role import RoleSettings
@@ -54,20 +53,20 @@ from penstock.mnode.ddl.database_options import log_replicas
 from penstock.mnode.dnode.cluster_directory import ClusterDirectory
 from penstock.mnode.dnode.followed_vnodes import FollowedVnodes
 from penstock.mnode.dnode.vnode_copies import COPY_PIN_PREFIX, CopySources
-from penstock.mnode.streams.stream_pins import pin_of
+from penstock.mnode.node_checkpoints import NodeCheckpoints
 from penstock.mnode.vnode_copier import VnodeCopier
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_copy import copied_horizon
 
 _log = logger(__name__)
-_AGAIN_S = 1.0
+_AGAIN_S, _AGAIN_MOST_S = 1.0, 10.0
 
 
 class ClusterMember:
     """One node, from the engine's start to its end. Implements `TenureHooks`.
 
-    `on_active` is called by a thread of its own when rows may be written here, and again after it has raised a
-    PenstockError; `on_demoted` with the reason, when the node has ceased to be active, or has got another node's
+    `on_active` is called by a thread of its own when rows may be written here, and again after it has raised something;
+    `on_demoted` with the reason, when the node has ceased to be active, or has got another node's
     catalog: nothing of what the engine has in memory is of use any more, and the process must start anew.
     """
 
@@ -95,13 +94,20 @@ class ClusterMember:
         self._threads: list[threading.Thread] = []
         self._registry: ZookeeperRegistry | None = None
         self._transport: NodeTransport | None = None
-        #: by stream, and by vgroup, from which version on the checkpoints of this node need the log
-        self.checkpoint_needs: Callable[[], Mapping[int, Mapping[int, int]]] = dict
+        self._copier: VnodeCopier | None = None
         #: brings checkpoints to other nodes; there when the node starts
         self.courier: CheckpointCourier | None = None
         node = ClusterNode(self._number, self._process, directory, self._wanted, _settings(config, self._addresses))
         self._node = node
         self.service = ClusterService(node, self, clock, config.replica_timeout)
+        #: what the courier asks of this node
+        self.checkpoints = NodeCheckpoints(
+            sorted(self._addresses.keys() - {self._number}), self.service, catalog, copying, directory, vnodes)
+        self._joining = Retries("this node can't join its cluster yet", clock, _log, _AGAIN_S, _AGAIN_MOST_S)
+        self._inheriting = Retries("what was acknowledged before isn't confirmed yet", clock, _log, _AGAIN_S,
+                                   _AGAIN_MOST_S)
+        self._beginning = Retries("what this node runs as the active one can't begin yet", clock, _log, _AGAIN_S,
+                                  _AGAIN_MOST_S)
         self._refresh_at = float("-inf")
 
     @property
@@ -111,8 +117,21 @@ class ClusterMember:
 
     @property
     def statuses(self) -> Sequence[NodeStatus]:
-        """How all nodes are, as far as this one knows; nothing before it has begun to follow."""
-        return self.service.statuses.newest
+        """How all nodes are, as far as this one knows; of itself, what fails just now."""
+        found = self.service.statuses.newest or (NodeStatus(self._number, UNKNOWN, None, False),)
+        return [replace(one, verdict="; ".join(text for text in (one.verdict, *self._problems(one.node)) if text))
+                for one in found]
+
+    def _problems(self, node: int) -> list[str]:
+        """Returns what fails just now on this node, or between this one and another one."""
+        transport = self._transport
+        if node != self._number:
+            return [] if transport is None else [transport.problem_with(node)]
+        return [*(one.problem for one in (self._joining, self._inheriting, self._beginning)), self.service.problem,
+                "" if transport is None else transport.problem,
+                "" if self._registry is None else self._registry.problem,
+                *([] if self._copier is None else self._copier.problems),
+                *([] if self.courier is None else self.courier.problems)]
 
     @property
     def lag_s(self) -> float | None:
@@ -128,36 +147,6 @@ class ClusterMember:
     def nodes(self) -> int:
         """How many nodes the configuration names."""
         return len(self._addresses)
-
-    # --- what the courier of checkpoints asks ---------------------------------------------------------------------
-
-    def tenure(self) -> int | None:
-        """Returns the epoch in which this node is active; None if it isn't."""
-        return self._epoch
-
-    def followed(self) -> tuple[int, int] | None:
-        """Returns the epoch and the number of the active node that this one follows."""
-        return self.service.followed
-
-    def written(self) -> Mapping[int, int]:
-        """Returns, by log, how far it is the active's on this node."""
-        return self.service.written
-
-    def others(self) -> Sequence[int]:
-        """Returns the numbers of all other nodes."""
-        return sorted(self._addresses.keys() - {self._number})
-
-    def streams(self) -> tuple[Sequence[int], bool]:
-        """Returns all streams and ingests, and whether the cluster has acknowledged that there are no others."""
-        written = self._copying.written_version
-        return [*(stream.id for stream in self._catalog.streams.all()), *self._catalog.streams.damaged,
-                *(ingest.id for ingest in self._catalog.ingests.all())
-                ], self.service.acknowledged(CATALOG_LOG) >= written
-
-    def send(self, node: int, message: CheckpointMessage) -> bool:
-        """Sends something about checkpoints to a node; what can't be sent now is dropped."""
-        assert self._transport is not None
-        return self._transport.send(node, message)
 
     # --- who may write -------------------------------------------------------------------------------------------
 
@@ -258,6 +247,7 @@ class ClusterMember:
         self._copier = VnodeCopier(
             CopySources(self._vnodes.vnodes, self._copy_catalog, self._clock), self._scratch, self._fs, self._clock,
             self._transport.send, self._needed, self._put_copy)
+        self.checkpoints.transport = self._transport
         assert self.courier is not None
         self._transport.start()
         self._copier.start()
@@ -266,6 +256,7 @@ class ClusterMember:
 
     def _receive(self, node: int, message: WireMessage) -> None:
         if isinstance(message, CopyRequest | CopyAnswer):
+            assert self._copier is not None
             self._copier.receive(node, message)
         elif isinstance(message, CheckpointOffers | CheckpointsHeld | PieceRequest | PieceAnswer):
             assert self.courier is not None
@@ -291,29 +282,11 @@ class ClusterMember:
                 self.on_demoted("it has a copy of the active node's catalog")
                 return None
             self._vnodes.replace(log, received)
-            for stream_id, versions in self.checkpoint_needs().items():
-                self._vnodes.pin(pin_of(stream_id), {log: versions[log]} if log in versions else {})
+            self.checkpoints.pin_again(log)
             return self._directory.logs()[log]
 
         self.service.replace_log(log, replace)
         return True
-
-    def on_parted(self, part: Callable[[int, int], None]) -> None:
-        """Has `part` remove the checkpoints that have more of a log than up to a version."""
-        self._directory.on_parted = part
-
-    def put_checkpoint(self, epoch: int | None, versions: Sequence[tuple[int, int]],
-                       put: Callable[[], None]) -> None:
-        """Has a stream's checkpoint take its place on this node, which follows, for good: with all that it counts."""
-        vnodes = self._vnodes.vnodes()
-        for log, _ in versions:
-            if log in vnodes:
-                vnodes[log].sync()
-        self.service.while_following(epoch, versions, put)
-
-    def pin_stream(self, stream_id: int, versions: Mapping[int, int]) -> None:
-        """Keeps logs for a stream from these versions on, by vgroup: this node has other checkpoints of it now."""
-        self._vnodes.pin(pin_of(stream_id), versions)
 
     def _needed(self) -> tuple[int | None, Mapping[int, str]]:
         """Returns which copies this node needs; and keeps, on the way, what others need of its logs."""
@@ -322,17 +295,14 @@ class ClusterMember:
 
     def _join(self) -> None:
         """Connects with ZooKeeper, sooner or later, and then begins to follow."""
-        told = False
         while not self._closed.is_set():
-            registry = ZookeeperRegistry(_zookeeper(self._config), self._process, self._clock, self.service.tell)
             try:
+                registry = ZookeeperRegistry(_zookeeper(self._config), self._process, self._clock, self.service.tell)
                 registry.start()
-            except ConnectionFailedError as error:
-                if not told:
-                    _log.error("this node can't join its cluster yet: %s", error)
-                told = True
-                self._clock.wait(self._closed, _AGAIN_S)
+            except Exception as error:  # noqa: BLE001  # it is told, and tried again
+                self._clock.wait(self._closed, self._joining.failed(error))
                 continue
+            self._joining.succeeded()
             assert self._transport is not None
             self._registry = registry
             self.service.start(registry, self._transport)
@@ -348,6 +318,7 @@ class ClusterMember:
         if self._transport is not None:
             assert self.courier is not None
             self.courier.close()
+            assert self._copier is not None
             self._copier.close()
         if self._registry is not None:
             self.service.close()
@@ -376,7 +347,7 @@ class ClusterMember:
             self._vnodes.lead_again()
             self._held = None
             return
-        self._epoch = epoch
+        self._epoch = self.checkpoints.epoch = epoch
         self._catalog.set_cluster_wait(None)  # it is this thread that all others wait for
         self._vnodes.lead()
         self._catalog.set_cluster_wait(self._await_catalog)
@@ -396,8 +367,9 @@ class ClusterMember:
                 try:
                     self.service.await_acknowledged(log, version)
                     break
-                except ReplicasMissingError as error:
-                    _log.warning("log %d isn't confirmed yet: %s", log, error.message)
+                except Exception as error:  # noqa: BLE001  # it is told, and waited for again
+                    self._clock.wait(self._closed, self._inheriting.failed(error))
+        self._inheriting.succeeded()
         if self._epoch == epoch:
             self._inherited.set()
 
@@ -407,10 +379,10 @@ class ClusterMember:
             try:
                 self._await_catalog(self._copying.written_version)
                 self.on_active()
-            except PenstockError as error:
-                _log.error("what this node runs as the active one can't begin yet: %s", error)
-                self._clock.wait(self._closed, _AGAIN_S)
+            except Exception as error:  # noqa: BLE001  # it is told, and tried again
+                self._clock.wait(self._closed, self._beginning.failed(error))
             else:
+                self._beginning.succeeded()
                 return
 
     def hold_writes(self, reason: str) -> None:
@@ -420,10 +392,14 @@ class ClusterMember:
 
     def end_tenure(self, reason: str) -> None:
         was_active, self._epoch = self._epoch is not None, None
+        self.checkpoints.epoch = None
         self.hold_writes(reason)
         if was_active and not self._closed.is_set():
             _log.warning("this node is active no more: %s", reason)
             self.on_demoted(reason)
+
+    def break_down(self, reason: str) -> None:
+        self.on_demoted(reason)
 
 
 def _settings(config: Config, addresses: Mapping[int, tuple[str, int]]) -> ClusterSettings:

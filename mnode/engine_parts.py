@@ -98,12 +98,13 @@ class EngineParts:
     def _connect_courier(self, member: ClusterMember) -> None:
         """Has checkpoints travel between this node and the others."""
         of = self.directory
-        shelf = CheckpointShelf(of.paths, of.fs, self.records, member.put_checkpoint, member.pin_stream)
-        member.on_parted(shelf.part)
-        member.checkpoint_needs = lambda: {
+        place = member.checkpoints
+        shelf = CheckpointShelf(of.paths, of.fs, self.records, place.put, place.pin)
+        place.on_parted(shelf.part)
+        place.needs = lambda: {
             stream_id: self.records.oldest_versions(stream_id) for stream_id in self.copies.with_checkpoints()}
         member.courier = CheckpointCourier(
-            member, self.copies, shelf, of.clock, of.config.checkpoint_copy_interval)
+            place, self.copies, shelf, of.clock, of.config.checkpoint_copy_interval)
 
     def _connect_streams(self, start_controller: Callable[[], StreamController]) -> None:
         of = self.directory

@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -240,16 +240,18 @@ class Backups:
                     self._offered.discard(stream_id)
                 self._back_up(stream_id)
 
-    def restore(self, stream_id: int, vgroup_ids: Sequence[int]) -> bool:
+    def restore(self, stream_id: int, log_ends: Mapping[int, int]) -> bool:
         """Puts the newest whole copy over these vnodes in the place of a stream's state; returns whether there was one.
 
-        No task of the stream may run. What was there is set aside.
+        `log_ends`: the last version of each vnode's log. A copy of more than that, made before rows were lost or the
+        directory was taken from a backup, is passed over: the stream would miss what comes at those versions now. No
+        task of the stream may run. What was there is set aside.
         """
         if self._store is None:
             return False
         try:
             for checkpoint_id in self._copies(self._store, stream_id):
-                if self._restore(self._store, stream_id, checkpoint_id, vgroup_ids):
+                if self._restore(self._store, stream_id, checkpoint_id, log_ends):
                     return True
         except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
             self._tell(stream_id, f"the backup cannot be read: {_text_of(error)}")
@@ -360,7 +362,7 @@ class Backups:
             _log.warning("the backups of the dropped stream %s stay: %s", name, _text_of(error))
 
     def _restore(
-        self, store: BackupStore, stream_id: int, checkpoint_id: int, vgroup_ids: Sequence[int]
+        self, store: BackupStore, stream_id: int, checkpoint_id: int, log_ends: Mapping[int, int]
     ) -> bool:
         name = f"{stream_id:x}/{checkpoint_id}"
         if _MANIFEST not in store.names(name):
@@ -369,9 +371,9 @@ class Backups:
         self._staged.give_up(stream_id)
         try:
             manifest = self._manifest(store, stream_id, checkpoint_id)
-            if not manifest.record.is_over(vgroup_ids):
-                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is from before vgroups were split "
-                                      "and is passed over")
+            unfit = _unfit(manifest.record, log_ends)
+            if unfit:
+                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} {unfit} and is passed over")
                 return False
             self._stage(store, name, manifest)
         except (CorruptionError, FileNotFoundError) as error:
@@ -399,6 +401,14 @@ class Backups:
             data.sync()
             data.close()
         self._staged.finish(stream_id, [file.task for file in manifest.files], [manifest.record])
+
+
+def _unfit(record: CommitRecord, log_ends: Mapping[int, int]) -> str:
+    """Returns why a stream can't go on from a checkpoint with logs that end there; "" if it can."""
+    if not record.is_over(log_ends):
+        return "is from before vgroups were split"
+    return next((f"has version {version} of vnode {vgroup_id}'s log, which ends at {log_ends[vgroup_id]},"
+                 for vgroup_id, version in record.versions if version > log_ends[vgroup_id]), "")
 
 
 def _shelf(stream_id: int, shelf: int) -> str:

@@ -140,10 +140,11 @@ class CheckpointsToGive:
         """Returns the streams that have a commit record here."""
         return [stream_id for stream_id in numbered(self._paths.streams, 16) if self._records.all(stream_id)]
 
-    def make(self, stream_ids: Iterable[int]) -> list[CheckpointCopy]:
-        """Copies the newest checkpoints of streams; what can't be copied is told, and tried with the next one.
+    def make(self, stream_ids: Iterable[int]) -> tuple[list[CheckpointCopy], dict[int, str]]:
+        """Copies the newest checkpoints of streams; returns the copies, and by stream why there is none.
 
-        Each takes the place of the copy that was made of its stream before.
+        Each takes the place of the copy that was made of its stream before. What isn't copied, also since this raises
+        something, stays among the `news`.
         """
         with self._lock:
             self._news.difference_update(stream_ids)
@@ -153,13 +154,18 @@ class CheckpointsToGive:
             if records:
                 self._copying[stream_id] = frozenset(record.checkpoint_id for record in records)
                 found.append((records, self._folder_of(name_of(records[-1]))))
+        lacking = {records[-1].stream_id for records, _ in found}
         try:
-            return self._copy(found)
+            copies, failed = self._copy(found)
+            lacking = set(failed)
+            return copies, failed
         finally:
+            with self._lock:
+                self._news |= lacking
             for records, _ in found:
                 self._copying.pop(records[-1].stream_id, None)
 
-    def _copy(self, found: Sequence[tuple[list[CommitRecord], Path]]) -> list[CheckpointCopy]:
+    def _copy(self, found: Sequence[tuple[list[CommitRecord], Path]]) -> tuple[list[CheckpointCopy], dict[int, str]]:
         orders = []
         for records, folder in found:
             shutil.rmtree(folder, ignore_errors=True)
@@ -168,12 +174,11 @@ class CheckpointsToGive:
                 make_private(folder / part.task)
                 pairs.append((self._paths.state(newest.stream_id, part.task), folder / part.task))
             orders.append(CopyOrder(newest.checkpoint_id, pairs))
-        copies = []
+        copies, failed = [], {}
         for (records, folder), problem in zip(found, copy_states(orders) if orders else (), strict=True):
             stream_id = records[-1].stream_id
             if problem is not None:
-                _log.warning("checkpoint %d of stream %x can't be copied for other nodes: %s",
-                             records[-1].checkpoint_id, stream_id, problem)
+                failed[stream_id] = f"checkpoint {records[-1].checkpoint_id}: {problem}"
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             manifest = CopyManifest(tuple(records), tuple(
@@ -183,7 +188,7 @@ class CheckpointsToGive:
                 self._made[name_of(records[-1])] = manifest
             self._remove(name for name in before if name != name_of(records[-1]))
             copies.append(manifest.copy)
-        return copies
+        return copies, failed
 
     def manifest(self, name: CheckpointName) -> bytes:
         """Raises NotFoundError if there is no such copy (any more)."""

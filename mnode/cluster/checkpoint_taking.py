@@ -60,11 +60,12 @@ class HeldCheckpoints(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TakingSettings:
-    """Seconds: after which a piece is asked for again; of rest after a copy that failed; and for which a copy of a
-    vnode waits for checkpoints."""
+    """Seconds: after which a piece is asked for again; of rest after a copy that failed, the first time and at most;
+    and for which a copy of a vnode waits for checkpoints."""
 
     ask_again_s: float = 1.0
     rest_s: float = 5.0
+    rest_most_s: float = 60.0
     patience_s: float = 30.0
 
 
@@ -73,6 +74,15 @@ class _Taking:
     copy: CheckpointCopy
     wanted: list[int]
     asked_at: float = float("-inf")
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Of the copies of a stream, since one was had."""
+
+    reason: str
+    rest_s: float
+    until: float
 
 
 class CheckpointTaking:
@@ -84,7 +94,7 @@ class CheckpointTaking:
         self._active: tuple[int, int] | None = None
         self._offers: CheckpointOffers | None = None
         self._taking: _Taking | None = None
-        self._rest_until: dict[int, float] = {}
+        self._failures: dict[int, _Failures] = {}
         self._tell = False
         self._waits_since: dict[int, float] = {}
 
@@ -93,7 +103,14 @@ class CheckpointTaking:
         if active != self._active:
             self._active, self._offers = active, None
             self._waits_since.clear()
+            self._failures.clear()
             self._give_up()
+
+    @property
+    def problem(self) -> str:
+        """Why newer checkpoints aren't had from the active node, for people; "" if they are."""
+        return "; ".join(f"checkpoints of stream {stream:x} can't be had: {one.reason}"
+                         for stream, one in sorted(self._failures.copy().items()))
 
     def on_offers(self, node: int, message: CheckpointOffers) -> None:
         """The active tells what it has; older news change nothing."""
@@ -101,6 +118,8 @@ class CheckpointTaking:
                 self._offers is not None and message.number <= self._offers.number):
             return
         self._offers, self._tell = message, True
+        for gone in self._failures.keys() - set(message.streams):
+            del self._failures[gone]
         if self._taking is not None and self._taking.copy.name.stream not in message.streams:
             self._give_up()
         try:
@@ -127,8 +146,10 @@ class CheckpointTaking:
             if not taking.wanted:
                 self._store.finish(self._active[0])
                 self._taking, self._tell = None, True
-        except PenstockError as error:
-            self._failed(now, error.message)
+                self._failures.pop(taking.copy.name.stream, None)
+        except (PenstockError, OSError) as error:
+            _log.warning("a copy of checkpoints can't be kept here: %s", error)
+            self._failed(now, str(error))
             return
         taking.asked_at = float("-inf")
 
@@ -185,16 +206,20 @@ class CheckpointTaking:
         for copy in self._offers.copies:
             stream = copy.name.stream
             mine = held.get(stream)
-            if (mine is None or mine.name < copy.name) and now >= self._rest_until.get(stream, float("-inf")) and all(
+            if (mine is None or mine.name < copy.name) and all(
                     written.get(log, -1) >= version for log, version in copy.versions):
-                return copy
+                failures = self._failures.get(stream)
+                if failures is None or now >= failures.until:
+                    return copy
         return None
 
     def _failed(self, now: float, reason: str) -> None:
         assert self._taking is not None
         name: CheckpointName = self._taking.copy.name
         _log.info("the copy of checkpoint %d of stream %x isn't had: %s", name.checkpoint, name.stream, reason)
-        self._rest_until[name.stream] = now + self._settings.rest_s
+        before = self._failures.get(name.stream)
+        rest_s = self._settings.rest_s if before is None else min(self._settings.rest_most_s, 2 * before.rest_s)
+        self._failures[name.stream] = _Failures(reason, rest_s, now + rest_s)
         self._give_up()
 
     def _give_up(self) -> None:
@@ -202,5 +227,5 @@ class CheckpointTaking:
             self._taking = None
             try:
                 self._store.give_up()
-            except PenstockError as error:
+            except (PenstockError, OSError) as error:
                 _log.warning("a copy that was given up leaves something: %s", error)

@@ -6,11 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Protocol
 
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, ReplicasMissingError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.retries import Retries
 from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits, WaitEnded
 from penstock.mnode.cluster.cluster_messages import ClusterMessage
 from penstock.mnode.cluster.cluster_node import ClusterNode
@@ -26,6 +28,7 @@ _log = logger(__name__)
 COPIED = 1 << 62
 _POLL_S = 0.1
 _STATUS_S = 0.5
+_LOOK_S = 1.0
 _REMEMBERED_S = 20.0
 #: Messages that wait for the thread; who receives more waits, and so does the network.
 _MESSAGES_MAX = 64
@@ -53,12 +56,19 @@ class TenureHooks(Protocol):
         """No row is written here from now on; logs take copies. Called at the start, too."""
         ...
 
+    def break_down(self, reason: str) -> None:
+        """The thread ends by what nobody foresaw, behind the tenure: the process must start anew."""
+        ...
+
 
 class ClusterService:
-    """The thread of one node, and those who wait for it. `problem`: why the last turn failed, None if it didn't."""
+    """The thread of one node, and those who wait for it.
+
+    A turn that raises a PenstockError is followed by the next one. What else it raises ends the thread, as nobody knows
+    then what the node's state is.
+    """
 
     def __init__(self, node: ClusterNode, hooks: TenureHooks, clock: Clock, replica_timeout_s: float) -> None:
-        self.problem: str | None = None
         self.statuses = ClusterStatuses(node.settings.nodes)
         self._status_at = float("-inf")
         #: the active node, if it is another one, and by log why this node needs a copy of the vnode
@@ -83,9 +93,16 @@ class ClusterService:
         self._waiting: dict[int, tuple[threading.Event, list[WaitEnded]]] = {}
         self._tenure: int | None = None
         self._holds = False
+        self._turns = Retries("the cluster's node can't go on for now", clock, _log, _POLL_S, _POLL_S)
+        self._broken = ""
         self._thread = threading.Thread(target=self._run, name="penstock-cluster", daemon=True)
 
     # --- from other threads --------------------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str:
+        """Why the node can't go on, or couldn't just now; "" if it can."""
+        return self._broken or self._turns.problem
 
     def start(self, registry: ZookeeperRegistry, transport: NodeTransport) -> None:
         """Begins as a standby. Both are started, and tell what comes to `tell` and `receive`."""
@@ -117,19 +134,24 @@ class ClusterService:
         self._call(lambda: self._node.role.promote(self._clock.monotonic()))
 
     def _call(self, action: Callable[[], None]) -> None:
-        """Has something done by the thread, and raises what that raises."""
+        """Has something done by the thread, and raises what that raises. Raises UnavailableError if the thread ends."""
         done = Future[None]()
 
         def act() -> None:
             try:
                 action()
-            except PenstockError as error:
+            except BaseException as error:  # noqa: BLE001  # it is the caller's
                 done.set_exception(error)
             else:
                 done.set_result(None)
 
         self._events.put(act)
         self._wake.set()
+        while not done.done():
+            with suppress(TimeoutError):
+                done.result(_LOOK_S)
+            if not done.done() and not self._thread.is_alive():
+                raise UnavailableError("this node is about to end", hint="try again when it has started anew")
         done.result()
 
     def acknowledged(self, log: int) -> int:
@@ -165,13 +187,18 @@ class ClusterService:
         while not self._closed:
             try:
                 self._turn()
-                self.problem = None
             except PenstockError as error:
-                if self.problem != error.message:
-                    _log.error("the cluster's node can't go on for now: %s", error)
-                self.problem = error.message
+                self._turns.failed(error)
+            except Exception as error:  # noqa: BLE001  # it is told, and ends the node
+                _log.exception("the cluster's node breaks off")
+                self._broken = f"the cluster's node has broken off: {type(error).__name__}: {error}"
+                break
             self._clock.wait(self._wake, _POLL_S)
-        self._end_tenure("it is stopped")
+        try:
+            self._end_tenure(self._broken or "it is stopped")
+        finally:
+            if self._broken:
+                self._hooks.break_down(self._broken)
 
     def _turn(self) -> None:
         self._wake.clear()

@@ -19,6 +19,7 @@ from typing import Any
 from penstock.common.clock import Clock
 from penstock.common.errors import ConfigError, InvalidValueError
 from penstock.common.logging import logger
+from penstock.common.retries import Retries
 from penstock.mnode.cluster.cluster_messages import WireMessage
 from penstock.mnode.cluster.cluster_wire import LENGTHS_SIZE, decode_message, encode_message, frame_lengths
 
@@ -33,7 +34,7 @@ class TransportSettings:
 
     `queue_size_max`: bytes that wait for one node; `silence_s`: seconds without a byte after which a connection is
     closed; `reach_s`: for a connection, and until the other machine has confirmed what it was sent; `connect_s`: for
-    the handshake; `again_s`: between attempts to connect.
+    the handshake; `again_s`: between attempts to connect; `again_most_s`: at most until connections are taken again.
     """
 
     node: int
@@ -46,6 +47,7 @@ class TransportSettings:
     reach_s: float = 1.5
     connect_s: float = 5.0
     again_s: float = 0.2
+    again_most_s: float = 5.0
 
 
 class NodeTransport:
@@ -55,12 +57,15 @@ class NodeTransport:
                  receive: Callable[[int, WireMessage], None]) -> None:
         """Raises ConfigError if the certificates can't be used."""
         self._settings = settings
+        self._clock = clock
         self._receive = receive
         self._contexts = _contexts(settings)
         self._closed = threading.Event()
         self._peers = {node: PeerSender(settings, node, self._contexts[0], clock, self._closed)
                        for node in settings.addresses if node != settings.node}
         self._listener: socket.socket | None = None
+        self._accepting = Retries("connections of other nodes can't be taken", clock, _log, settings.again_s,
+                                  settings.again_most_s)
         self._accepted: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -75,6 +80,15 @@ class NodeTransport:
         self._run(self._accept, "accept")
         for node, peer in self._peers.items():
             self._run(peer.run, f"to-{node}")
+
+    @property
+    def problem(self) -> str:
+        """Why this node takes no connections; "" if it does."""
+        return self._accepting.problem
+
+    def problem_with(self, node: int) -> str:
+        """Why a node can't be sent to; "" if it can."""
+        return self._peers[node].problem
 
     def send(self, node: int, message: WireMessage) -> bool:
         """Sends a message; False if too much waits for that node already, and the message is dropped."""
@@ -105,8 +119,10 @@ class NodeTransport:
         while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if not self._closed.is_set():  # such as too many open files
+                    self._clock.wait(self._closed, self._accepting.failed(error))
+                continue
             connection.settimeout(self._settings.connect_s)
             with self._lock:
                 # Each node has one, and one more while it connects anew; nobody else is waited for.
@@ -142,6 +158,8 @@ class NodeTransport:
         except (OSError, EOFError, InvalidValueError) as error:
             if not self._closed.is_set():
                 _log.info("a connection of another node ends: %s", error)
+        except Exception:  # noqa: BLE001  # it is told, and the other node connects again
+            _log.exception("a connection of another node ends, by what it has said or by what came of that")
         finally:
             with self._lock:
                 self._accepted.discard(secured)
@@ -172,6 +190,7 @@ class PeerSender:
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._size = 0
+        self._connecting = Retries(f"node {node} can't be sent to", clock, _log, settings.again_s, settings.again_s)
         self._paused = threading.Event()
 
     def put(self, frame: bytes) -> bool:
@@ -195,9 +214,13 @@ class PeerSender:
             try:
                 with self._connect() as connection:
                     self._send_all(connection)
-            except OSError as error:
-                _log.debug("node %d can't be sent to: %s", self._node, error)
-            self._clock.wait(self._paused, self._settings.again_s)
+            except Exception as error:  # noqa: BLE001  # it is told, and the thread goes on
+                self._clock.wait(self._paused, self._connecting.failed(error))
+
+    @property
+    def problem(self) -> str:
+        """Why the node can't be sent to; "" if it can."""
+        return self._connecting.problem
 
     def _connect(self) -> ssl.SSLSocket:
         settings = self._settings
@@ -212,6 +235,7 @@ class PeerSender:
             _close(plain)
             raise
         connection.settimeout(settings.silence_s)
+        self._connecting.succeeded()
         return connection
 
     def _send_all(self, connection: ssl.SSLSocket) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.common.clock import Clock
 from penstock.common.errors import ConnectionFailedError, CorruptionError, LibraryMissingError
+from penstock.common.logging import logger
 from penstock.common.typed_json import TypedJson
 from penstock.mnode.cluster.cluster_messages import Life
 from penstock.mnode.cluster.cluster_registry import (
@@ -34,6 +35,7 @@ from penstock.mnode.cluster.cluster_registry import (
     WithdrawCandidacy,
 )
 
+_log = logger(__name__)
 #: A record of a few nodes has some hundred bytes; what is larger isn't one.
 _SIZE_MAX = 64 << 10
 _RECORD = TypedJson(ClusterRecord)
@@ -82,6 +84,8 @@ class ZookeeperRegistry:
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[float, RecordChange | RenewLease]] = {}
         self._number = 0
+        #: why what ZooKeeper has can't be used; "" if it can
+        self.problem = ""
         self._client = _client(settings)
 
     def start(self) -> None:
@@ -92,8 +96,10 @@ class ZookeeperRegistry:
         try:
             self._client.start(timeout=self._settings.connect_timeout_s)
             self._client.ensure_path(self._path("candidates"))
-        except (KazooTimeoutError, KazooException) as error:
+        except BaseException as error:
             self._client.stop()
+            if not isinstance(error, KazooTimeoutError | KazooException):
+                raise
             raise ConnectionFailedError(f"ZooKeeper at {self._settings.hosts} doesn't answer: {error}") from error
         self._client.add_listener(self._state_changed)
 
@@ -138,13 +144,24 @@ class ZookeeperRegistry:
                 lease, record, names = (self._part(part) for part in parts)
             except KazooException:
                 return
-            self._tell(RegistrySeen(
-                None if record is None else _decoded(_RECORD, record[0], "record"),
-                NO_RECORD if record is None else record[1].version,
-                None if lease is None else _decoded(_HOLDER, lease[0], "lease"),
-                tuple(found for name in names or () if (found := _candidate(name)) is not None), sent_at))
+            try:
+                seen = RegistrySeen(
+                    None if record is None else _decoded(_RECORD, record[0], "record"),
+                    NO_RECORD if record is None else record[1].version,
+                    None if lease is None else _decoded(_HOLDER, lease[0], "lease"),
+                    tuple(found for name in names or () if (found := _candidate(name)) is not None), sent_at)
+            except CorruptionError as error:
+                self._damaged(error)
+                return
+            self.problem = ""
+            self._tell(seen)
 
         parts[-1].rawlink(read)  # one connection answers in the order of what it is asked
+
+    def _damaged(self, error: CorruptionError) -> None:
+        if self.problem != error.message:
+            _log.error("%s", error)
+        self.problem = error.message
 
     def _lease_changed(self, _: Any) -> None:
         """The lease has ended, or the connection: who waits for it hears of that at once."""

@@ -50,7 +50,9 @@ class StoredStreamKeeper(StreamKeeper):
         return self._services.connections.open_for(self._user, lookup.connection)
 
     def recover(self) -> bool:
-        return self._services.stores.backups.restore(self._stream.id, self._stored.graph.read_vgroup_ids)
+        vnode = self._services.storage.vnode
+        ends = {vgroup_id: vnode(vgroup_id).copying.written_version for vgroup_id in self._stored.graph.read_vgroup_ids}
+        return self._services.stores.backups.restore(self._stream.id, ends)
 
     def savepoints(self) -> frozenset[int]:
         stream = self._services.catalog.streams.by_id(self._stream.id)

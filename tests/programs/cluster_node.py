@@ -7,6 +7,7 @@ times A to B-1, one by one, and answers with those that were acknowledged; `stat
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 import threading
@@ -91,6 +92,10 @@ class NodeProcess:
         follows = UnavailableError(f"this node follows: {reason}")
         self.catalog.follow(follows)
         self.vnode.copying.follow(follows)
+
+    def break_down(self, reason: str) -> None:
+        print(reason, file=sys.stderr, flush=True)
+        os._exit(1)
 
     def write(self, first: int, end: int) -> dict[str, Any]:
         written, problem = [], None

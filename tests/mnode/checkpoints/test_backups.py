@@ -126,6 +126,36 @@ def test_a_backup_from_before_vgroups_were_split_is_not_taken(tmp_path: Path) ->
     assert_restored(tmp_path, backup, int(new))
 
 
+@pytest.mark.parametrize(("left", "taken"), [(("1", "2"), "1"), (("2",), None)])
+def test_a_backup_that_is_ahead_of_the_logs_is_not_taken(
+    tmp_path: Path, left: tuple[str, ...], taken: str | None
+) -> None:
+    """Rows were lost since it was made, and others are at their versions now: an older one is taken, or the start."""
+    backup, data = tmp_path / "backup", tmp_path / "data"
+    with make(data, backup) as bed:
+        insert(bed, 1)
+        bed.execute("CHECKPOINT STREAM s")
+        insert(bed, 2)
+    shutil.copytree(data, tmp_path / "before")
+    shutil.rmtree(tmp_path / "before" / "streams")
+    with open_bed(data, backup) as bed:
+        bed.run()
+        insert(bed, 13, 24, 35)
+        bed.execute("CHECKPOINT STREAM s")
+        ahead = copies(backup)[-1]
+    for gone in set(copies(backup)) - {{"1": "1", "2": ahead}[one] for one in left}:
+        shutil.rmtree(next(backup.iterdir()) / gone)
+    with open_bed(tmp_path / "before", backup) as bed:
+        bed.run()
+        insert(bed, 14, 25, 36, 40)
+        told = events(bed)
+        assert is_right(bed)
+    assert any(event.startswith(f"the backup of checkpoint {ahead} has version ") and "which ends at" in event
+               for event in told)
+    assert [event for event in told if "its state is taken" in event] == (
+        [] if taken is None else [f"its state is taken from the backup of checkpoint {taken}"])
+
+
 @pytest.mark.parametrize("damage", ["no manifest", "cut manifest", "missing file", "flipped byte"])
 def test_copies_that_are_not_whole_count_for_nothing(tmp_path: Path, damage: str) -> None:
     """Whatever is wrong with the newest copy, the one before it is taken."""

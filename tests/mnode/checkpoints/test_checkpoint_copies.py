@@ -74,13 +74,13 @@ def test_a_copy_takes_the_place_of_what_was_there(bed: TestBed, tmp_path: Path) 
     for second in (1, 2):
         checkpoint(bed, second)
     giving, stream_id = giving_of(bed)
-    (first,) = giving.make([stream_id])
+    (first,), _ = giving.make([stream_id])
     assert node.take(giving, first) > 0
     assert node.take(giving, first) == 0
     checkpoint(bed, 13)
     giving.offer(stream_id)
     assert giving.news() == {stream_id}
-    (second,) = giving.make([stream_id])
+    (second,), _ = giving.make([stream_id])
     assert not giving.news()
     assert second.name > first.name
     node.take(giving, second)
@@ -97,7 +97,7 @@ def test_half_a_copy_changes_nothing(bed: TestBed, tmp_path: Path) -> None:
     node = Node(tmp_path / "standby")
     checkpoint(bed, 1)
     giving, stream_id = giving_of(bed)
-    (copy,) = giving.make([stream_id])
+    (copy,), _ = giving.make([stream_id])
     manifest = giving.manifest(copy.name)
     number, *_ = node.shelf.begin(copy, manifest)
     with pytest.raises(InvalidValueError, match="was damaged on its way"):
@@ -121,7 +121,7 @@ def test_checkpoints_that_the_cluster_never_had_are_removed(bed: TestBed, tmp_pa
     for second in (1, 2):
         checkpoint(bed, second)
     giving, stream_id = giving_of(bed)
-    node.take(giving, *giving.make([stream_id]))
+    node.take(giving, *giving.make([stream_id])[0])
     ((vgroup_id, version),) = node.shelf.held()[stream_id].versions
     node.shelf.part(vgroup_id, version)
     assert node.records.ids(stream_id) == [2, 1]
@@ -141,7 +141,7 @@ def test_a_stream_goes_on_from_a_copy(tmp_path: Path) -> None:
         for second in (1, 2, 13):
             checkpoint(bed, second)
         giving, stream_id = giving_of(bed)
-        node.take(giving, *giving.make([stream_id]))
+        node.take(giving, *giving.make([stream_id])[0])
         bed.execute(f"INSERT INTO d.t VALUES ({T0 + 24_000}, 24)")
         bed.execute("CHECKPOINT STREAM s")
     shutil.rmtree(root / "streams")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import socket
 import ssl
@@ -160,6 +161,40 @@ def test_connections_that_never_speak_are_bounded(
         for one in opened:
             one.close()
         node.transport.close()
+
+
+class Refusing:
+    """A socket that listens, and has run out of descriptors twice."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._refusals = 2
+
+    def accept(self) -> Any:
+        if self._refusals:
+            self._refusals -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._listener, name)
+
+
+def test_a_node_that_has_run_out_of_descriptors_is_told_and_listens_again(
+        addresses: dict[int, tuple[str, int]], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who can't reach another node tells that."""
+    create = socket.create_server
+    monkeypatch.setattr(socket, "create_server", lambda *args, **more: Refusing(create(*args, **more)))
+    first, second = Node(1, addresses, folder), Node(2, addresses, folder)
+    try:
+        wait_until(lambda: first.transport.problem_with(3).startswith("node 3 can't be sent to: "), 20)
+        first.transport.send(2, NewerEpoch(5))
+        assert second.get() == (1, NewerEpoch(5))
+        assert "Too many open files" in second.transport.problem
+        assert first.transport.problem_with(2) == ""
+    finally:
+        for one in (first, second):
+            one.transport.close()
 
 
 def test_certificates_that_cannot_be_used_are_told(addresses: dict[int, tuple[str, int]], folder: Path) -> None:

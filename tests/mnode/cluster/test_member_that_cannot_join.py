@@ -1,0 +1,35 @@
+"""A node that can't join its cluster says so, and why, to whoever asks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_authority, make_certificate_of
+from kits.basics.external_servers import free_port
+from kits.basics.waiting import wait_until
+
+from penstock.common.config import load_config
+from penstock.mnode.admin.engine_registry import new_member, open_engine
+from penstock.shell.api.dbapi import Connection
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_a_node_without_its_login_for_zookeeper_tells_it(tmp_path: Path) -> None:
+    """It goes on trying: nobody but a person can mend that."""
+    authority = make_authority(tmp_path)
+    certificate, key = make_certificate_of(authority, tmp_path, "penstock-node-1")
+    config = load_config({
+        "clusterNode": 1, "clusterNodes": f"1=127.0.0.1:{free_port()}, 2=127.0.0.1:{free_port()}",
+        "clusterCertificate": str(certificate), "clusterKey": str(key), "clusterAuthority": str(authority[0]),
+        "zookeeper": f"127.0.0.1:{free_port()}", "zookeeperLoginFile": str(tmp_path / "nothing"),
+        "standbySpark": "false"}, environment={})
+    with Connection(open_engine(tmp_path / "data", config, new_member), "UTC") as connection:
+        cursor = connection.cursor()
+
+        def verdict() -> str:
+            rows = cursor.execute("SELECT id, role, verdict FROM information_schema.ins_cluster").fetchall()
+            assert [row[:2] for row in rows] == [(1, "unknown")]
+            return str(rows[0][2])
+
+        wait_until(lambda: verdict().startswith("this node can't join its cluster yet: zookeeperLoginFile"), 30)
