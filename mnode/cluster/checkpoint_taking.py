@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.common.errors import PenstockError
+from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.mnode.cluster.cluster_messages import (
     MANIFEST,
@@ -148,7 +148,8 @@ class CheckpointTaking:
                 self._taking, self._tell = None, True
                 self._failures.pop(taking.copy.name.stream, None)
         except (PenstockError, OSError) as error:
-            _log.warning("a copy of checkpoints can't be kept here: %s", error)
+            if not isinstance(error, UnavailableError):  # such as that another node is active by now
+                _log.warning("a copy of checkpoints can't be kept here: %s", error)
             self._failed(now, str(error))
             return
         taking.asked_at = float("-inf")

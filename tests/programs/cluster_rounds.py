@@ -227,12 +227,18 @@ def _later(seconds: float, action: Callable[[], None]) -> Callable[[], None]:
     return timer.join
 
 
-def play(rounds: Rounds, faults: list[str], count: int, seed: int) -> None:
-    """Plays rounds of faults in random order and prints how long nobody was served."""
+def play(rounds: Rounds, faults: list[str], count: int, seed: int, until: float) -> None:
+    """Plays rounds of faults in random order and prints how long nobody was served; begins none behind `until`, by the
+    monotonic clock.
+    """
     order = [fault for fault in faults for _ in range(count)]
     random.Random(seed).shuffle(order)
     took: dict[str, list[RoundTimes]] = {fault: [] for fault in faults}
+    number = 0
     for number, fault in enumerate(order, 1):
+        if time.monotonic() > until:
+            number -= 1
+            break
         print(f"round {number}, {fault}", flush=True)
         try:
             one = rounds.play(fault)
@@ -242,10 +248,11 @@ def play(rounds: Rounds, faults: list[str], count: int, seed: int) -> None:
         took[fault].append(one)
         print(f"  no row for {one.row:.1f} s, results after {one.result:.1f} s, of all after {one.results:.1f} s",
               flush=True)
-        if number % 10 == 0 or number == len(order):
+        if number % 10 == 0:
             _print_times(took)
+    _print_times(took)
     acknowledged = rounds.writer.end() - 1
-    print(f"{len(order)} rounds, {acknowledged} rows acknowledged, each there once; results equal the batch answer")
+    print(f"{number} rounds, {acknowledged} rows acknowledged, each there once; results equal the batch answer")
 
 
 def _print_times(took: dict[str, list[RoundTimes]]) -> None:
@@ -287,6 +294,7 @@ def cost(cluster: ServedCluster, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each fault")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no round begins later")
     parser.add_argument("--faults", nargs="*", default=[one for one in FAULTS if possible() or one not in PARTITIONS],
                         choices=FAULTS)
     parser.add_argument("--spark", action="store_true", help="started on standbys, too")
@@ -310,7 +318,8 @@ def main() -> None:
             if options.cost:
                 cost(cluster, options.seconds)
             else:
-                play(Rounds(cluster, zookeeper, network), options.faults, options.rounds, options.seed)
+                play(Rounds(cluster, zookeeper, network), options.faults, options.rounds, options.seed,
+                     time.monotonic() + 60 * options.minutes)
         finally:
             cluster.close()
             zookeeper.kill()
