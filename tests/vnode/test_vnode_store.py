@@ -32,6 +32,7 @@ from penstock.common.paths import DataPaths
 from penstock.vnode.dnode import Dnode, lock_data_directory
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
+from penstock.vnode.write import compaction
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import RowsRecord
@@ -326,6 +327,29 @@ def test_merging_young_parts_leaves_old_ones_hidden(tmp_path: Path) -> None:
     (record,) = WalReader(LogFiles(tmp_path / "wal", OsFs()), version).read()
     assert isinstance(record, RowsRecord)
     assert record.batch.column("_change").to_pylist() == [1]
+    vnode.close()
+
+
+def test_deletes_that_a_reader_holds_up_are_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node without a checkpoint keeps all deletes of a stream's results: none of them copies those before it, and
+    nothing is written again for their sake.
+    """
+    monkeypatch.setattr(compaction, "_MAX_TOMBSTONES", 20)
+    vnode = open_vnode(tmp_path / "v")
+    vnode.set_pin("stream", 0)
+    vnode.write(TABLE, rows(*((1, ts) for ts in range(100))))
+    vnode.flush()
+    before = vnode._store.tables[TABLE].tombstones
+    for ts in range(50):
+        vnode.delete(TABLE, [1], ts, ts)
+    assert vnode._store.tables[TABLE]._told_tombstones is before
+    assert vnode.stats().tombstones == len(vnode._store.tables[TABLE].tombstones) == 50
+    assert len(content(vnode)) == 50
+    vnode.flush()
+    assert vnode.compact() == 0
+    vnode.release_pin("stream")
+    assert vnode.compact() == 1
+    assert len(content(vnode)) == 50
     vnode.close()
 
 

@@ -104,7 +104,7 @@ class VnodeReader:
                 synced_version=store.wal.synced_version, persisted_version=store.persisted,
                 memtable_rows=sum(run.num_rows for table in tables for run in table.runs()), parts=len(parts),
                 part_rows=sum(part.rows for part in parts), wal_segments=len(infos),
-                tombstones=sum(len(table.tombstones) for table in tables), pins=dict(store.pins))
+                tombstones=sum(table.tombstone_count for table in tables), pins=dict(store.pins))
 
     def verify(self) -> None:
         """Reads every part and checks it against the MANIFEST. Raises CorruptionError naming the file."""

@@ -90,7 +90,8 @@ class TableState:
         self.memtable = Memtable()
         self.sealed: tuple[Run, ...] = ()
         self.parts: tuple[PartHandle, ...] = ()
-        self.tombstones: tuple[Tombstone, ...] = ()
+        self._tombstones: list[Tombstone] = []
+        self._told_tombstones: tuple[Tombstone, ...] = ()  # as of when they were last asked for
         self.floor = 0
         self.last_times: LastTimes | None = None
         self.flushes_since_times = 0  # parts written since `last_times`
@@ -172,18 +173,31 @@ class TableState:
         return self.schema.field(0).type
 
     @property
+    def tombstones(self) -> tuple[Tombstone, ...]:
+        """All deletes, oldest first. They may be many, and all are copied when there are new ones: not for each write.
+        """
+        if len(self._told_tombstones) != len(self._tombstones):
+            self._told_tombstones = tuple(self._tombstones)
+        return self._told_tombstones
+
+    @property
+    def tombstone_count(self) -> int:
+        return len(self._tombstones)
+
+    @property
     def tombstone_index(self) -> TombstoneIndex:
         """All deletes, ready to be applied; the base is kept over many deletes, since building it takes long."""
         if self._index is None:
-            if self._base is None or len(self.tombstones) - self._base[0] > _RECENT_TOMBSTONES:
-                self._base = (len(self.tombstones), TombstoneIndex(self.tombstones))
+            if self._base is None or len(self._tombstones) - self._base[0] > _RECENT_TOMBSTONES:
+                self._base = (len(self._tombstones), TombstoneIndex(self._tombstones))
             count, base = self._base
-            self._index = TombstoneIndex(self.tombstones[count:], base) if count < len(self.tombstones) else base
+            self._index = TombstoneIndex(self._tombstones[count:], base) if count < len(self._tombstones) else base
         return self._index
 
     def set_tombstones(self, tombstones: Iterable[Tombstone]) -> None:
         """Replaces the deletes."""
-        self.tombstones = tuple(tombstones)
+        self._told_tombstones = tuple(tombstones)
+        self._tombstones = list(self._told_tombstones)
         self._index = self._base = None
 
     def runs(self) -> tuple[Run, ...]:
@@ -344,7 +358,7 @@ class TableState:
 
     def delete(self, tombstone: Tombstone) -> None:
         """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
-        self.tombstones = (*self.tombstones, tombstone)
+        self._tombstones.append(tombstone)
         self._index = None
         self.newest.deleted(tombstone.tuids)
         if tombstone.dropped and tombstone.tuids is not None:

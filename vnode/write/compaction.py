@@ -55,9 +55,11 @@ class Compactor:
             # Only a full tier is merged, or the same rows would be written again and again; strays below come along.
             if len(tiers[tier]) >= self._store.options.compact_min_parts:
                 return chosen
-        if len(table.tombstones) > _MAX_TOMBSTONES:
-            return [part for part in table.parts if _improvable(table, part)]
         horizon = self._store.horizon(self._store.persisted)
+        # Those that a reader of older versions holds up would only have the same rows written again and again.
+        if table.tombstone_count > _MAX_TOMBSTONES and (
+                sum(t.version <= horizon for t in table.tombstones) > _MAX_TOMBSTONES):
+            return [part for part in table.parts if _improvable(table, part)]
         return next(([part] for part in table.parts if _holds_replaced_rows(table, part, horizon)), [])
 
     def _merge(self, table: TableState, chosen: Sequence[PartHandle]) -> None:
