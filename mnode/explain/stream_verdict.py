@@ -253,10 +253,10 @@ def _at_ease(reports: Sequence[TaskReport], names: TaskNames) -> Verdict:
     if busiest.busy is None:
         return Verdict("healthy", "healthy")
     text = f"healthy: {names(busiest.status.task)} is the busiest, {busiest.busy:.0%} of the time"
-    bound_ms = max((report.status.pacing.bound_s * 1000 for report in reports
-                    if report.status.pacing.is_at_its_bound), default=0.0)
-    if bound_ms:
-        text += f"; its rows gather for {bound_ms:g} ms, as long as they may, since its workers are busy"
+    gathering_ms = max((round(report.status.pacing.gathering_s * 1000, 1) for report in reports
+                        if report.status.pacing.is_at_its_bound), default=0.0)
+    if gathering_ms:
+        text += f"; its rows gather for {gathering_ms:g} ms, as long as they may, since its workers are busy"
     return Verdict("healthy", text, busiest.status.task)
 
 

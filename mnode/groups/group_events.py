@@ -18,7 +18,7 @@ class GroupSettings:
     """
 
     streams_per_worker: int = 4
-    packed_streams_per_worker: int = 16
+    packed_streams_per_worker: int = 60
     processors: int = 0
 
     @property

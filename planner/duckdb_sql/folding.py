@@ -7,7 +7,7 @@ from functools import cache
 
 import duckdb
 
-from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, closed_duckdb
+from penstock.common.closed_duckdb import small_duckdb
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, render
 
@@ -25,17 +25,6 @@ def evaluate(tree: Tree) -> object:
     return row[0]
 
 
-def planning_duckdb() -> duckdb.DuckDBPyConnection:
-    """Returns a connection for what planning computes over tables; whoever asks for it closes it."""
-    with _lock:
-        return _connection().cursor()
-
-
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
-    """Returns the process's DuckDB for planning.
-
-    Threads share it. After a fork, such as the one that starts Spark's Java, Python destroys in the child what is local
-    to other threads, and destroying a DuckDB there crashes the child.
-    """
-    return closed_duckdb(DuckdbBounds(SMALL_BYTES))
+    return small_duckdb()

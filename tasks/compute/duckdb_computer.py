@@ -1,4 +1,4 @@
-"""Runs the planner's SQL over Arrow tables in a DuckDB of the task's own."""
+"""Runs the planner's SQL over Arrow tables, in a DuckDB of the task's own if they are large."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 
-from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds, closed_duckdb
+from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds, closed_duckdb, small_duckdb
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
 from penstock.tasks.compute.function_runtime import UserFunctions
 
@@ -21,16 +21,19 @@ warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning
 
 
 class Computer:
-    """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine.
+    """An in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine.
 
-    It is opened when something is computed for the first time: many tasks leave everything to kernels. Statements over
-    few rows are planned once.
+    It is opened when something is computed for the first time: many tasks leave everything to kernels. Most compute no
+    more than the groups and child tables that are new. So the tasks of a process share a DuckDB until they see many
+    rows; then, or if memory for that is short, one gets its own, with its own bounds. Users' functions are always in
+    their task's own. Statements over few rows are planned once.
     """
 
     def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
         """`functions`: the users' functions that the SQL calls."""
         self._functions = functions
         self._bounds = bounds
+        self._alone = functions is not None and bool(functions.calls)
         self._opened: duckdb.DuckDBPyConnection | None = None
         self._places: dict[str, _Place] = {}
         self._prepared: dict[str, str] = {}
@@ -38,13 +41,29 @@ class Computer:
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         if self._opened is None:
-            self._opened = closed_duckdb(self._bounds)
+            self._opened = closed_duckdb(self._bounds) if self._alone else small_duckdb()
             if self._functions is not None:
                 self._functions.register(self._opened)
         return self._opened
 
+    def _leave_others(self) -> None:
+        """Computes in a DuckDB of its own from now on."""
+        if self._alone:
+            return
+        self._alone = True
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+        places, self._places = self._places, {}
+        self._prepared.clear()
+        for name, place in places.items():
+            if place.table is not None:
+                self.register(name, place.table)
+
     def register(self, name: str, table: pa.Table) -> None:
         """Makes `table` the relation `name` until the next call with that name."""
+        if table.num_rows > _SMALL_ROWS:
+            self._leave_others()
         place = self._places.get(name)
         if place is None or not place.schema.equals(table.schema):
             self._leave_place(name)
@@ -63,10 +82,15 @@ class Computer:
 
         `parameters`: values of those that the SQL has, by name.
         """
-        run = self._small if sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS else self._large
+        small = sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS
+        if not small:
+            self._leave_others()
         try:
-            return run(sql, parameters, tables)
+            return (self._small if small else self._large)(sql, parameters, tables)
         except duckdb.Error as error:
+            if isinstance(error, duckdb.OutOfMemoryException) and not self._alone:
+                self._leave_others()
+                return self.table(sql, parameters, **tables)
             if any(place.missed for place in self._places.values()):
                 raise InternalError(f"compiled SQL reads a relation that it is not given: {sql}") from error
             raise classify(error, sql) from error

@@ -16,12 +16,16 @@ from enum import Enum, auto
 
 _LOOK_EVERY_S = 0.1
 _FASTER, _SLOWER, _SHORTEST_S = 1.5, 1.02, 0.001
+_TOO_MUCH = 0.6  # of one processor
+_USUAL_TIMES = 8  # so much longer than usual rounds last at most where turns take more than that
 
 
 class Gathering:
     """How long a round lasts at least: a stream has one turn in it.
 
-    Streams may have bounds of their own for it; those with the same bound go in rounds together.
+    Streams may have bounds of their own for it; those with the same bound go in rounds together. The usual bound yields
+    where turns fill most of a processor: streams wait for each other then anyway, and fewer turns leave time to those
+    who write rows and results, too.
     """
 
     def __init__(self, share: float, longest_s: float) -> None:
@@ -30,7 +34,7 @@ class Gathering:
         latency.
         """
         self._share = share
-        self._usual_s = longest_s
+        self._usual_s = self._usual_now_s = longest_s
         self._bounds: Counter[float] = Counter()
         self._least_s = self._most_s = longest_s
         self._busy = 0.0
@@ -51,7 +55,7 @@ class Gathering:
 
     def rest_s(self, bound: float) -> float:
         """Returns how long a round of streams with this bound lasts."""
-        return min(self.seconds, bound)
+        return min(self.seconds, self._now(bound))
 
     @property
     def least_s(self) -> float:
@@ -60,8 +64,21 @@ class Gathering:
 
     def _note_bounds(self) -> None:
         self._bounds = +self._bounds
-        bounds = self._bounds or (self._usual_s,)
+        bounds = [self._now(bound) for bound in self._bounds or (self._usual_s,)]
         self._least_s, self._most_s = min(bounds), max(bounds)
+
+    def _now(self, bound: float) -> float:
+        return self._usual_now_s if bound == self._usual_s else bound
+
+    def _let_usual_bound_yield(self, share: float) -> None:
+        """`share`: of one processor, what turns take now."""
+        if share > _TOO_MUCH:
+            if self.seconds >= self._usual_now_s:
+                self._usual_now_s = min(self._usual_now_s * _FASTER, self._usual_s * _USUAL_TIMES)
+        elif self._usual_now_s > self._usual_s:
+            self._usual_now_s = max(self._usual_s,
+                                    self._usual_now_s / (_FASTER if share < _TOO_MUCH / 2 else _SLOWER))
+        self._note_bounds()
 
     def note_turn(self, begun: float, ended: float, spent_s: float) -> None:
         """Takes note of a turn, and of the processor's seconds that it took: on a machine that others keep busy turns
@@ -80,6 +97,7 @@ class Gathering:
             self.seconds /= _FASTER if self._busy < allowed / 2 else _SLOWER
         else:
             self.seconds = 0.0
+        self._let_usual_bound_yield(self._busy / passed)
         self._busy, self._since = 0.0, ended
 
 

@@ -43,7 +43,7 @@ def test_defaults_are_those_that_the_design_names() -> None:
     assert config.sink_calls_per_second == 50
     assert config.stream_sink_data_rate == 2.0
     assert config.checkpoint_interval == 180
-    assert (config.streams_per_worker, config.packed_streams_per_worker) == (4, 16)
+    assert (config.streams_per_worker, config.packed_streams_per_worker) == (4, 60)
     assert config.stream_buffer_size == 134_217_728
     assert config.host == "127.0.0.1"
 

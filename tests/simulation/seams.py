@@ -147,6 +147,7 @@ class LmdbSeam:
             patch.setattr(catalog_store, "lmdb", self)
             patch.setattr(state_database, "lmdb", self)
             patch.setattr(duckdb_computer, "closed_duckdb", lambda *bounds: RememberingConnection())
+            patch.setattr(duckdb_computer, "small_duckdb", RememberingConnection)
             patch.setattr(query_statements, "closed_duckdb", lambda *bounds: shared_duckdb().cursor())
             yield
 

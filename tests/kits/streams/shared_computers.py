@@ -27,11 +27,11 @@ class SharedComputer(Computer):
     def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
         super().__init__(functions, bounds)
         self._own: duckdb.DuckDBPyConnection | None = None
-        if functions is None or not functions.calls:
-            self._opened = self.database.cursor()
 
     @property
     def _connection(self) -> duckdb.DuckDBPyConnection:
+        if self._opened is None and (self._functions is None or not self._functions.calls):
+            self._opened = self.database.cursor()
         if self._opened is None:
             self._own = self._spare.pop() if self._spare else closed_duckdb(UNBOUNDED)
             self._opened = self._own.cursor()

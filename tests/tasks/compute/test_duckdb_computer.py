@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import duckdb
@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from kits.streams.failing_functions import SOUND
 
 from penstock.common.clock import ManualClock
+from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import InternalError, InvalidValueError
+from penstock.common.quantities import MIB
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.types import BIGINT, INT
 from penstock.tasks.compute import duckdb_computer
@@ -86,6 +88,58 @@ def test_a_relation_that_was_large_is_not_the_one_before(
     assert computer.table(sql, rows=pa.table({"a": [1, 2]})).to_pydict() == {"n": [2]}
     with pytest.raises(InternalError):
         computer.table(sql)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[duckdb.DuckDBPyConnection]:
+    """The DuckDBs that computers have opened for themselves."""
+    found: list[duckdb.DuckDBPyConnection] = []
+
+    def opening(bounds: DuckdbBounds) -> duckdb.DuckDBPyConnection:
+        found.append(closed_duckdb(bounds))
+        return found[-1]
+
+    monkeypatch.setattr(duckdb_computer, "closed_duckdb", opening)
+    return found
+
+
+def test_tasks_with_few_rows_share_a_duckdb(opened: list[duckdb.DuckDBPyConnection]) -> None:
+    """A hundred streams would have two hundred; what one registers and prepares the others don't see."""
+    with ExitStack() as stack:
+        for n in range(8):
+            computer = stack.enter_context(closing(Computer()))
+            computer.register("known", pa.table({"a": [1], "b": [n]}))
+            found = computer.table("SELECT b FROM rows JOIN known USING (a)", rows=pa.table({"a": [1]}))
+            assert found.to_pydict() == {"b": [n]}
+    assert not opened
+
+
+def test_a_task_with_many_rows_has_a_duckdb_of_its_own(
+    computer: Computer, opened: list[duckdb.DuckDBPyConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From then on, with what was registered before."""
+    monkeypatch.setattr(duckdb_computer, "_SMALL_ROWS", 1)
+    sql = "SELECT b, count(*) AS n FROM rows JOIN known USING (a) GROUP BY b"
+    computer.register("known", pa.table({"a": [1], "b": [7]}))
+    for rows in (1, 3, 1):
+        assert computer.table(sql, rows=pa.table({"a": [1] * rows})).to_pydict() == {"b": [7], "n": [rows]}
+    assert len(opened) == 1
+    with closing(Computer()) as other:
+        other.register("known", pa.table({"a": [1, 2], "b": [7, 8]}))
+        assert other.table(sql, rows=pa.table({"a": [2]})).to_pydict() == {"b": [8], "n": [1]}
+    assert len(opened) == 2
+
+
+def test_who_finds_no_memory_beside_others_has_its_own(
+    computer: Computer, opened: list[duckdb.DuckDBPyConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows may be long."""
+    sql = "SELECT count(DISTINCT md5(r::VARCHAR)) AS n FROM rows, range(50000) t(r)"
+    with closed_duckdb(DuckdbBounds(2 * MIB)) as small:
+        monkeypatch.setattr(duckdb_computer, "small_duckdb", small.cursor)
+        for _ in range(2):
+            assert computer.table(sql, rows=pa.table({"a": [1]})).to_pydict() == {"n": [50_000]}
+    assert len(opened) == 1
 
 
 def test_values_are_given_by_name(computer: Computer) -> None:

@@ -100,6 +100,30 @@ def test_streams_gather_only_while_they_take_more_than_their_share() -> None:
     assert rests[-1] == 0.0
 
 
+def test_the_usual_bound_yields_where_turns_fill_a_processor() -> None:
+    """Rounds last longer until turns take less than too much, eight times as long at most; then ever less again. A
+    bound that a stream has of its own never yields."""
+    gathering = Gathering(0.2, 0.02)
+    usual, own = gathering.join(None), gathering.join(0.01)
+    now, rests = 0.0, []
+    for busy in [0.05] * 60 + [0.09] * 60 + [0.001] * 60:
+        gathering.note_turn(now, now + 0.1, busy)
+        now += 0.1
+        rests.append(gathering.rest_s(usual))
+        assert gathering.rest_s(own) <= 0.01
+    assert max(rests[:60]) == 0.02
+    assert rests[60:120] == sorted(rests[60:120])
+    assert max(rests) == 0.16
+    assert rests[-1] == 0.0
+    gathering = Gathering(0.2, 0.02)
+    usual, now = gathering.join(None), 0.0
+    for _ in range(300):  # ten streams whose turns cost 4 ms each, however many rows they have
+        round_s = max(0.04, gathering.rest_s(usual))
+        gathering.note_turn(now, now + round_s, 0.04)
+        now += round_s
+    assert 0.06 <= gathering.rest_s(usual) <= 0.09
+
+
 def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
     """What comes while it rests waits for the rest's end, but orders don't."""
     queue = TurnQueue(Gathering(0.0, 0.02))
