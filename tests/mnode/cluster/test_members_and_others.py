@@ -1,7 +1,9 @@
-"""A node that can't join its cluster says so, and why, to whoever asks it."""
+"""A node that can't join its cluster says so, and why, to whoever asks it; one that has none has nothing of it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,24 @@ from kits.basics.waiting import wait_until
 from penstock.common.config import load_config
 from penstock.mnode.admin.engine_registry import new_member, open_engine
 from penstock.shell.api.dbapi import Connection
+
+#: An engine without the keys of a cluster, and what of a cluster it has by the time that it has written and read rows.
+SINGLE = """
+import sys, threading, penstock
+with penstock.connect(sys.argv[1]) as connection:
+    cursor = connection.cursor()
+    for text in ("CREATE DATABASE d", "CREATE TABLE d.t (ts TIMESTAMP, v INT)", "INSERT INTO d.t VALUES (1600000000000, 2)",
+                 "SELECT * FROM d.t", "SHOW CLUSTER"):
+        cursor.execute(text)
+    print([name for name in sys.modules if name.startswith("kazoo")],
+          [one.name for one in threading.enumerate() if "cluster" in one.name or "checkpoint-copies" in one.name])
+"""
+
+
+def test_a_single_machine_has_nothing_of_a_cluster(tmp_path: Path) -> None:
+    """No client of ZooKeeper is imported, and none of a node's threads is started."""
+    answer = subprocess.run([sys.executable, "-c", SINGLE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[] []\n", answer.stderr
 
 
 @pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
