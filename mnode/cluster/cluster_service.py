@@ -251,6 +251,7 @@ class ClusterService:
                 stored = replace()
                 if stored is not None:
                     self._node.standby.copied(self._clock.monotonic(), log, stored)
+                    self._note_needs(self._clock.monotonic())  # or the same would be copied once more
 
         self._call(act)
 

@@ -26,7 +26,7 @@ class NodeNetwork:
     def __init__(self, nodes: Iterable[int]) -> None:
         self._tag = f"pn{secrets.token_hex(2)}"
         self._nodes = tuple(nodes)
-        subnet = f"10.213.{secrets.randbelow(256)}"
+        subnet = _free_subnet()
         self._addresses = {node: f"{subnet}.{node}" for node in self._nodes}
         self.clients, self.zookeeper = f"{subnet}.254", f"{subnet}.253"
         self._bridge = f"{self._tag}b"
@@ -105,5 +105,14 @@ def _lose(address: str, interface: str, *where: str) -> None:
     _ip(*where, "neigh", "replace", address, "lladdr", NOBODY, "dev", interface, "nud", "permanent")
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+def _free_subnet() -> str:
+    """Returns one that no interface has, such as a bridge that a program left behind: packets would go there."""
+    taken = _ip("-o", "-4", "address")
+    return secrets.choice([one for one in (f"10.213.{number}" for number in range(256)) if f" {one}." not in taken])
+
+
+def _ip(*words: str) -> str:
+    """Returns what the program prints. Raises AssertionError with what it says if it fails."""
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr.strip()}"
+    return done.stdout

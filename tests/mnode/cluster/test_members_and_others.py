@@ -20,8 +20,8 @@ SINGLE = """
 import sys, threading, penstock
 with penstock.connect(sys.argv[1]) as connection:
     cursor = connection.cursor()
-    for text in ("CREATE DATABASE d", "CREATE TABLE d.t (ts TIMESTAMP, v INT)", "INSERT INTO d.t VALUES (1600000000000, 2)",
-                 "SELECT * FROM d.t", "SHOW CLUSTER"):
+    for text in ("CREATE DATABASE d", "CREATE TABLE d.t (ts TIMESTAMP, v INT)",
+                 "INSERT INTO d.t VALUES (1600000000000, 2)", "SELECT * FROM d.t", "SHOW CLUSTER"):
         cursor.execute(text)
     print([name for name in sys.modules if name.startswith("kazoo")],
           [one.name for one in threading.enumerate() if "cluster" in one.name or "checkpoint-copies" in one.name])

@@ -252,12 +252,26 @@ def test_what_nobody_foresaw_ends_the_node() -> None:
     service.close()
 
 
+def fails(*_: object) -> None:
+    raise StorageError("disk full")
+
+
+def test_a_log_that_has_been_copied_is_needed_no_more() -> None:
+    """From then on, not from the next look at all nodes on: the same would be copied once more."""
+    service, _ = started(fails)
+    lacking = {VGROUP: "it lacks all"}
+    service._node.role.following = cast(Any, SimpleNamespace(active=SimpleNamespace(node=STANDBY), epoch=3))
+    service._node.standby = cast(Any, SimpleNamespace(
+        copies_needed=lambda: dict(lacking), copied=lambda *_: lacking.clear(), matched=dict))
+    service.copies = (STANDBY, dict(lacking))
+    service.replace_log(VGROUP, lambda: cast(Any, "a log"))
+    assert service.copies == (STANDBY, {})
+    service.close()
+
+
 def test_what_a_call_raises_is_its_callers() -> None:
     """The thread goes on, which has only lent itself."""
-    def turn(*_: object) -> None:
-        raise StorageError("disk full")
-
-    service, hooks = started(turn)
+    service, hooks = started(fails)
     service._node.standby = cast(Any, SimpleNamespace(copies_needed=lambda: {VGROUP: "it lacks all"}))
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
