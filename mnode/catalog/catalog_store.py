@@ -5,10 +5,10 @@ It is the one module of the mnode that imports lmdb.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.common.errors import CorruptionError, NotFoundError, StorageError
 from penstock.common.fs import shortage
 from penstock.common.private import FILE_MODE, make_private
 from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 
 FORMAT_VERSION = 1
@@ -237,7 +238,7 @@ class CatalogStore:
         #: waits until the cluster has acknowledged a version of the log, or raises
         self.await_cluster: Callable[[int], None] | None = None
         #: held by transactions, and by those who read what one of them changes in several steps
-        self.lock = threading.RLock()
+        self.lock = CatalogLock()
         #: called after each transaction, with the lock held
         self.on_change: Callable[[], None] = lambda: None
         try:
@@ -274,7 +275,8 @@ class CatalogStore:
     def transaction(self) -> Iterator[Transaction]:
         """Gives a transaction that is committed at the end of the block: then it survives a power cut.
 
-        In a cluster it raises what `await_cluster` does, too: it is done here, but nobody knows what will be.
+        In a cluster it raises what `await_cluster` does, too: it is done here, but nobody knows what will be. That is
+        waited for when the lock is free, so behind what holds it around the transaction.
         """
         with self.lock:
             with self._writing() as transaction:
@@ -285,8 +287,8 @@ class CatalogStore:
             self.counters = changes.counters
             changes.change_memory()
             self.on_change()
-        if self.await_cluster is not None:
-            self.await_cluster(version)
+            if self.await_cluster is not None:
+                self.lock.when_free(partial(self.await_cluster, version))
 
     @contextmanager
     def _writing(self) -> Iterator[lmdb.Transaction]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import repeat
@@ -10,6 +9,7 @@ from operator import attrgetter
 from typing import Literal
 
 from penstock.mnode.catalog import system_schema
+from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.sql.schema import ChildTable, Database, Table
 
 
@@ -29,7 +29,7 @@ class TableIndex:
     Methods that change it are called by the repositories of the catalog, with the lock held.
     """
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: CatalogLock) -> None:
         self._lock = lock
         self._databases: dict[str, Database] = {}
         self._namespaces: dict[str, _Namespace] = {}

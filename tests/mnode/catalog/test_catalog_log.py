@@ -18,6 +18,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_codec import seal
 from penstock.mnode.catalog.catalog_copy_source import CATALOG_FOLDERS, CatalogCopySource
 from penstock.mnode.catalog.catalog_copying import CatalogCopying
+from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.mnode.catalog.catalog_log import CatalogLog, CatalogLogBounds, EntryChange
 from penstock.mnode.catalog.catalog_store import META, STREAMS, TABLES, CatalogStore
 from penstock.mnode.cluster.log_epochs import EpochStart
@@ -228,7 +229,9 @@ def test_a_transaction_waits_for_the_cluster(tmp_path: Path) -> None:
 
 
 def test_who_follows_does_not_wait_for_who_waits(tmp_path: Path) -> None:
-    """A transaction that waits for the cluster, with the catalog locked, keeps no node from following another."""
+    """A transaction that waits for the cluster, also one of who has locked the catalog, keeps nobody from the catalog,
+    nor a node from following another.
+    """
     member = CatalogMember(tmp_path)
     waits, may_end = threading.Event(), threading.Event()
 
@@ -239,17 +242,41 @@ def test_who_follows_does_not_wait_for_who_waits(tmp_path: Path) -> None:
     def locked() -> None:
         with member.store.lock:
             change(member.store, 1)
+            change(member.store, 2)
+            assert not waits.is_set()
 
     member.store.await_cluster = wait
     thread = threading.Thread(target=locked)
     thread.start()
     assert waits.wait(60)
+    with member.store.lock:  # such as who logs in
+        assert member.store.logged_version == 2
     member.copying.follow(FOLLOWS)
     may_end.set()
     thread.join(60)
     with pytest.raises(UnavailableError, match="node 2 follows"):
-        change(member.store, 2)
-    assert member.store.logged_version == 1
+        change(member.store, 3)
+    assert member.store.logged_version == 2
+
+
+def test_a_lock_whose_holder_fails_waits_for_nothing() -> None:
+    """What he has been told is the failure; the next holder has nothing to wait for, either."""
+    lock, waited = CatalogLock(), list[int]()
+
+    def fail() -> None:
+        with lock:
+            lock.when_free(lambda: waited.append(1))
+            raise UnavailableError("it can't be had")
+
+    with pytest.raises(UnavailableError):
+        fail()
+    with lock:
+        with lock:
+            lock.when_free(lambda: waited.append(2))
+        assert not waited
+    with lock:
+        pass
+    assert waited == [2]
 
 
 def test_a_catalog_is_opened_from_what_was_copied(tmp_path: Path) -> None:
