@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import is_
+from operator import attrgetter, is_
 from typing import TypeVar, cast
 
 from penstock.common.errors import PenstockError
@@ -17,17 +18,32 @@ from penstock.wal.record import Record, RowsRecord, with_time_range
 T = TypeVar("T")
 
 _DERIVED_ROWS = 4096
-_STRETCHES, _STRETCH_BYTES = 32, 64 << 10  # larger ones are quickly decoded, and would be kept in memory
+#: Larger records are quickly decoded, and would be kept in memory; small ones take twenty times their bytes there.
+_STRETCHES, _STRETCH_BYTES, _STRETCH_RECORDS = 32, 64 << 10, 256
+_WHAT_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Consecutive records from a version on, of some tables (None: of all); `end` is the position behind them."""
+    """Consecutive records from version `first` on, of some tables (None: of all); `end` is the position behind them."""
 
+    first: int
     records: tuple[Record, ...]
     tables: frozenset[int] | None
     nbytes: int
     end: LogPosition
+
+    def after(self, following: _Stretch) -> _Stretch:
+        """Returns the two as one."""
+        return _Stretch(self.first, self.records + following.records, self.tables, self.nbytes + following.nbytes,
+                        following.end)
+
+    def rest(self, version: int) -> _Stretch:
+        """Returns the records from a version on that is in it."""
+        if version == self.first:
+            return self
+        rest = self.records[bisect_left(self.records, version, key=attrgetter("version")):]
+        return _Stretch(version, rest, self.tables, self.nbytes * len(rest) // len(self.records), self.end)
 
 
 class RecentRecords:
@@ -38,34 +54,48 @@ class RecentRecords:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stretches: dict[int, _Stretch] = {}  # by their first versions
+        self._stretches: tuple[_Stretch, ...] = ()  # in the order of their records
         self._derived: dict[str, tuple[tuple[RowsRecord, ...], object]] = {}
         self._followers: Counter[int | None] = Counter()
         self.tables: frozenset[int] | None = frozenset()
+        self.shared = False  # whether there are several readers
 
     def follow(self, table: int | None, readers: int) -> None:
         """Counts so many readers more of a table (None: of all)."""
         with self._lock:
             self._followers[table] += readers
+            self.shared = self._followers.total() > 1
+            if not self.shared:
+                self._stretches = ()
+                self._derived.clear()
             followed = {table for table, count in self._followers.items() if count}
             self.tables = None if None in followed else frozenset(table for table in followed if table is not None)
 
     def find(self, version: int, table: int | None, max_records: int, max_bytes: int) -> _Stretch | None:
-        """Returns records that begin with a version, if somebody has read them for readers of the table, and no more
+        """Returns records from a version on, if somebody has read them for readers of the table, and no more
         than the limits allow."""
-        stretch = self._stretches.get(version)
-        if stretch is None or len(stretch.records) > max_records or stretch.nbytes > max_bytes:
+        stretches = self._stretches
+        place = bisect_right(stretches, version, key=attrgetter("first")) - 1
+        if place < 0 or version >= stretches[place].end.next_version:
             return None
-        return stretch if stretch.tables is None or table in stretch.tables else None
+        found = stretches[place].rest(version)
+        if len(found.records) > max_records or found.nbytes > max_bytes:
+            return None
+        return found if found.tables is None or table in found.tables else None
 
-    def note(self, first: int, stretch: _Stretch) -> None:
-        """Keeps what was read for the others. `first`: the version that it begins with."""
+    def note(self, stretch: _Stretch) -> None:
+        """Keeps what was read for the others: the newest records, however many turns it took to read them."""
         with self._lock:
-            self._stretches.pop(first, None)
-            self._stretches[first] = stretch
-            if len(self._stretches) > _STRETCHES:
-                del self._stretches[next(iter(self._stretches))]
-
+            kept = [other for other in self._stretches
+                    if other.end.next_version <= stretch.first or other.first >= stretch.end.next_version]
+            place = bisect_right(kept, stretch.first, key=attrgetter("first"))
+            before = kept[place - 1] if place else None
+            if (before is not None and before.end.next_version == stretch.first and before.tables == stretch.tables
+                    and len(before.records) + len(stretch.records) <= _STRETCH_RECORDS):
+                kept[place - 1] = before.after(stretch)
+            else:
+                kept.insert(place, stretch)
+            self._stretches = tuple(kept[-_STRETCHES:])
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
         """Returns what `make` makes of records, or what was made of them last, if that was of the same and few rows."""
@@ -77,7 +107,7 @@ class RecentRecords:
             with self._lock:
                 self._derived.pop(what, None)
                 self._derived[what] = tuple(records), made
-                if len(self._derived) > _STRETCHES:
+                if len(self._derived) > _WHAT_MAX:
                     del self._derived[next(iter(self._derived))]
         return made
 
@@ -134,12 +164,18 @@ class SharedWalReader:
             found = self._recent.find(
                 self._reader.next_version, self._table, max_records - len(records), max_bytes - nbytes)
             if found is None:
+                before = self._reader.bytes_read
                 try:
-                    return records + self._read_on(max_records - len(records), max_bytes - nbytes)
+                    further = self._read_on(max_records - len(records), max_bytes - nbytes)
                 except PenstockError:
                     if records:
                         return records  # what is wrong behind them is met by the next read
                     raise
+                if not further:
+                    return records
+                records += further
+                nbytes += self._reader.bytes_read - before
+                continue
             self._reader.go_on_from(found.end)
             self._taken_bytes += found.nbytes
             records += found.records
@@ -147,15 +183,17 @@ class SharedWalReader:
         return records
 
     def _read_on(self, max_records: int, max_bytes: int) -> list[Record]:
-        """Reads what nobody has read yet."""
+        """Reads what nobody has read yet: where others will want it, no more at once than is kept for them."""
         if self._reader.next_version == self._reader.acknowledged_version + 1:
             return []
         first, before, tables = self._reader.next_version, self._reader.bytes_read, self._recent.tables
+        if self._recent.shared:
+            max_records, max_bytes = min(max_records, _STRETCH_RECORDS), min(max_bytes, _STRETCH_BYTES)
         records = self._reader.read_of(tables, max_records, max_bytes)
         nbytes = self._reader.bytes_read - before
-        if records and nbytes <= _STRETCH_BYTES:
+        if records and self._recent.shared and nbytes <= 2 * _STRETCH_BYTES:
             records = [with_time_range(record) if isinstance(record, RowsRecord) else record for record in records]
-            self._recent.note(first, _Stretch(tuple(records), tables, nbytes, self._reader.position))
+            self._recent.note(_Stretch(first, tuple(records), tables, nbytes, self._reader.position))
         return records
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:

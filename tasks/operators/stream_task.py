@@ -32,6 +32,11 @@ class TaskEnvironment(Protocol):
     clock: Clock
 
     @property
+    def turn(self) -> int | None:
+        """The number of the stream's turn that is under way, if its rows gather up to the next one; else None."""
+        ...
+
+    @property
     def spill(self) -> Path:
         """A directory for what a task's DuckDB doesn't keep in memory; many share it."""
         ...

@@ -16,6 +16,8 @@ from penstock.tasks.source.source_rates import SourceRates
 from penstock.wal.reader import RecordReader
 from penstock.wal.record import Record, RowsRecord
 
+#: What a record takes in memory beside its payload: rows that were inserted one by one are mostly that.
+_RECORD_BYTES = 1536
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
 
@@ -41,6 +43,7 @@ class LogInput:
         self._rates = rates
         self._read: WalBlock | None = None
         self._parts: deque[tuple[Record, ...]] = deque()
+        self._caught_up_in: int | None = None
         self.bytes_read = 0
 
     @property
@@ -48,17 +51,27 @@ class LogInput:
         """Whether there are records that were read and not handed out."""
         return bool(self._parts or self._queue.used_bytes)
 
-    def read_ahead(self, wal: RecordReader) -> bool:
-        """Reads one block of records into the queue, or keeps it until there is room; returns whether it is there."""
+    def read_ahead(self, wal: RecordReader, turn: int | None = None) -> bool:
+        """Reads one block of records into the queue, or keeps it until there is room; returns whether it is there.
+
+        `turn`: the stream's turn, if its rows gather. One that has come to the log's end reads no more in it: there is
+        always a row more while others write, and a pass for each would leave nothing to gather. Who tells of such rows
+        has the stream woken for another turn.
+        """
         if self._read is None:
+            if turn is not None and turn == self._caught_up_in:
+                return False
             if not self._queue.fits(self._task, self._settings.block_bytes_max):
                 return False
-            before = wal.bytes_read
-            records = wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+            before, end = wal.bytes_read, wal.acknowledged_version
+            most = min(self._settings.block_rows_max, 1 + self._settings.block_bytes_max // _RECORD_BYTES)
+            records = wal.read(most, self._settings.block_bytes_max)
             if not records:
                 return False
             size = wal.bytes_read - before
-            self._read = WalBlock(_NO_DATA, size, tuple(records))
+            if records[-1].version >= end:
+                self._caught_up_in = turn
+            self._read = WalBlock(_NO_DATA, size + _RECORD_BYTES * len(records), tuple(records))
             self.bytes_read += size
         if self._read.nbytes > self._queue.share_bytes:
             # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.

@@ -237,7 +237,7 @@ class SourceTask(BaseSourceTask):
         self._open_wal()
 
     def _read_ahead(self) -> bool:
-        return not self._paused and self._log.read_ahead(self._wal)
+        return not self._paused and self._log.read_ahead(self._wal, self._environment.turn)
 
     # -- history and ranges that are computed again --------------------------------------------------------------
 
@@ -320,6 +320,7 @@ class SourceTask(BaseSourceTask):
         self._dropped.quarantine.release_deleted(deletes)
         self._emitter.emit(classified, deletes, before=records[0].version - 1, after=records[-1].version)
         self._dropped.quarantine.settle()
+        self._dropped.block = ()
         if classified is not None:
             self._time.advance(classified.newest)
 

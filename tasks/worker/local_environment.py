@@ -123,6 +123,11 @@ class LocalEnvironment:
     recent: RecentReads = field(default_factory=RecentReads)
 
     @property
+    def turn(self) -> None:
+        """Nothing gathers here."""
+        return
+
+    @property
     def spill(self) -> Path:
         return self.paths.spill
 

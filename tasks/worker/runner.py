@@ -198,11 +198,18 @@ class StreamRunner:
         self._built = False
         self._ready = False  # to have turns
         self._turns = 0  # in which something was done
+        self._turn = 0
+        self._gathers = False
         self._leaving = False
         self._driver: int | None = None
         self._ended = threading.Event()
         self._context = contextvars.copy_context()
         self._building: Callable[[], None] | None = lambda: self._build(build, on_ready)
+
+    @property
+    def turn(self) -> int | None:
+        """The number of the turn that is under way, if rows gather up to the next one; for the stream's tasks."""
+        return self._turn if self._gathers else None
 
     def launch(self) -> None:
         """Begins to build the tasks, which then wait for `start`."""
@@ -289,6 +296,8 @@ class StreamRunner:
         if not self._ready or self._leaving:
             return None
         self._driver = threading.get_ident()
+        self._turn += 1
+        self._gathers = self._threads.gathering_s(self._seat) > 0.0
         try:
             return self._context.run(self._drive)
         finally:

@@ -67,9 +67,10 @@ class WorkerEnvironment:
         recent: RecentReads,
         emit: Callable[[TaskCheckpoint | ReadBack], None],
         wake: Callable[[], None],
+        turn: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`recent` is the worker's; `emit` sends over the control connection; `wake` wakes the runner and what waits
-        for queues.
+        for queues; `turn` is the runner's.
         """
         self.clock = clock
         self._data = data
@@ -77,7 +78,12 @@ class WorkerEnvironment:
         self._recent = recent
         self._emit = emit
         self._wake = wake
+        self._turn = turn
         self._writers: list[FlightResultWriter] = []
+
+    @property
+    def turn(self) -> int | None:
+        return self._turn()
 
     @property
     def spill(self) -> Path:

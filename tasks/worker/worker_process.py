@@ -153,7 +153,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
                                   else Acknowledged(what, deployment.attempt))
 
         environment = WorkerEnvironment(
-            self._clock, self._data_access(), self._dnode, self._recent_reads, emit, wake)
+            self._clock, self._data_access(), self._dnode, self._recent_reads, emit, wake, lambda: stream.runner.turn)
         stream = _ThreadedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,

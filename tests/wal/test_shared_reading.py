@@ -122,6 +122,32 @@ def test_what_one_has_made_of_records_the_others_need_not_make(tmp_path: Path) -
     log.close()
 
 
+def test_readers_take_over_from_each_other_wherever_they_are(tmp_path: Path) -> None:
+    """Streams have their turns one after the other, and rows come all the time: each reads up to another place. Who
+    follows a log alone keeps nothing."""
+    log = WalWriter.open(tmp_path, WalOptions(1, 1, 1 << 20), fs=FaultyFs(), clock=ManualClock())
+    reads = RecentReads()
+    readers = [reads.reader(1, LogFiles(tmp_path, OsFs()), 1) for _ in range(5)]
+    found: list[list[Record]] = [[] for _ in readers]
+    for number in range(1, 201):
+        log.commit(log.enqueue_time_mark("w", number, 0))
+        found[number % 5] += readers[number % 5].read()
+    for place, reader in enumerate(readers):
+        found[place] += reader.read()
+        assert marks(found[place]) == list(range(1, 201))
+        assert all(own is other for own, other in zip(found[place], found[0], strict=True))
+    (recent,) = reads._logs.values()
+    assert len(recent._stretches) == 1
+    for reader in readers[1:]:
+        reader.close()
+    assert not recent._stretches
+    log.commit(log.enqueue_time_mark("w", 201, 0))
+    assert marks(readers[0].read()) == [201]
+    assert not recent._stretches
+    readers[0].close()
+    log.close()
+
+
 TABLES = st.sampled_from([1, 2, 3])
 OWN_STEPS = st.lists(st.one_of(
     st.tuples(st.just("delete"), TABLES),

@@ -212,6 +212,8 @@ class MemoryWriter:
 class MemoryEnvironment:
     """What tasks may ask of the world, answered in memory."""
 
+    turn: int | None = None
+
     def __init__(self, kit: StreamKit) -> None:
         self.kit = kit
         self.clock = kit.clock
