@@ -157,9 +157,9 @@ class EngineParts:
         self.users = Users(of.catalog, of.clock, secrets.token_bytes)
         self.logins = Logins(of.catalog.users, of.clock, secrets.token_bytes, of.config.token_lifetime,
                              of.config.trust_loopback, of.audit)
-        self.row_inserts = RowInserts(of.catalog, of.storage, self.children, of.clock, of.writing)
-        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run,
-                               of.environment.pool("penstock-insert", 4))
+        pool = of.environment.pool("penstock-insert", 4)
+        self.row_inserts = RowInserts(of.catalog, of.storage, self.children, of.clock, of.writing, pool)
+        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run, pool)
         # Not for its turn: statements that change tables would wait for it.
         self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False))
         naming = Naming.from_config(of.config)

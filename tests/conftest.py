@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from kits.basics.external_servers import kafka, mosquitto, postgres, zookeeper  # noqa: F401 - fixtures for everybody
 
 import penstock
+from penstock.tasks.worker.java_classes import sharing_options
 
 # A test runs it in a process of its own: what it loads changes pytest itself.
 collect_ignore = ["programs/sqlalchemy_suite"]
@@ -38,8 +39,9 @@ TEST_CONFIG: dict[str, Any] = {
 }
 
 #: Spark's Java lives for seconds here: compiling well is half of what its start costs.
-for variable in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
-    os.environ.setdefault(variable, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+_HURRY = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_HURRY))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join([*_HURRY, *sharing_options("")]))
 
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
 HISTORIES = {"default": 40, "nightly": 5_000}

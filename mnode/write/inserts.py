@@ -390,8 +390,13 @@ class Inserts:
     def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
         for table_uid, batches in tables.items():
             for batch in _joined(batches):
-                for start in range(0, batch.num_rows, _RECORD_ROWS):
-                    self._storage.write(vgroup_id, table_uid, batch.slice(start, _RECORD_ROWS))
+                for part in record_batches(batch):
+                    self._storage.write(vgroup_id, table_uid, part)
+
+
+def record_batches(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """Cuts rows into what goes into one record of a log each."""
+    return [batch.slice(start, _RECORD_ROWS) for start in range(0, batch.num_rows, _RECORD_ROWS)]
 
 
 def place_by_index(

@@ -1,4 +1,4 @@
-"""Small INSERTs of plain rows into tables that exist, from the text to the log in a few steps: what devices send.
+"""INSERTs of a few plain rows per table, from the text to the log in a few steps: what devices and their gateways send.
 
 Whatever isn't such an INSERT is left to `Inserts`, which is the definition of what a statement does: nothing that it
 would refuse, or do otherwise, is done here. Nothing is written before all rows are read and known to fit.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,17 +16,18 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError
+from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.write.inserts import TBNAME
+from penstock.mnode.write.inserts import TBNAME, record_batches
 from penstock.mnode.write.row_placement import pays_threads
 from penstock.sql.dialect.tokenizer import KEYWORDS
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.row_pattern import PLAIN_TEXT, PlainValue, RowPattern, row_pattern
-from penstock.sql.schema import Column, Database, Table
+from penstock.sql.schema import Column, Database, Table, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.store.table_state import Row
@@ -40,8 +42,9 @@ _TARGET = re.compile(
     rf"\s*+(?:{_NAME}\.)?{_NAME}\s*+(?:{_NAMES})?(?:{_USING})?VALUES\s*+(?=\()", re.ASCII | re.IGNORECASE)
 _END = re.compile(r"\s*+;?+\s*+", re.ASCII)
 _TAGS = re.compile(_TAG, re.ASCII)
-_TEXT_MAX = 32_768
+_TEXT_MAX = 1 << 20  # characters: some hundred milliseconds
 _ROWS_MAX = 50  # of a table that a statement names; from there on columns are cheaper
+_APPENDED_MAX = 256  # rows of a vnode; the same
 _PATTERNS_MAX = 4096
 _HEADS_MAX, _HEAD_TEXT_MAX = 32_768, 512
 _ONE_ROW = Result(affected=1)
@@ -73,6 +76,30 @@ class _VnodeRows:
     rows: list[Row] = field(default_factory=list)
 
 
+_Groups = dict[tuple[int, int], _VnodeRows]
+"""By vgroup and storage table."""
+
+
+@dataclass(slots=True)
+class _NewTables:
+    """Child tables of one super table that come with a statement, with their tag values, and rows of each."""
+
+    of: _TablePattern
+    tags: dict[str, tuple[PlainValue, ...]] = field(default_factory=dict)
+    rows: list[tuple[str, list[list[PlainValue]]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a statement gives. `single`: where its only row goes, in which database, and where the row begins."""
+
+    groups: _Groups = field(default_factory=dict)
+    coming: dict[int, _NewTables] = field(default_factory=dict)
+    count: int = 0
+    wal_level: int = 0
+    single: tuple[_Target, Database, int] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Head:
     """Where the only row of a statement goes that begins with a text that was read before.
@@ -88,23 +115,25 @@ class _Head:
     latest: int
 
 
-_Groups = dict[tuple[int, int], _VnodeRows]
-"""By vgroup and storage table."""
-
-
 class RowInserts:
     """Thread-safe."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock, writing: SharedLock
+        self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock, writing: SharedLock,
+        pool: Executor,
     ) -> None:
-        """`writing` is held while rows are written, so that tables don't change their vnodes meanwhile."""
+        """`writing` is held while rows are written, so that tables don't change their vnodes meanwhile.
+
+        `pool` writes to different vnodes at the same time.
+        """
+        self._pool = pool
         self._catalog = catalog
         self._writing = writing
         self._storage = storage
         self._children = children
         self._clock = clock
         self._patterns: dict[tuple[int, str | None, bool], _TablePattern] = {}
+        self._tag_patterns: dict[tuple[int, str | None], tuple[Table, RowPattern | None]] = {}
         #: by the text before a statement's last parenthesis, and the session's database
         self._heads: dict[tuple[str, str | None], _Head] = {}
 
@@ -148,31 +177,91 @@ class RowInserts:
             return False
 
     def _insert(self, text: str, start: int, state: SessionState) -> Result | None:
-        groups: _Groups = {}
-        changes, last = self._catalog.changes, None
-        now_ms, count, wal_level = self._clock.now_ms(), 0, 0
-        while not count or not _END.fullmatch(text, start):
+        changes = self._catalog.changes
+        with one_at_a_time(unless=len(text) < LONG_TEXT):
+            read = self._read(text, start, state)
+        if read is None:
+            return None
+        for new in read.coming.values():
+            self._create(new, read.groups)
+        self._write(read)
+        if read.count == 1 and read.single is not None:
+            target, database, row = read.single
+            if target.uid is not None and row <= _HEAD_TEXT_MAX:
+                self._keep_head((text[:row], state.database), changes, target, database)
+        return Result(affected=read.count)
+
+    def _read(self, text: str, start: int, state: SessionState) -> _Read | None:
+        """Returns what a statement gives if all of it is plain and fits; nothing is changed yet."""
+        read, now_ms = _Read(), self._clock.now_ms()
+        while not read.count or not _END.fullmatch(text, start):
             head = _TARGET.match(text, start)
             database = None if head is None else self._catalog.user_database(_database(head[1], state))
             if head is None or database is None:
                 return None
-            target = self._target(database, head, state)
-            pattern = None if target is None else target.rows.pattern
-            if target is None or pattern is None:
-                return None
             constants = Constants(database.precision, state.time_zone, now_ms)
-            read = pattern.read(text, head.end(), _ROWS_MAX, constants)
-            if read is None or not _in_range(read[0], database, now_ms) or not self._place(target, read[0], groups):
+            target = self._target(database, head, state)
+            new = None if target is not None else self._new_table(database, head, state, constants, read)
+            of = target.rows if target is not None else None if new is None else new.of
+            if of is None or of.pattern is None:
                 return None
-            count, start, last = count + len(read[0]), read[1], (target, database, head.end())
-            wal_level = max(wal_level, database.options.wal_level)
-        if len(groups) > 1 and pays_threads(count, wal_level):
+            rows = of.pattern.read(text, head.end(), _ROWS_MAX, constants)
+            if rows is None or not _in_range(rows[0], database, now_ms):
+                return None
+            if target is None:
+                assert new is not None
+                new.rows.append((_name(head[2]) or "", rows[0]))
+            elif not self._place(target, rows[0], read.groups):
+                return None
+            else:
+                read.single = (target, database, head.end())
+            read.count, start = read.count + len(rows[0]), rows[1]
+            read.wal_level = max(read.wal_level, database.options.wal_level)
+        agree = all(group.of is read.coming[uid].of for (_, uid), group in read.groups.items() if uid in read.coming)
+        return read if agree else None
+
+    def _new_table(self, database: Database, head: re.Match[str], state: SessionState, constants: Constants,
+                   read: _Read) -> _NewTables | None:
+        """Takes note of the child table that USING creates; None if there is none to create, or it isn't said plainly.
+
+        All rows of a super table's new children give the same columns: which of two writes comes first counts else.
+        """
+        _, word, before, prefix, super_name, tag_names, tags, after = head.groups()
+        name = _name(word)
+        if tags is None or name is None or not can_name_child(name) or (before is not None and after is not None):
             return None
-        for (vgroup_id, _), group in groups.items():
-            self._write(vgroup_id, group)
-        if count == 1 and last is not None and last[0].uid is not None and last[2] <= _HEAD_TEXT_MAX:
-            self._keep_head((text[:last[2]], state.database), changes, *last[:2])
-        return Result(affected=count)
+        parent = self._catalog.table(_database(prefix, state), _name(super_name) or "")
+        if parent is None or parent.kind != "super" or parent.database != database.name:
+            return None
+        if self._catalog.table(database.name, name) is not None:
+            return None
+        pattern = self._tag_pattern(parent, tag_names)
+        values = None if pattern is None else pattern.read(head.string, head.start(7) - 1, 1, constants)
+        if values is None:
+            return None
+        of = self._pattern(parent, after if before is None else before, by_name=False)
+        new = read.coming.setdefault(parent.uid, _NewTables(of))
+        new.tags.setdefault(name, tuple(values[0][0]))
+        return new if new.of is of else None
+
+    def _tag_pattern(self, parent: Table, listed: str | None) -> RowPattern | None:
+        key = (parent.uid, listed)
+        known = self._tag_patterns.get(key)
+        if known is None or known[0] is not parent:
+            if len(self._tag_patterns) >= _PATTERNS_MAX:
+                self._tag_patterns.clear()
+            known = self._tag_patterns[key] = (parent, _tag_pattern(parent, listed))
+        return known[1]
+
+    def _create(self, new: _NewTables, groups: _Groups) -> None:
+        """Creates child tables, and puts their rows to those of their vnodes."""
+        table = new.of.table
+        created = self._children.ensure_in_order(table, list(new.tags), list(new.tags.values()))
+        children = dict(zip(new.tags, created, strict=True))
+        for name, rows in new.rows:
+            child = children[name]
+            group = groups.setdefault((child.vgroup_id, table.uid), _VnodeRows(new.of))
+            group.rows += [(child.uid, *row) for row in rows]
 
     def _keep_head(self, key: tuple[str, str | None], changes: int, target: _Target, database: Database) -> None:
         """Keeps in mind how the text before a row was understood; `changes`: the catalog's before it was."""
@@ -249,11 +338,27 @@ class RowInserts:
             placed.setdefault(child.vgroup_id, []).append((child.uid, *row[:width]))
         return placed
 
-    def _write(self, vgroup_id: int, group: _VnodeRows) -> None:
-        table = group.of.table
-        columns = tuple([column.physical for column in table.columns])
-        if not self._storage.append(vgroup_id, table.uid, columns, group.rows):
-            self._storage.write(vgroup_id, table.uid, _columnar(group))
+    def _write(self, read: _Read) -> None:
+        by_vgroup: dict[int, list[_VnodeRows]] = {}
+        for (vgroup_id, _), group in read.groups.items():
+            by_vgroup.setdefault(vgroup_id, []).append(group)
+        if len(by_vgroup) > 1 and pays_threads(read.count, read.wal_level):
+            running = [self._pool.submit(self._write_vgroup, *found) for found in by_vgroup.items()]
+            errors = [error for future in running if (error := future.exception()) is not None]
+            if errors:
+                raise errors[0]
+            return
+        for vgroup_id, groups in by_vgroup.items():
+            self._write_vgroup(vgroup_id, groups)
+
+    def _write_vgroup(self, vgroup_id: int, groups: list[_VnodeRows]) -> None:
+        for group in groups:
+            table = group.of.table
+            columns = tuple([column.physical for column in table.columns])
+            if len(group.rows) > _APPENDED_MAX or not self._storage.append(
+                    vgroup_id, table.uid, columns, group.rows):
+                for batch in record_batches(_columnar(group)):
+                    self._storage.write(vgroup_id, table.uid, batch)
 
 
 def _columnar(group: _VnodeRows) -> pa.RecordBatch:
@@ -279,6 +384,14 @@ def _table_pattern(table: Table, listed: str | None, *, by_name: bool) -> _Table
         of += [tag for tag in table.tags if by_name and tag in columns]
     pattern = row_pattern(columns, of) if table.key_column is None else None
     return _TablePattern(table, tuple(column for column in table.columns if column in columns), pattern)
+
+
+def _tag_pattern(parent: Table, listed: str | None) -> RowPattern | None:
+    """Returns the pattern of tag values, for all tags or those that are listed; None if one of them isn't there."""
+    by_name = {tag.name: tag for tag in parent.tags}
+    names = list(by_name) if listed is None else [_name(name.strip()) for name in listed.split(",")]
+    tags = [by_name[name] for name in names if name in by_name]
+    return row_pattern(tags, parent.tags) if len(tags) == len(names) else None
 
 
 def _database(prefix: str | None, state: SessionState) -> str:

@@ -35,7 +35,9 @@ def sharing_options(configured: str) -> list[str]:
     directory = _directory() if _wanted(configured) else None
     if directory is None or not (directory / _ARCHIVE).exists():
         return []
-    return [f"-XX:SharedArchiveFile={directory / _ARCHIVE}", "-XX:+VerifySharedSpaces"]
+    # What doesn't fit isn't told on standard output, which may be a program's.
+    return [f"-XX:SharedArchiveFile={directory / _ARCHIVE}", "-XX:+VerifySharedSpaces",
+            "-Xlog:cds=off,cds+dynamic=off"]
 
 
 def have_made(configured: str) -> None:

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,23 @@ def test_rows_are_there_after_a_signal(tmp_path: Path, number: int) -> None:
         con.close()
     with penstock.connect(str(data)) as own:
         assert own.execute("SELECT v FROM d.t").fetchall() == [(1,)]
+
+
+FIRST_LOOK = """
+import os, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "grpc":
+            print(os.environ.get("GRPC_ENABLE_FORK_SUPPORT"))
+sys.meta_path.insert(0, Finder())
+import penstock.shell.server.flight_server
+"""
+
+
+def test_grpc_is_not_ready_for_forks() -> None:
+    """It would complain when Spark is started while requests come; it reads that when it is loaded."""
+    found = subprocess.run([sys.executable, "-c", FIRST_LOOK], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["false"]
 
 
 @pytest.mark.slow

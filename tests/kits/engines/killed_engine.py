@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +52,14 @@ class KilledEngine(EngineProcess):
         return line
 
     def tasks(self) -> RunningTasks:
-        """Waits until all streams run, and returns how."""
+        """Waits until all streams run, and returns how; a worker that has ended by now isn't among them."""
         self.tell("tasks")
         found = json.loads(self.expect("tasks ").removeprefix("tasks "))
-        return RunningTasks(found["attempts"], [psutil.Process(pid) for pid in found["pids"]])
+        workers = []
+        for pid in found["pids"]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                workers.append(psutil.Process(pid))
+        return RunningTasks(found["attempts"], workers)
 
     def kill(self) -> list[str]:
         lines = super().kill()

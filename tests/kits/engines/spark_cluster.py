@@ -23,9 +23,11 @@ import psutil
 import pyspark
 from kits.basics.waiting import wait_until
 
+from penstock.tasks.worker.java_classes import sharing_options
+
 PATIENCE_S = 120.0
 #: For a Java that lives for seconds: five of them start here, and compiling well is most of what that costs.
-JAVA_IN_A_HURRY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA_IN_A_HURRY = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *sharing_options("")])
 SECRET = "secret of the tests' clusters"
 #: What docs/cluster.md says that master and workers need.
 SETTINGS = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET, "spark.network.crypto.enabled": "true",

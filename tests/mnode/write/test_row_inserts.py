@@ -42,6 +42,7 @@ def mostly(usual: Choice, odd: Choice) -> st.SearchStrategy[Any]:
 
 
 NEXT = "@"  #: stands for a time that is newer than all before
+NEW = "%"  #: stands for the end of a name that no table has yet; the same one in all of a statement
 ODD_TIMES = ["NOW", "now()", "NOW + 1s", "NULL", "0", "-1", "99999999999999999", "+1700000000007", "01700000000007",
              "1.5", "'2023-11-14 22:13:20.005'", "'2023-11-14 22'", "'2023-11-14T22:13:20Z'", "'1700000000009'",
              "'2023-13-01 00:00:00'", "'it''s'"]
@@ -72,6 +73,7 @@ NAMED = mostly([("tbname, ts, n", 0), ("ts,TBNAME,tbnames", 1), ("tbname,ts", 0)
                [("tbname, ts, g, nix", 0), ("tbname, ts, g, g", 0), ("tbname, n", 0), ("tbname, tbname, ts", 0),
                 ("ts, tbnames", 9),
                 ("`tbname`, ts", 0)])
+CHILDREN_OF_W = ("e1", "e2", "n%1", "n%2", "t.n%3")
 INTO = mostly(["INSERT INTO ", "insert into  ", " INSERT INTO\n"], ["INSERT "])
 VALUES_WORD = mostly([" VALUES ", " values", "\nVALUES\n"], [" VALUE "])
 ENDS = mostly(["", ";", " ; "], [" x", " -- end", ";;"])
@@ -102,7 +104,8 @@ def inserts(draw: st.DrawFn) -> str:
 @st.composite
 def inserts_with_tags(draw: st.DrawFn) -> str:
     """An INSERT with USING that may mean something."""
-    name = draw(mostly(["e1", "e2", "`e1`", "t.e2"], ["d1", "texts", "w", "new3", "x.e1", "nothing.e1"]))
+    name = draw(mostly(["e1", "e2", "`e1`", "t.e2", "n%1", "t.n%1", "`N %1`"],
+                       ["d1", "texts", "w", "new3", "x.e1", "nothing.e1", "x.n%1", "`n.%1`", "select"]))
     before, after = draw(mostly([("", ""), ("(ts, n)", ""), ("", " (ts, n) ")],
                                 [("(ts, n)", "(ts, n)"), ("", "(n, ts)")]))
     body = ",".join(draw(st.lists(rows(2 if before or after else 3, TEXTS), min_size=1, max_size=2)))
@@ -114,11 +117,11 @@ def inserts_into_several(draw: st.DrawFn) -> str:
     """An INSERT into several tables that may mean something."""
     found = []
     for _ in range(draw(st.integers(2, 4))):
-        name = draw(mostly(["d1", "t.d1", "`D 2`", "e1", "e2", "wide"], NAMES))
-        using = draw(mostly([""], USING)) if name in ("e1", "e2") else ""
+        name = draw(mostly(["d1", "t.d1", "`D 2`", "e1", "e2", "wide", "n%1", "n%2", "t.n%3"], NAMES))
+        using = draw(USING if "%" in name else mostly([""], USING)) if name in CHILDREN_OF_W else ""
         listed = draw(mostly([""], [" (ts, a, b)", " (b, ts, a)", " (ts)", " (ts, n, tbnames)"]))
         width = listed.count(",") + 1 if listed else 10 if name == "wide" else 3
-        cells = TEXTS if name in ("e1", "e2") else VALUES
+        cells = TEXTS if name in CHILDREN_OF_W else VALUES
         body = " ".join(draw(st.lists(rows(width, cells), min_size=1, max_size=2)))
         found.append(f"{name}{listed}{using}{draw(VALUES_WORD)}{body}")
     return draw(INTO) + draw(st.sampled_from([" ", "\n", ""])).join(found) + draw(ENDS)
@@ -168,7 +171,9 @@ def contents(engine: Sandbox) -> list[Any]:
     """Returns all rows of all tables."""
     found = [engine.execute(f"SELECT * FROM {name} ORDER BY ts").table
              for name in ("wide", "texts", "bytes", "keyed")]
-    return [*found, *(engine.execute(f"SELECT tbname, * FROM {name} ORDER BY tbname, ts").table for name in "mw")]
+    tags = engine.execute("SELECT tbname, g, s, count(*) FROM w GROUP BY tbname, g, s ORDER BY tbname").table
+    return [*found, tags,
+            *(engine.execute(f"SELECT tbname, * FROM {name} ORDER BY tbname, ts").table for name in "mw")]
 
 
 @settings(max_examples=times(60, 20_000))
@@ -177,7 +182,9 @@ def test_both_ways_do_the_same(engines: list[Sandbox], newer: Iterator[int], sta
     """The same numbers of rows, the same errors, and the same rows in the tables."""
     short, long = engines
     for drawn in statements:
-        text = "".join(str(next(newer)) if piece == NEXT else piece for piece in re.split(f"({NEXT})", drawn))
+        fresh = next(newer)
+        text = "".join(str(next(newer)) if piece == NEXT else f"{fresh}_" if piece == NEW else piece
+                       for piece in re.split(f"({NEXT}|{NEW})", drawn))
         assert outcome(short, text) == outcome(long, text)
     assert contents(short) == contents(long)
 
@@ -202,3 +209,30 @@ def test_plain_rows_take_the_short_way(engines: list[Sandbox]) -> None:
                  f"INSERT INTO d1 VALUES ({ahead + 7}, 1, 0.5) wide (ts, c0) VALUES ({ahead + 7}, false)",
                  f"INSERT INTO e1 USING w TAGS (7, 'x') VALUES ({ahead + 8}, 'abc', '1') d1 (ts) VALUES ({NOW_MS})"):
         assert short.engine.parts.row_inserts.insert(text, short.session) == Result(affected=2), text
+
+
+def test_child_tables_of_a_plain_insert_are_created_by_the_short_way(engines: list[Sandbox]) -> None:
+    """Thousands of rows for as many new tables, with the tags of the first USING that names each; and again."""
+    ahead, count = NOW_MS + 200_000_000, 5_000
+    targets = "\n".join(f"many{n} USING w TAGS ({n}, 'x') VALUES ({ahead}, 'a', '{n}')" for n in range(count))
+    again = f"many0 USING t.w (g) TAGS (-1) VALUES ({ahead + 1}, 'b', NULL) ({ahead + 2}, 'c', NULL)"
+    for engine, said in ((engines[0], engines[0].engine.parts.row_inserts.insert), (engines[1], None)):
+        for text, rows in ((f"INSERT INTO {targets} {again}", count + 2), (f"INSERT INTO {targets}", count)):
+            written = engine.execute(text) if said is None else said(text, engine.session)
+            assert written == Result(affected=rows)
+    rows_of_both = [engine.execute("SELECT tbname, * FROM w WHERE tbname LIKE 'many%' ORDER BY tbname, ts").table
+                    for engine in engines]
+    assert rows_of_both[0] == rows_of_both[1]
+    found = engines[0].execute("SELECT count(*), sum(g), max(s) FROM (SELECT DISTINCT tbname, g, s FROM w "
+                               "WHERE tbname LIKE 'many%')").table
+    assert [list(row.values()) for row in found.to_pylist()] == [[count, sum(range(count)), "x"]]
+
+
+def test_nothing_is_created_if_a_row_is_wrong(engines: list[Sandbox]) -> None:
+    """All rows are read before the first child table comes into being."""
+    short = engines[0]
+    for wrong in ("('x', 1, 2)", f"({NOW_MS}, 'toolong', NULL)", f"({NOW_MS})", "(1, 'a', 'b')", "()"):
+        with pytest.raises(PenstockError):
+            short.execute(f"INSERT INTO none1 USING w TAGS (1, 'x') VALUES ({NOW_MS}, 'a', 'b') none2 USING w TAGS "
+                          f"(1, 'x') VALUES {wrong}")
+        assert short.execute("SHOW TABLES LIKE 'none%'").table.num_rows == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,23 @@ def test_an_archive_is_made_once_and_used(cache: Path, monkeypatch: pytest.Monke
     (archive,) = cache.glob("*/classes.jsa")
     assert archive.read_bytes() == b"classes"
     assert archive.parent.stat().st_mode & 0o777 == 0o700
-    assert sharing_options("-Xmx2g") == [f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces"]
+    assert sharing_options("-Xmx2g")[:2] == [f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces"]
     for configured in ("-Xshare:off", "-XX:SharedArchiveFile=/mine"):
         assert sharing_options(configured) == []
     written(monkeypatch, b"others")
     assert make()
     assert archive.read_bytes() == b"classes"
+
+
+def test_java_starts_without_an_archive_that_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing on standard output, where a program's own output goes."""
+    written(monkeypatch)
+    assert make()
+    options = sharing_options("")
+    assert options
+    java = subprocess.run(["java", *options, "--version"], capture_output=True, text=True, check=True)
+    plain = subprocess.run(["java", "--version"], capture_output=True, text=True, check=True)
+    assert java.stdout.partition(")")[0] == plain.stdout.partition(")")[0]
 
 
 def test_what_fails_is_not_tried_with_each_start(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
