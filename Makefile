@@ -23,7 +23,7 @@ test: $(READY)  ## All tests, in eleven to twenty minutes on two cores.
 	@scripts/run_tests $(ARGS)
 
 quick: $(READY)  ## Most tests of every part, in about a minute: none that needs Spark, patience or is long.
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not slow and not long" $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not spark and not slow and not long" $(ARGS)
 
 check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .
