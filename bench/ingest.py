@@ -31,9 +31,11 @@ import penstock
 STATEMENT_ROWS = 1000
 CALL_ROWS = 100_000  # lines per call of the line protocol
 CHILDREN = 100
+DATABASE = "bench"
 FIRST_MS = 1_648_791_213_000
 RUNS = 3
-ROWS = {"values": 200_000, "line": 500_000, "csv": 2_000_000, "parquet": 4_000_000, "arrow": 4_000_000}
+ROWS = {"values": 200_000, "targets": 200_000, "new_tables": 50_000, "line": 500_000,
+        "csv": 2_000_000, "parquet": 4_000_000, "arrow": 4_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,31 @@ def values_input(rows: pa.Table, folder: Path) -> Input:
         cursor = connection.cursor()
         for child, texts in statements:
             cursor.execute(f"INSERT INTO {database}.d{child} VALUES {texts}")
+
+    return Input(rows.num_rows, ingest)
+
+
+def targets_input(rows: pa.Table, folder: Path) -> Input:
+    """INSERT statements of 1,000 rows each that name the child table of each row, as a gateway sees them."""
+    return _statements(rows, lambda at: f"{DATABASE}.d{at % CHILDREN} VALUES ")
+
+
+def new_tables_input(rows: pa.Table, folder: Path) -> Input:
+    """INSERT statements of 1,000 rows each, each of which creates its child table."""
+    return _statements(rows, lambda at: f"{DATABASE}.n{at} USING {DATABASE}.meters TAGS ('city{at}') VALUES ")
+
+
+def _statements(rows: pa.Table, target: Callable[[int], str]) -> Input:
+    """INSERT statements of 1,000 rows each; `target`: what stands before the values of a row, by its number."""
+    columns = [rows.column(name).to_pylist() for name in ("current", "voltage", "phase")]
+    values = [f"({FIRST_MS + at},{columns[0][at]},{columns[1][at]},{columns[2][at]})" for at in range(rows.num_rows)]
+    texts = ["INSERT INTO " + " ".join(target(at) + values[at] for at in range(
+        start, min(start + STATEMENT_ROWS, rows.num_rows))) for start in range(0, rows.num_rows, STATEMENT_ROWS)]
+
+    def ingest(connection: penstock.Connection, database: str) -> None:
+        cursor = connection.cursor()
+        for text in texts:
+            cursor.execute(text)
 
     return Input(rows.num_rows, ingest)
 
@@ -119,7 +146,8 @@ def line_input(rows: pa.Table, folder: Path) -> Input:
 
 
 WAYS: dict[str, Callable[[pa.Table, Path], Input]] = {
-    "values": values_input, "csv": csv_input, "parquet": parquet_input, "arrow": arrow_input, "line": line_input}
+    "values": values_input, "targets": targets_input, "new_tables": new_tables_input, "csv": csv_input,
+    "parquet": parquet_input, "arrow": arrow_input, "line": line_input}
 
 
 def run(
@@ -134,7 +162,7 @@ def run(
         connection.execute("CREATE TABLE " + " ".join(
             f"bench.d{each} USING bench.meters TAGS ('city{each}')" for each in range(CHILDREN)))
     start, start_cpu = time.perf_counter(), time.process_time()
-    source.ingest(connection, "bench")
+    source.ingest(connection, DATABASE)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - start_cpu
     found = connection.execute("SELECT count(*) FROM bench.meters").fetchone()
     if found != (source.rows,):
