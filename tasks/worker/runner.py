@@ -329,7 +329,8 @@ class StreamRunner:
         return None
 
     def _answer(self) -> None:
-        pacing = Pacing(self._turns, self._threads.gathering_s(self._seat), self._seat.bound)
+        pacing = Pacing(self._turns, self._threads.gathering_s(self._seat),
+                        self._threads.bound_s(self._seat))
         self._statuses = self._timesheet.filled_in(tuple(
             dataclasses.replace(status, pacing=pacing) for status in statuses(self._tasks, self._links)))
         self._answered_at = self._clock.monotonic()

@@ -47,6 +47,10 @@ class TurnThreads:
         """Returns how long gathering may hold a seat back now. Any thread."""
         return self._queue.gathering.rest_s(seat.bound)
 
+    def bound_s(self, seat: Seat) -> float:
+        """Returns how long gathering may hold a seat back at most. Any thread."""
+        return self._queue.gathering.bound_s(seat.bound)
+
     def wake(self, seat: Seat, *, at_once: bool = False) -> None:
         """Sees to it that a turn of the seat begins after this call. Any thread, cheap."""
         with self._lock:

@@ -35,27 +35,29 @@ class Gathering:
         """
         self._share = share
         self._usual_s = self._usual_now_s = longest_s
-        self._bounds: Counter[float] = Counter()
+        self._bounds: Counter[float | None] = Counter()
         self._least_s = self._most_s = longest_s
         self._busy = 0.0
         self._since: float | None = None
         self.seconds = 0.0
 
-    def join(self, longest_s: float | None) -> float:
-        """Takes note of a stream with this bound, None for the usual one, and returns the bound."""
-        bound = self._usual_s if longest_s is None else longest_s
+    def join(self, bound: float | None) -> None:
+        """Takes note of a stream with this bound, None for the usual one."""
         self._bounds[bound] += 1
         self._note_bounds()
-        return bound
 
-    def leave(self, bound: float) -> None:
+    def leave(self, bound: float | None) -> None:
         """Takes note that a stream with this bound is gone."""
         self._bounds[bound] -= 1
         self._note_bounds()
 
-    def rest_s(self, bound: float) -> float:
+    def rest_s(self, bound: float | None) -> float:
         """Returns how long a round of streams with this bound lasts."""
-        return min(self.seconds, self._now(bound))
+        return min(self.seconds, self.bound_s(bound))
+
+    def bound_s(self, bound: float | None) -> float:
+        """Returns how long a round of streams with this bound lasts at most."""
+        return self._usual_now_s if bound is None else bound
 
     @property
     def least_s(self) -> float:
@@ -64,11 +66,8 @@ class Gathering:
 
     def _note_bounds(self) -> None:
         self._bounds = +self._bounds
-        bounds = [self._now(bound) for bound in self._bounds or (self._usual_s,)]
+        bounds = [self.bound_s(bound) for bound in self._bounds or (None,)]
         self._least_s, self._most_s = min(bounds), max(bounds)
-
-    def _now(self, bound: float) -> float:
-        return self._usual_now_s if bound == self._usual_s else bound
 
     def _let_usual_bound_yield(self, share: float) -> None:
         """`share`: of one processor, what turns take now."""
@@ -114,8 +113,8 @@ class Seat:
 
     __slots__ = ("at_once", "begun", "bound", "due", "queued_at", "state", "take_turn", "took")
 
-    def __init__(self, take_turn: Callable[[], float | None], bound: float) -> None:
-        """Use `TurnQueue.seat`. `bound`: how long gathering may hold it back."""
+    def __init__(self, take_turn: Callable[[], float | None], bound: float | None) -> None:
+        """Use `TurnQueue.seat`. `bound`: how long gathering may hold it back, None: as long as most."""
         self.take_turn = take_turn
         self.bound = bound
         self.state = _State.RESTING
@@ -134,11 +133,12 @@ class TurnQueue:
         self._ready: deque[Seat] = deque()
         self._due: list[tuple[float, int, Seat]] = []
         self._numbers = itertools.count()
-        self._rounds: dict[float, float] = {}  # when they began, by the bounds of their seats
+        self._rounds: dict[float | None, float] = {}  # when they began, by the bounds of their seats
 
     def seat(self, take_turn: Callable[[], float | None], longest_s: float | None = None) -> Seat:
         """Returns a new seat, which rests. `longest_s`: how long gathering may hold it back, None: as long as most."""
-        return Seat(take_turn, self.gathering.join(longest_s))
+        self.gathering.join(longest_s)
+        return Seat(take_turn, longest_s)
 
     def wake(self, seat: Seat, now: float, *, at_once: bool = False) -> None:
         """Sees to it that a turn of the seat begins after this call; `at_once`: without gathering before."""
