@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ Row = Sequence[object]
 """The parameters of one execution."""
 
 _MULTI_ROW_BYTES = 512 * 1024
+_ROWS_AT_ONCE = 256
 _KEPT, _KEPT_TEXT_MAX = 512, 4096  # statements that are taken apart once, however often they are executed
 _ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\s*", re.IGNORECASE | re.DOTALL)
 _PIECES = re.compile(
@@ -75,6 +77,19 @@ class _Template:
             raise InvalidStatementError(f"{len(parameters)} parameters were given, the statement has {self.marks} (?)")
         return self._format % tuple(map(literal, parameters))
 
+    def filled_rows(self, rows: Sequence[Row]) -> list[str]:
+        """Returns what `filled` does for each of some rows. Values of a column mostly are of one type."""
+        if not self.marks or {*map(len, rows)} != {self.marks}:
+            return [self.filled(row) for row in rows]
+        columns = [_literals(column) for column in zip(*rows, strict=True)]
+        return list(map(self._format.__mod__, zip(*columns, strict=True)))
+
+
+def _literals(values: Sequence[object]) -> Iterator[str]:
+    kinds = {*map(type, values)}
+    plain = kinds == {int} or (kinds == {float} and all(map(math.isfinite, values)))  # type: ignore[arg-type]
+    return map(repr if plain else literal, values)
+
 
 def bind(statement: str, parameters: Sequence[object]) -> str:
     """Returns the statement with each `?` outside of quotes and comments replaced by a literal."""
@@ -94,13 +109,14 @@ def bind_rows(statement: str, rows: Iterable[Row]) -> Iterator[str]:
             yield parts.whole.filled(row)
         return
     texts, size = [parts.head], len(parts.head)
-    for row in rows:
-        text = parts.row.filled(row)
-        if size + len(text) > _MULTI_ROW_BYTES and len(texts) > 1:
-            yield "".join(texts)
-            texts, size = [parts.head], len(parts.head)
-        texts.append(text)
-        size += len(text)
+    left = iter(rows)
+    while some := list(islice(left, _ROWS_AT_ONCE)):
+        for text in parts.row.filled_rows(some):
+            if size + len(text) > _MULTI_ROW_BYTES and len(texts) > 1:
+                yield "".join(texts)
+                texts, size = [parts.head], len(parts.head)
+            texts.append(text)
+            size += len(text)
     if len(texts) > 1:
         yield "".join(texts)
 

@@ -28,7 +28,7 @@ from penstock.common.errors import (
 )
 from penstock.mnode.admin.engine_registry import open_engine
 from penstock.shell.api import dbapi
-from penstock.shell.api.parameter_binding import bind, literal
+from penstock.shell.api.parameter_binding import bind, bind_rows, literal
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.tree.statements import Select
 
@@ -153,6 +153,29 @@ def test_data_frames_read_over_the_interface(connection: dbapi.Connection) -> No
     row = {"a": 1, "b": "x", "c": dt.datetime(2024, 1, 1)}
     assert pd.read_sql(query, connection).to_dict("records") == [row]  # type: ignore[call-overload]
     assert polars.read_database(query, connection).to_dicts() == [row]
+
+
+PARAMETERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.datetimes() | st.binary()
+SOME_OF_ONE_TYPE = st.sampled_from([st.integers(), st.floats(allow_nan=False, allow_infinity=False), PARAMETERS])
+
+
+ROWS_OF_PARAMETERS = st.lists(SOME_OF_ONE_TYPE, min_size=1, max_size=3).flatmap(
+    lambda kinds: st.lists(st.tuples(*kinds), max_size=9))
+
+
+@given(ROWS_OF_PARAMETERS, st.sampled_from([2, 2, 3]))
+def test_rows_are_bound_as_one_by_one(rows: list[tuple[Any, ...]], marks: int) -> None:
+    """An INSERT of many rows has the literals of each, and the same errors."""
+    row = f"({', '.join('?' * marks)}, '?%')"
+
+    def outcome(make: Any) -> Any:
+        try:
+            return make()
+        except PenstockError as error:
+            return type(error)
+
+    one_by_one = outcome(lambda: [f"INSERT INTO t VALUES {''.join(bind(row, each) for each in rows)}"] if rows else [])
+    assert outcome(lambda: list(bind_rows(f"INSERT INTO t VALUES {row}", rows))) == one_by_one
 
 
 @given(st.text(max_size=30))
