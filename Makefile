@@ -19,7 +19,7 @@ demo: $(READY)  ## A year of flights through three streams, checked against batc
 solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
 	@$(BIN)/python -m examples.solar $(ARGS)
 
-test: $(READY)  ## All tests, in eleven to twenty minutes on two cores.
+test: $(READY)  ## All tests, in about a quarter of an hour on two cores.
 	@scripts/run_tests $(ARGS)
 
 quick: $(READY)  ## Most tests of every part, in about a minute: none that needs Spark, patience or is long.
