@@ -8,7 +8,7 @@ harmless, since rows are upserts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.arrow_rows import read_parquet, slices
 from penstock.mnode.write.csv_rows import CsvBlock, read_csv
 from penstock.mnode.write.recent_names import RecentNames
-from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, pays_threads
+from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, write_vgroups
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted
@@ -350,15 +350,7 @@ class Inserts:
                 pending = batches.setdefault(vgroup_id, {}).setdefault(rows.storage.uid, [])
                 pending.append(batch)
         wal_level = max((rows.database.options.wal_level for rows in all_rows), default=1)
-        if len(batches) == 1 or not pays_threads(total, wal_level):
-            for vgroup_id, tables in batches.items():
-                self._write_vgroup(vgroup_id, tables)
-            return Result(affected=total)
-        running: list[Future[None]] = [
-            self._pool.submit(self._write_vgroup, vgroup_id, tables) for vgroup_id, tables in batches.items()]
-        errors = [error for future in running if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
+        write_vgroups(self._pool, self._write_vgroup, batches, rows=total, wal_level=wal_level)
         return Result(affected=total)
 
     def _create_children(self, all_rows: Sequence[Rows]) -> None:

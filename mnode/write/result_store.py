@@ -20,7 +20,7 @@ from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
 from penstock.mnode.write.result_children import Places, ResultChildren
-from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
+from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, write_at_once
 from penstock.planner.bind.binder import children_table
 from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.schema import Table
@@ -221,14 +221,8 @@ class ResultStore:
         if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
             begun = [self._begin(vgroup_id, target, write, part) for vgroup_id, part in parts]
             return partial(_wait_for, begun)
-        running = [self._pool.submit(self._write, vgroup_id, target, write, part) for vgroup_id, part in parts]
-        errors = [error for future in running if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
+        write_at_once(self._pool, lambda vgroup_id, part: self._begin(vgroup_id, target, write, part).wait(), parts)
         return _nothing
-
-    def _write(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> None:
-        self._begin(vgroup_id, target, write, part).wait()
 
     def _begin(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> BegunWrite:
         """Begins to write what goes to one vnode; what it has of a delivery, it leaves out."""

@@ -23,7 +23,7 @@ from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME, record_batches
-from penstock.mnode.write.row_placement import pays_threads
+from penstock.mnode.write.row_placement import write_vgroups
 from penstock.sql.dialect.tokenizer import KEYWORDS
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.row_pattern import PLAIN_TEXT, PlainValue, RowPattern, row_pattern
@@ -342,14 +342,7 @@ class RowInserts:
         by_vgroup: dict[int, list[_VnodeRows]] = {}
         for (vgroup_id, _), group in read.groups.items():
             by_vgroup.setdefault(vgroup_id, []).append(group)
-        if len(by_vgroup) > 1 and pays_threads(read.count, read.wal_level):
-            running = [self._pool.submit(self._write_vgroup, *found) for found in by_vgroup.items()]
-            errors = [error for future in running if (error := future.exception()) is not None]
-            if errors:
-                raise errors[0]
-            return
-        for vgroup_id, groups in by_vgroup.items():
-            self._write_vgroup(vgroup_id, groups)
+        write_vgroups(self._pool, self._write_vgroup, by_vgroup, rows=read.count, wal_level=read.wal_level)
 
     def _write_vgroup(self, vgroup_id: int, groups: list[_VnodeRows]) -> None:
         for group in groups:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import cached_property
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,8 @@ import pyarrow as pa
 from penstock.common.masks import any_set
 from penstock.sql.schema import ChildTable
 from penstock.vnode.store.sorted_keys import I64, U64, stable_order
+
+T = TypeVar("T")
 
 _FEW_ROWS = 4096
 
@@ -54,6 +58,24 @@ def by_vgroup(batch: pa.RecordBatch, vgroups: I64) -> list[tuple[int, pa.RecordB
         return [(int(vgroups[0]), batch)]
     starts = [0, *((vgroups[1:] != vgroups[:-1]).nonzero()[0] + 1).tolist(), len(vgroups)]
     return [(int(vgroups[start]), batch.slice(start, stop - start)) for start, stop in pairwise(starts)]
+
+
+def write_vgroups(pool: Executor, write: Callable[[int, T], object], parts: Mapping[int, T], *, rows: int,
+                  wal_level: int) -> None:
+    """Writes the parts of a statement, by vgroup: at the same time if that pays."""
+    if len(parts) > 1 and pays_threads(rows, wal_level):
+        write_at_once(pool, write, parts.items())
+        return
+    for vgroup_id, part in parts.items():
+        write(vgroup_id, part)
+
+
+def write_at_once(pool: Executor, write: Callable[[int, T], object], parts: Iterable[tuple[int, T]]) -> None:
+    """Writes parts, each with its vgroup, at the same time. Raises the first error, when all of them have ended."""
+    running = [pool.submit(write, vgroup_id, part) for vgroup_id, part in parts]
+    errors = [error for future in running if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
 
 
 def pays_threads(rows: int, wal_level: int) -> bool:

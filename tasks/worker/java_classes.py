@@ -90,7 +90,7 @@ def _start_and_end_spark(archive: Path) -> None:
 
     properties = {**load_config({"spark.master": "local[2]"}).spark_properties(),
                   DRIVERS_JAVA: f"-XX:ArchiveClassesAtExit={archive} -Xshare:auto"}
-    runtime = SparkRuntime(properties, CONF_DIRECTORY, archive.parent / "spark.log")
+    runtime = SparkRuntime(properties, CONF_DIRECTORY, archive.parent / _LOG)
     try:
         context = runtime.context()
         context.parallelize(range(2), 2).barrier().mapPartitions(lambda places: places).count()
