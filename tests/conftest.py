@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 from kits.basics.external_servers import kafka, mosquitto, postgres, zookeeper  # noqa: F401 - fixtures for everybody
+from kits.engines.hurried_java import JAVA_IN_A_HURRY, SPARK_IN_A_HURRY
 
 import penstock
-from penstock.tasks.worker.java_classes import sharing_options
 
 # A test runs it in a process of its own: what it loads changes pytest itself.
 collect_ignore = ["programs/sqlalchemy_suite"]
@@ -38,10 +38,8 @@ TEST_CONFIG: dict[str, Any] = {
     "spark.master": "local[16]",
 }
 
-#: Spark's Java lives for seconds here: compiling well is half of what its start costs.
-_HURRY = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(_HURRY))
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join([*_HURRY, *sharing_options("")]))
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_IN_A_HURRY)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_IN_A_HURRY)
 
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
 HISTORIES = {"default": 40, "nightly": 5_000}

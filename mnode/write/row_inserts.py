@@ -10,7 +10,7 @@ import re
 import struct
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -59,15 +59,6 @@ class _TablePattern:
     pattern: RowPattern | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """Where rows of a statement go. Without `uid` each row has the name of its child table behind the columns."""
-
-    rows: _TablePattern
-    uid: int | None = None
-    vgroup_id: int = 0
-
-
 @dataclass(slots=True)
 class _VnodeRows:
     """Rows of one storage table in one vnode."""
@@ -97,7 +88,76 @@ class _Read:
     coming: dict[int, _NewTables] = field(default_factory=dict)
     count: int = 0
     wal_level: int = 0
-    single: tuple[_Target, Database, int] | None = None
+    single: tuple[_TableTarget, Database, int] | None = None
+
+    def place(self, of: _TablePattern, vgroup_id: int, rows: list[Row]) -> bool:
+        """Puts rows to those of their vnode; returns False if other columns were given for the same table before.
+
+        Which of two writes comes first counts then.
+        """
+        group = self.groups.setdefault((vgroup_id, of.table.uid), _VnodeRows(of))
+        if group.of is not of:
+            return False
+        group.rows += rows
+        return True
+
+
+class _Target(Protocol):
+    """Where rows of a statement go."""
+
+    of: _TablePattern
+
+    def take(self, rows: list[list[PlainValue]], read: _Read) -> bool:
+        """Puts rows to what is read; returns False if that isn't possible."""
+
+
+@dataclass(slots=True)
+class _TableTarget:
+    """One table that exists."""
+
+    of: _TablePattern
+    uid: int
+    vgroup_id: int
+
+    def take(self, rows: list[list[PlainValue]], read: _Read) -> bool:
+        return read.place(self.of, self.vgroup_id, [(self.uid, *row) for row in rows])
+
+
+@dataclass(slots=True)
+class _ChildrenTarget:
+    """Child tables that exist: each row has the name of its own behind the columns."""
+
+    of: _TablePattern
+    children: ChildCreator
+
+    def take(self, rows: list[list[PlainValue]], read: _Read) -> bool:
+        table = self.of.table
+        width = len(table.columns)
+        names = [name for row in rows if isinstance(name := row[width], str)]
+        try:
+            children = self.children.known(table, names) if len(names) == len(rows) else None
+        except AlreadyExistsError:
+            return False
+        if children is None:
+            return False
+        placed: dict[int, list[Row]] = {}
+        for name, row in zip(names, rows, strict=True):
+            child = children[name]
+            placed.setdefault(child.vgroup_id, []).append((child.uid, *row[:width]))
+        return all(read.place(self.of, vgroup_id, complete) for vgroup_id, complete in placed.items())
+
+
+@dataclass(slots=True)
+class _NewTarget:
+    """A child table that comes with the statement."""
+
+    of: _TablePattern
+    name: str
+    new: _NewTables
+
+    def take(self, rows: list[list[PlainValue]], read: _Read) -> bool:
+        self.new.rows.append((self.name, rows))
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +168,7 @@ class _Head:
     """
 
     changes: int
-    target: _Target
+    target: _TableTarget
     columns: tuple[str, ...]
     keep_ms: int
     units_per_ms: int
@@ -162,7 +222,7 @@ class RowInserts:
         """
         if head.changes != self._catalog.changes:
             return False
-        pattern = head.target.rows.pattern
+        pattern = head.target.of.pattern
         values = None if pattern is None else pattern.read_last(text, start)
         if values is None:
             return False
@@ -172,7 +232,7 @@ class RowInserts:
         target = head.target
         try:
             return self._storage.append(
-                target.vgroup_id, target.rows.table.uid, head.columns, ((target.uid, *values),))
+                target.vgroup_id, target.of.table.uid, head.columns, ((target.uid, *values),))
         except struct.error:  # an integer is out of its column's range
             return False
 
@@ -183,11 +243,11 @@ class RowInserts:
         if read is None:
             return None
         for new in read.coming.values():
-            self._create(new, read.groups)
+            self._create(new, read)
         self._write(read)
         if read.count == 1 and read.single is not None:
             target, database, row = read.single
-            if target.uid is not None and row <= _HEAD_TEXT_MAX:
+            if row <= _HEAD_TEXT_MAX:
                 self._keep_head((text[:row], state.database), changes, target, database)
         return Result(affected=read.count)
 
@@ -200,28 +260,21 @@ class RowInserts:
             if head is None or database is None:
                 return None
             constants = Constants(database.precision, state.time_zone, now_ms)
-            target = self._target(database, head, state)
-            new = None if target is not None else self._new_table(database, head, state, constants, read)
-            of = target.rows if target is not None else None if new is None else new.of
-            if of is None or of.pattern is None:
+            target = self._target(database, head, state) or self._new_target(database, head, state, constants, read)
+            if target is None or target.of.pattern is None:
                 return None
-            rows = of.pattern.read(text, head.end(), _ROWS_MAX, constants)
-            if rows is None or not _in_range(rows[0], database, now_ms):
+            rows = target.of.pattern.read(text, head.end(), _ROWS_MAX, constants)
+            if rows is None or not _in_range(rows[0], database, now_ms) or not target.take(rows[0], read):
                 return None
-            if target is None:
-                assert new is not None
-                new.rows.append((_name(head[2]) or "", rows[0]))
-            elif not self._place(target, rows[0], read.groups):
-                return None
-            else:
+            if isinstance(target, _TableTarget):
                 read.single = (target, database, head.end())
             read.count, start = read.count + len(rows[0]), rows[1]
             read.wal_level = max(read.wal_level, database.options.wal_level)
         agree = all(group.of is read.coming[uid].of for (_, uid), group in read.groups.items() if uid in read.coming)
         return read if agree else None
 
-    def _new_table(self, database: Database, head: re.Match[str], state: SessionState, constants: Constants,
-                   read: _Read) -> _NewTables | None:
+    def _new_target(self, database: Database, head: re.Match[str], state: SessionState, constants: Constants,
+                   read: _Read) -> _NewTarget | None:
         """Takes note of the child table that USING creates; None if there is none to create, or it isn't said plainly.
 
         All rows of a super table's new children give the same columns: which of two writes comes first counts else.
@@ -242,7 +295,7 @@ class RowInserts:
         of = self._pattern(parent, after if before is None else before, by_name=False)
         new = read.coming.setdefault(parent.uid, _NewTables(of))
         new.tags.setdefault(name, tuple(values[0][0]))
-        return new if new.of is of else None
+        return _NewTarget(of, name, new) if new.of is of else None
 
     def _tag_pattern(self, parent: Table, listed: str | None) -> RowPattern | None:
         key = (parent.uid, listed)
@@ -253,24 +306,23 @@ class RowInserts:
             known = self._tag_patterns[key] = (parent, _tag_pattern(parent, listed))
         return known[1]
 
-    def _create(self, new: _NewTables, groups: _Groups) -> None:
+    def _create(self, new: _NewTables, read: _Read) -> None:
         """Creates child tables, and puts their rows to those of their vnodes."""
         table = new.of.table
         created = self._children.ensure_in_order(table, list(new.tags), list(new.tags.values()))
         children = dict(zip(new.tags, created, strict=True))
         for name, rows in new.rows:
             child = children[name]
-            group = groups.setdefault((child.vgroup_id, table.uid), _VnodeRows(new.of))
-            group.rows += [(child.uid, *row) for row in rows]
+            read.place(new.of, child.vgroup_id, [(child.uid, *row) for row in rows])
 
-    def _keep_head(self, key: tuple[str, str | None], changes: int, target: _Target, database: Database) -> None:
+    def _keep_head(self, key: tuple[str, str | None], changes: int, target: _TableTarget, database: Database) -> None:
         """Keeps in mind how the text before a row was understood; `changes`: the catalog's before it was."""
         known = self._heads.get(key)
         if known is not None and known.changes == changes:
             return
         if len(self._heads) >= _HEADS_MAX:
             self._heads.clear()
-        columns = tuple([column.physical for column in target.rows.table.columns])
+        columns = tuple([column.physical for column in target.of.table.columns])
         self._heads[key] = _Head(
             changes, target, columns, database.options.keep_minutes * 60_000,
             UNITS_PER_SECOND[database.precision] // 1000, LATEST[database.precision])
@@ -284,13 +336,13 @@ class RowInserts:
         found = self._catalog.rows_of(database.name, _name(name) or "")
         if found is not None:
             table, uid, vgroup_id = found
-            target = _Target(self._pattern(table, listed, by_name=False), uid, vgroup_id)
+            target = _TableTarget(self._pattern(table, listed, by_name=False), uid, vgroup_id)
             return target if using[1] is None or _is_child(target, *using, state=state) else None
         if listed is None or using[1] is not None or TBNAME.name not in listed.lower():
             return None
         storage = self._catalog.table(database.name, _name(name) or "")
-        return None if storage is None or storage.kind != "super" else _Target(
-            self._pattern(storage, listed, by_name=True))
+        return None if storage is None or storage.kind != "super" else _ChildrenTarget(
+            self._pattern(storage, listed, by_name=True), self._children)
 
     def _pattern(self, table: Table, listed: str | None, *, by_name: bool) -> _TablePattern:
         key = (table.uid, listed, by_name)
@@ -300,43 +352,6 @@ class RowInserts:
                 self._patterns.clear()
             known = self._patterns[key] = _table_pattern(table, listed, by_name=by_name)
         return known
-
-    def _place(self, target: _Target, rows: list[list[PlainValue]], groups: _Groups) -> bool:
-        """Puts the rows of a target to those of their vnodes; returns False if that isn't possible.
-
-        It isn't where a child table isn't there, or where other columns were given for the same table before: which
-        of two writes comes first counts then.
-        """
-        of, uid = target.rows, target.uid
-        if uid is not None:
-            placed: dict[int, list[Row]] = {target.vgroup_id: [(uid, *row) for row in rows]}
-        else:
-            found = self._placed_by_name(of.table, rows)
-            if found is None:
-                return False
-            placed = found
-        for vgroup_id, complete in placed.items():
-            group = groups.setdefault((vgroup_id, of.table.uid), _VnodeRows(of))
-            if group.of is not of:
-                return False
-            group.rows += complete
-        return True
-
-    def _placed_by_name(self, table: Table, rows: list[list[PlainValue]]) -> dict[int, list[Row]] | None:
-        """Returns the rows as they are stored by their vgroups, None if a child table isn't there."""
-        width = len(table.columns)
-        names = [name for row in rows if isinstance(name := row[width], str)]
-        try:
-            children = self._children.known(table, names) if len(names) == len(rows) else None
-        except AlreadyExistsError:
-            return None
-        if children is None:
-            return None
-        placed: dict[int, list[Row]] = {}
-        for name, row in zip(names, rows, strict=True):
-            child = children[name]
-            placed.setdefault(child.vgroup_id, []).append((child.uid, *row[:width]))
-        return placed
 
     def _write(self, read: _Read) -> None:
         by_vgroup: dict[int, list[_VnodeRows]] = {}
@@ -398,11 +413,11 @@ def _name(text: str) -> str | None:
     return None if text.upper() in KEYWORDS else text.lower()
 
 
-def _is_child(target: _Target, prefix: str | None, name: str, tag_names: str | None, tags: str, *,
+def _is_child(target: _TableTarget, prefix: str | None, name: str, tag_names: str | None, tags: str, *,
               state: SessionState) -> bool:
     """Returns whether USING names the super table of a table that is there, and as many tags as it gives values."""
-    table = target.rows.table
-    if table.kind != "super" or target.uid is None or _name(name) != table.name:
+    table = target.of.table
+    if table.kind != "super" or _name(name) != table.name:
         return False
     if _database(prefix, state) != table.database:
         return False

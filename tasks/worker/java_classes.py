@@ -33,7 +33,7 @@ _WRITING_MAX_S = 300.0
 def sharing_options(configured: str) -> list[str]:
     """Returns the options by which Java uses the archive, none if there is none; what is `configured` counts."""
     directory = _directory() if _wanted(configured) else None
-    if directory is None or not (directory / _ARCHIVE).exists():
+    if directory is None or not (directory / _ARCHIVE).exists() or _of_others(directory):
         return []
     # What doesn't fit isn't told on standard output, which may be a program's.
     return [f"-XX:SharedArchiveFile={directory / _ARCHIVE}", "-XX:+VerifySharedSpaces",
@@ -57,7 +57,7 @@ def make() -> bool:
 
     Does nothing while another process is at it.
     """
-    directory = _directory()
+    directory = _made_directory()
     if directory is None:
         return False
     with open_private(directory / _LOCK, "w") as lock:
@@ -123,24 +123,48 @@ def _wanted(configured: str) -> bool:
 
 
 def _directory() -> Path | None:
-    """Returns the directory of the archive, which exists then, or None where there can be none."""
-    java, spark = _java(), find_spec("pyspark")
-    if java is None or spark is None or spark.origin is None:
-        return None
-    jars = Path(spark.origin).parent / "jars"
+    """Returns the directory of the archive, whether it is there or not; None where no Java or no Spark is."""
+    made_for = _made_for()
     try:
-        directory = cache_directory("java") / _fingerprint(java, jars)
-        make_private(directory)
-        if not (directory / _MADE_FOR).exists():
-            write_private(directory / _MADE_FOR, json.dumps([str(java), str(jars)]).encode())
-        shared = writable_by_others(directory)
+        return None if made_for is None else cache_directory("java") / _fingerprint(*made_for)
     except (OSError, RuntimeError) as error:
         _log.info("there is no directory for Java's classes: %s", error)
         return None
+
+
+def _made_directory() -> Path | None:
+    """Makes the directory of the archive if it isn't there; returns None where there can be none."""
+    directory, made_for = _directory(), _made_for()
+    if directory is None or made_for is None:
+        return None
+    try:
+        make_private(directory)
+        if not (directory / _MADE_FOR).exists():
+            write_private(directory / _MADE_FOR, json.dumps([str(path) for path in made_for]).encode())
+    except OSError as error:
+        _log.info("there is no directory for Java's classes: %s", error)
+        return None
+    return None if _of_others(directory) else directory
+
+
+def _of_others(directory: Path) -> bool:
+    """Returns whether others can write what whoever reads it would run."""
+    try:
+        shared = writable_by_others(directory)
+    except OSError as error:
+        _log.info("Java's classes stay as they are: %s", error)
+        return True
     if shared is not None:
         _log.info("others may write %s, in which Java's classes would be", shared)
+    return shared is not None
+
+
+def _made_for() -> tuple[Path, Path] | None:
+    """Returns the paths of Java and of Spark's jars, None if one of them isn't there."""
+    java, spark = _java(), find_spec("pyspark")
+    if java is None or spark is None or spark.origin is None:
         return None
-    return directory
+    return java, Path(spark.origin).parent / "jars"
 
 
 def _java() -> Path | None:

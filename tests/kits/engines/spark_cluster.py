@@ -22,12 +22,9 @@ from tempfile import gettempdir
 import psutil
 import pyspark
 from kits.basics.waiting import wait_until
-
-from penstock.tasks.worker.java_classes import sharing_options
+from kits.engines.hurried_java import SPARK_IN_A_HURRY
 
 PATIENCE_S = 120.0
-#: For a Java that lives for seconds: five of them start here, and compiling well is most of what that costs.
-JAVA_IN_A_HURRY = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *sharing_options("")])
 SECRET = "secret of the tests' clusters"
 #: What docs/cluster.md says that master and workers need.
 SETTINGS = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET, "spark.network.crypto.enabled": "true",
@@ -82,7 +79,7 @@ def two_networks() -> Iterator[list[Machine]]:
 def bare_environment() -> dict[str, str]:
     """Returns an environment in which Python finds installed packages only."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK", "PENSTOCK"))}
-    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_IN_A_HURRY,
+    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SPARK_IN_A_HURRY,
                    "PYSPARK_PYTHON": sys.executable}
 
 

@@ -14,9 +14,9 @@ import pytest
 from conftest import TEST_CONFIG, profile
 from kits.basics.waiting import wait_until
 from kits.engines.spark_cluster import (
-    JAVA_IN_A_HURRY,
     LOOPBACK,
     SETTINGS,
+    SPARK_IN_A_HURRY,
     SparkCluster,
     SparkMaster,
     bare_environment,
@@ -85,7 +85,7 @@ class Engine(StatementEngine):
     def __init__(self, data: Path, cluster: SparkCluster) -> None:
         super().__init__(data, TEST_CONFIG | {
             "host": cluster.host, "spark.master": cluster.url, "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": JAVA_IN_A_HURRY, "spark.driver.extraJavaOptions": JAVA_IN_A_HURRY,
+            "spark.executor.extraJavaOptions": SPARK_IN_A_HURRY, "spark.driver.extraJavaOptions": SPARK_IN_A_HURRY,
             "spark.authenticate.secret.file": str(cluster.secret_file),
             # No group is placed before both machines are there.
             "spark.cores.max": 2 * VNODES, "spark.scheduler.minRegisteredResourcesRatio": 1,
