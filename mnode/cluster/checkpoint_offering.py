@@ -55,12 +55,15 @@ class CheckpointOffering:
             self._wanted_at[name.stream] = now
 
     def may_replace(self, now: float, stream: int) -> bool:
-        """Tells whether a newer copy of a stream may be made: no standby is just getting the one that there is."""
+        """Tells whether a newer copy of a stream may be made: no standby is just getting the one that there is.
+
+        One that has a newer one than that, from a tenure before, doesn't want it.
+        """
         copy = self._copies.get(stream)
         if copy is None or now - self._wanted_at[stream] >= self._settings.grace_s:
             return True
         heard = [held for at, held in self._held.values() if now - at < self._settings.silent_s]
-        return bool(heard) and all(copy.name in held for held in heard)
+        return bool(heard) and all(any(name.stream == stream and name >= copy.name for name in held) for held in heard)
 
     def poll(self, now: float, streams: Iterable[int], settled: bool, complete: bool) -> CheckpointOffers | None:
         """Returns what to tell all standbys now, if something is new or it is time; see `CheckpointOffers`."""

@@ -200,14 +200,13 @@ class CheckpointTaking:
         return all(version + 1 >= begin for copy in there for number, version in copy.versions if number == log)
 
     def _next(self, now: float, written: Mapping[int, int]) -> CheckpointCopy | None:
-        """Returns what to ask for: the first copy that is newer than what is here, and of which logs here have all."""
+        """Returns what to ask for: the first copy that is of more use than what is here, and of which logs have all."""
         if self._offers is None:
             return None
         held = self._store.held()
         for copy in self._offers.copies:
             stream = copy.name.stream
-            mine = held.get(stream)
-            if (mine is None or mine.name < copy.name) and all(
+            if _is_of_more_use(copy, held.get(stream)) and all(
                     written.get(log, -1) >= version for log, version in copy.versions):
                 failures = self._failures.get(stream)
                 if failures is None or now >= failures.until:
@@ -230,3 +229,15 @@ class CheckpointTaking:
                 self._store.give_up()
             except (PenstockError, OSError) as error:
                 _log.warning("a copy that was given up leaves something: %s", error)
+
+
+def _is_of_more_use(copy: CheckpointCopy, mine: CheckpointCopy | None) -> bool:
+    """Tells whether a stream that goes on here would do so better from a copy than from what is here.
+
+    An active node that never had this node's checkpoint has the stream go on from an older one. What it makes at first
+    is newer and yet has less of the logs, which may have been cut here up to what this node's checkpoint has.
+    """
+    if mine is None:
+        return True
+    versions = dict(copy.versions)
+    return mine.name < copy.name and all(versions.get(log, version) >= version for log, version in mine.versions)

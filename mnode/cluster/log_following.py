@@ -79,6 +79,8 @@ class LogFollowing:
         """The active tells where to cut; only the answer to the last question counts."""
         if not self._concerns(message.epoch, message.session) or message.request != self._request:
             return
+        if self.phase is FollowingPhase.COPYING:
+            return  # that is known; and what comes ahead of the copy, checkpoints, must stay
         if message.copy_reason is not None and self.phase is FollowingPhase.MATCHED:
             # What was acknowledged since must count no more when the log is replaced: the active is told first.
             self._ask(now)

@@ -112,6 +112,19 @@ def test_what_is_lost_is_asked_for_again_and_what_is_late_changes_nothing() -> N
     assert standby.said() == [CheckpointsHeld(EPOCH, (made.copy.name,))]
 
 
+def test_a_newer_checkpoint_that_has_less_isn_t_taken() -> None:
+    """The log may have been cut here up to what the older one has: a stream couldn't go on from the newer one."""
+    standby, further, behind = Standby(), checkpoint(1, 2, 6, 6), checkpoint(2, 1, 0, 8)
+    standby.offer(further)
+    standby.take(further)
+    standby.offer(behind)
+    assert standby.said() == [CheckpointsHeld(EPOCH, (further.copy.name,))]
+    level = checkpoint(2, 2, 6, 8)
+    standby.offer(level)
+    standby.take(level)
+    assert standby.shelf.checkpoints == {12: level}
+
+
 def test_a_checkpoint_waits_for_the_log() -> None:
     """One that has more than the logs here would miss rows; where a copy of a log is to come, it comes before that."""
     standby, made = Standby(), checkpoint(1, 1, 2, 11)
@@ -154,6 +167,10 @@ def test_a_copy_stays_while_a_standby_gets_it() -> None:
     offering.told(9.0, 2, CheckpointsHeld(EPOCH, (made.copy.name,)))
     assert offering.may_replace(9.0, 12)
     offering.told(9.0, 3, CheckpointsHeld(EPOCH, ()))
+    assert not offering.may_replace(9.0, 12)
+    offering.told(9.0, 3, CheckpointsHeld(EPOCH, (replace(made.copy.name, checkpoint=2),)))
+    assert offering.may_replace(9.0, 12), "who has a newer one doesn't want it"
+    offering.told(9.0, 3, CheckpointsHeld(EPOCH, (replace(made.copy.name, stream=13),)))
     assert not offering.may_replace(9.0, 12)
 
 

@@ -183,8 +183,12 @@ def test_a_log_that_begins_too_late_asks_for_a_copy() -> None:
     assert "begins at version 13" in (told.copy_reason or "")
     assert pair.shipping.poll(0.5, 0) == []
     assert pair.shipping.poll(1.5, 0) == [told]
+    parted: list[int] = []
+    pair.standby.on_parted = parted.append
+    pair.deliver(told)
     pair.deliver(told)
     assert pair.following.phase is FollowingPhase.COPYING
+    assert parted == [5], "checkpoints that come ahead of the copy are removed once more"
     pair.standby = active.copy()
     pair.following.copied(2.0, pair.standby)
     pair.now = 2.0
