@@ -16,7 +16,7 @@ from penstock.vnode.read.vnode_reader import VnodeReader, VnodeStats
 from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.manifest import Manifest
-from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.sorted_keys import I64, U64
 from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
@@ -225,11 +225,15 @@ class Vnode:
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
-        return self.begin_delete(table_uid, tuids, first_ts, last_ts).wait()
+        return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts).wait()
 
-    def begin_delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> BegunWrite:
-        """Begins what `delete` does; see `begin_write`."""
-        return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts)
+    def begin_delete_rows(self, table_uid: int, tuids: U64, times: I64) -> BegunWrite | None:
+        """Begins to delete what is there of these places, given as child table and time, none twice.
+
+        Returns the last of the deletes, one per time; None, with nothing written, where nothing is there. Raises
+        NotFoundError, StorageError.
+        """
+        return self._writer.begin_delete_rows(table_uid, tuids, times)
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Puts a META record into the log, in order with the rows, and returns its version."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
@@ -192,20 +192,25 @@ class ResultStore:
                 child, new = wanted.get((uid, ts), (-1, value))
                 if value != new:
                     stale.add((child, ts))
-        return self._delete_times(target, children, stale)
+        return self._delete_times(target, children, stale) if stale else {}
 
     def _delete_times(
-        self, target: Table, children: ResultChildren, keys: Iterable[tuple[int, int]]
+        self, target: Table, children: ResultChildren, keys: Collection[tuple[int, int]]
     ) -> dict[int, BegunWrite]:
         """Begins to delete all rows at these (place in `children`, time); returns what was begun last, by vgroup.
 
-        A cluster takes milliseconds to acknowledge: to wait for each by itself takes minutes where windows are many.
+        A stream that goes on from a checkpoint deletes what it may have written, of which mostly nothing is there. A
+        cluster takes milliseconds to acknowledge: to wait for each by itself takes minutes where windows are many.
         """
-        by_time: dict[tuple[int, int], list[int]] = {}
-        for child, ts in keys:
-            by_time.setdefault((int(children.vgroups[child]), ts), []).append(int(children.uids[child]))
-        return {vgroup_id: self._storage.vnode(vgroup_id).begin_delete(target.uid, tuple(uids), ts, ts)
-                for (vgroup_id, ts), uids in by_time.items()}
+        index, times = (np.array(column, np.int64) for column in zip(*keys, strict=True))
+        vgroups, uids = children.vgroups[index], children.uids[index]
+        begun: dict[int, BegunWrite] = {}
+        for vgroup_id in np.unique(vgroups).tolist():
+            own = vgroups == vgroup_id
+            write = self._storage.vnode(vgroup_id).begin_delete_rows(target.uid, uids[own], times[own])
+            if write is not None:
+                begun[vgroup_id] = write
+        return begun
 
     def _upsert(
         self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import times
@@ -139,6 +140,8 @@ CHANGES = st.one_of(
     st.tuples(st.just("append"), UIDS, st.integers(1, 3)),
     st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=3), st.integers(0, 4)),
     st.tuples(st.just("delete"), st.none() | st.lists(UIDS, max_size=2), TIMES, TIMES),
+    st.tuples(st.just("delete rows"),
+              st.lists(st.tuples(UIDS, st.integers(0, 6)), min_size=1, max_size=4, unique=True)),
 )
 OPS = st.one_of(
     CHANGES, CHANGES, CHANGES,
@@ -177,6 +180,21 @@ def append_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[s
         model.write(version, rows)
 
 
+def delete_rows(vnode: Vnode, model: Model, places: list[tuple[int, int]]) -> None:
+    """Deletes what is at some places, by one record per time; where nothing is, nothing is written."""
+    version = vnode.acknowledged_version
+    uids, tss = zip(*places, strict=True)
+    begun = vnode.begin_delete_rows(TABLE, np.array(uids, np.uint64), np.array(tss, np.int64))
+    there: dict[int, list[int]] = {}
+    for uid, ts in sorted({key[:2] for key in model.rows} & set(places)):
+        there.setdefault(ts, []).append(uid)
+    for ts, found in there.items():
+        version += 1
+        model.delete(version, found, ts, ts)
+    assert (None if begun is None else begun.wait()) == (version if there else None)
+    assert vnode.acknowledged_version == version
+
+
 def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema, arguments: list[dict[str, Any]]
                 ) -> None:
     """Plays one history on a vnode in `root` and on the model."""
@@ -208,6 +226,8 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
             model.write(vnode.write(TABLE, batch), kept)
         elif name == "delete":
             model.delete(vnode.delete(TABLE, *rest), *rest)
+        elif name == "delete rows":
+            delete_rows(vnode, model, *rest)
         elif name == "flush":
             vnode.flush()
         elif name in ("compact", "full"):

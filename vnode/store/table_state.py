@@ -19,7 +19,7 @@ from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRan
 from penstock.vnode.store.newest_times import NewestTimes
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
-from penstock.vnode.store.sorted_keys import TS_MIN, U64, Index, run_stops, times_of, tuids_of
+from penstock.vnode.store.sorted_keys import I64, TS_MIN, U64, Bools, Index, run_stops, times_of, tuids_of
 from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.packed_rows import row_format
 from penstock.wal.record import (
@@ -211,8 +211,12 @@ class TableState:
         Mostly rows are written again that are still in memory, where all is newer than in parts: these are read only
         for the keys that aren't.
         """
-        tuid, ts = rows.tuid[positions], rows.ts[positions]
         key_values = rows.second_key(positions) if self.key_columns == 2 else None
+        return self._find_places(rows.tuid[positions], rows.ts[positions], key_values, cache)
+
+    def _find_places(self, tuid: U64, ts: I64, key_values: pa.Array | None, cache: PartCache) -> tuple[
+            list[Chunk], Found]:
+        """Does so for sorted keys; without `key_values` all rows at a time are alike."""
         first, last = int(ts.min()), int(ts.max())
         chunks = self._runs_between(first, last)
         found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
@@ -220,6 +224,14 @@ class TableState:
             chunks = self.chunks(cache, np.unique(tuid), first, last)
             found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
         return chunks, found
+
+    def exist(self, tuids: U64, times: I64, cache: PartCache) -> Bools:
+        """Returns at which places, sorted by child table and time, there is a row, with whatever second key."""
+        there: Bools = times <= self.newest.of(tuids)[0]
+        if there.any():
+            tuids, times = tuids[there], times[there]
+            there[there] = self._find_places(tuids, times, None, cache)[1].exists
+        return there
 
     def _runs_between(self, first_ts: int, last_ts: int) -> list[Chunk]:
         return [run for run in self.runs() if run.max_ts >= first_ts and run.min_ts <= last_ts]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.row_preparation import PreparedRows, prepare
+from penstock.vnode.store.sorted_keys import I64, U64
 from penstock.vnode.store.table_state import Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
@@ -143,7 +145,7 @@ class VnodeWriter:
         return ticket
 
     def begin_delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> BegunWrite:
-        """Begins to delete rows; see `Vnode.begin_delete`."""
+        """Begins to delete rows; see `Vnode.delete`."""
         store = self._store
         uids = None if tuids is None else tuple(sorted(set(tuids)))
         with store.lock:
@@ -153,6 +155,24 @@ class VnodeWriter:
             if first_ts <= last_ts and (uids is None or uids):
                 table.delete(Tombstone(ticket.version, uids, first_ts, last_ts))
         return BegunWrite(self._wal, ticket, None)
+
+    def begin_delete_rows(self, table_uid: int, tuids: U64, times: I64) -> BegunWrite | None:
+        """Begins to delete the rows at these places; see `Vnode.begin_delete_rows`."""
+        store = self._store
+        order = np.lexsort((times, tuids))
+        tuids, times = tuids[order], times[order]
+        with store.lock:
+            store.require_writable()
+            table = store.table(table_uid)
+            there = table.exist(tuids, times, store.cache)
+            by_time: dict[int, list[int]] = {}
+            for uid, ts in zip(tuids[there].tolist(), times[there].tolist(), strict=True):
+                by_time.setdefault(ts, []).append(uid)
+            ticket = None
+            for ts, uids in by_time.items():
+                ticket = self._wal.enqueue_delete(table_uid, tuple(uids), ts, ts, store.clock.now_ms())
+                table.delete(Tombstone(ticket.version, tuple(uids), ts, ts))
+        return None if ticket is None else BegunWrite(self._wal, ticket, None)
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Writes a META record; returns its version."""

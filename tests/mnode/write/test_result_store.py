@@ -233,6 +233,16 @@ def test_many_deletes_wait_for_a_cluster_once(db: Embedded) -> None:
     assert [value for _, _, value in rows(db)] == [2.0] * 30
 
 
+def test_what_may_have_been_written_is_deleted_where_it_was(db: Embedded) -> None:
+    """A stream that goes on from a checkpoint names every row's time: of those without a result nothing is written."""
+    vnodes = db.engine.parts.directory.dnode.vnodes().values()
+    write(db, [(place % 3, UPSERT, T0 + 10 * place, 1.0) for place in range(6)])
+    before = sum(vnode.acknowledged_version for vnode in vnodes)
+    write(db, [(place % 3, DELETE, T0 + place, None) for place in range(-40, 100) if place % 20])
+    assert sum(vnode.acknowledged_version for vnode in vnodes) == before + 3
+    assert sorted(ts for _, ts, _ in rows(db)) == [0, 20, 40]
+
+
 def test_a_dropped_result_table_is_told(db: Embedded) -> None:
     """Writing into a table that is gone is an error, not a new table."""
     target = db.engine.catalog.table("d", "out")
