@@ -163,7 +163,10 @@ def _refuse_splits(statement: Statement) -> None:
     """Raises NotSupportedError for what would make vnodes whose logs other nodes can't follow from their begin."""
     if isinstance(statement, sql.SplitVgroup) or (
             isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options)):
-        raise NotSupportedError("vgroups of a cluster with copies can't be split yet")
+        raise NotSupportedError(
+            "vgroups of databases that other nodes have copies of can't be split yet",
+            hint="CREATE DATABASE another one with more VGROUPS, have writers write there, and bring what was written "
+                 "before by INSERT INTO other.t (tbname, ...) SELECT tbname, ... FROM t; see docs/cluster.md")
 
 
 def _switch_over(member: ClusterMember | None, node: int | None) -> Result:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from kits.basics.external_servers import free_port
 from kits.basics.waiting import wait_until
 
 from penstock.common.config import load_config
+from penstock.common.errors import NotSupportedError
 from penstock.mnode.admin.engine_registry import new_member, open_engine
+from penstock.mnode.cluster_member import ClusterMember
 from penstock.shell.api.dbapi import Connection
 
 #: An engine without the keys of a cluster, and what of a cluster it has by the time that it has written and read rows.
@@ -34,9 +38,9 @@ def test_a_single_machine_has_nothing_of_a_cluster(tmp_path: Path) -> None:
     assert answer.stdout == "[] []\n", answer.stderr
 
 
-@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
-def test_a_node_without_its_login_for_zookeeper_tells_it(tmp_path: Path) -> None:
-    """It goes on trying: nobody but a person can mend that."""
+@contextmanager
+def lone_node(tmp_path: Path) -> Iterator[Connection]:
+    """Opens an engine that is a node of a cluster and reaches no other, nor ZooKeeper."""
     authority = make_authority(tmp_path)
     certificate, key = make_certificate_of(authority, tmp_path, "penstock-node-1")
     config = load_config({
@@ -45,6 +49,23 @@ def test_a_node_without_its_login_for_zookeeper_tells_it(tmp_path: Path) -> None
         "zookeeper": f"127.0.0.1:{free_port()}", "zookeeperLoginFile": str(tmp_path / "nothing"),
         "standbySpark": "false"}, environment={})
     with Connection(open_engine(tmp_path / "data", config, new_member), "UTC") as connection:
+        yield connection
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_who_would_split_is_told_what_to_do_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the active node, too."""
+    monkeypatch.setattr(ClusterMember, "require_active", lambda member: None)
+    with lone_node(tmp_path) as connection:
+        for statement in ("SPLIT VGROUP 2", "ALTER DATABASE d VGROUPS 4"):
+            with pytest.raises(NotSupportedError, match=r"can't be split yet .* SELECT tbname"):
+                connection.cursor().execute(statement)
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_a_node_without_its_login_for_zookeeper_tells_it(tmp_path: Path) -> None:
+    """It goes on trying: nobody but a person can mend that."""
+    with lone_node(tmp_path) as connection:
         cursor = connection.cursor()
 
         def verdict() -> str:
