@@ -5,7 +5,7 @@ Knows no clock and no socket: messages come in, messages go out, `now` is the mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.mnode.cluster.cluster_messages import (
@@ -57,11 +57,12 @@ class ActiveNode:
     """
 
     def __init__(self, now: float, epoch: int, current: SynchronousSet, stored: StoredNode, standbys: Iterable[int],
-                 settings: ActiveSettings) -> None:
+                 settings: ActiveSettings, silent: Collection[Life] = ()) -> None:
+        """`silent`: members that have said nothing for long when the tenure begins. Raises StorageError."""
         self.epoch = epoch
         self.acknowledged: dict[int, int] = {}
         self.newer_epoch: int | None = None
-        self.members = SynchronousSetKeeper(current.members[0], current, settings.members, now)
+        self.members = SynchronousSetKeeper(current.members[0], current, settings.members, now, silent)
         self.life = current.members[0]
         self._stored = stored
         self._standbys = tuple(standbys)

@@ -154,13 +154,17 @@ class ClusterNode:
     def _begin(self, now: float) -> None:
         record = self.role.record
         assert record is not None
+        members = record.synchronous
+        was_active = self.standby.active if (
+            self.standby.silent_s(now) >= self.settings.active.members.silent_after_s) else None
         self.standby.leave()
         try:
             self._stored.keep_epoch(record.epoch)
             for log in self._stored.logs().values():
                 # Of a database with one replica a checkpoint may have come here before the last rows that it has.
                 log.parted(log.bounds().written)
-            self.active = ActiveNode(now, record.epoch, record.synchronous, self._stored,
-                                     sorted(self.settings.nodes - {self.life.node}), self.settings.active)
+            self.active = ActiveNode(now, record.epoch, members, self._stored,
+                                     sorted(self.settings.nodes - {self.life.node}), self.settings.active,
+                                     [life for life in members.members if life.node == was_active])
         except StorageError as error:
             self.role.give_up(now, f"the disk refuses: {error.message}")

@@ -8,7 +8,7 @@ coordinator and changed there by compare-and-set; while a change is under way, b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.mnode.cluster.cluster_messages import Life
@@ -85,15 +85,18 @@ class SynchronousSetKeeper:
     """The active node's view of the set: what it acknowledges, and how the list should change.
 
     At most one change is under way. If nobody knows what became of it, the same is asked for again. `began_at`: the
-    start of the active's tenure, from when on members that have not spoken yet are given time.
+    start of the active's tenure, from when on members that have not spoken yet are given time. `silent`: those that had
+    said nothing for long by then: they leave as soon as there are others that have all.
     """
 
-    def __init__(self, active: Life, current: SynchronousSet, settings: SetSettings, began_at: float) -> None:
+    def __init__(self, active: Life, current: SynchronousSet, settings: SetSettings, began_at: float,
+                 silent: Collection[Life] = ()) -> None:
         self.current = current
         self.under_way: SynchronousSet | None = None
         self._active = active
         self._settings = settings
         self._began_at = began_at
+        self._silent = silent
 
     def needed(self, wanted: LogReplicas) -> frozenset[Life] | None:
         """Returns the nodes that must have a record before it is acknowledged; None if there are too few of them."""
@@ -137,15 +140,24 @@ class SynchronousSetKeeper:
 
     def _wanted(self, now: float, watches: list[MemberWatch], logs: Mapping[int, LogReplicas],
                 ends: Mapping[int, int]) -> SynchronousSet:
+        by_life = {watch.life: watch for watch in watches}
+        gone = {life for life in self._silent if life in self.current.members and life not in by_life}
+        wanted = self._without(gone, now, by_life, logs, ends)
+        if gone and len(wanted.members) < wanted.complete:
+            return self._without(frozenset(), now, by_life, logs, ends)
+        return wanted
+
+    def _without(self, gone: Collection[Life], now: float, by_life: Mapping[Life, MemberWatch],
+                 logs: Mapping[int, LogReplicas], ends: Mapping[int, int]) -> SynchronousSet:
         replicated = {log: one for log, one in logs.items() if one.replicas > 1}
         size = max((one.replicas for one in replicated.values()), default=1)
         complete = min((one.replicas for one in replicated.values()), default=1)
-        by_life = {watch.life: watch for watch in watches}
         proven = self.current.members[:self.current.complete]
         others = sorted(by_life.keys() - {*self.current.members}, key=lambda life: life.node)
         members = [self._active]
         for life in (*self.current.members, *others):
-            if life == self._active or len(members) == size or not self._keeps_up(now, life, by_life.get(life)):
+            if life == self._active or life in gone or len(members) == size or (
+                    not self._keeps_up(now, life, by_life.get(life))):
                 continue
             if len(members) >= complete or life in proven or _has_all(by_life.get(life), replicated, ends):
                 members.append(life)

@@ -87,9 +87,10 @@ class ZookeeperRegistry:
         #: why what ZooKeeper has can't be used; "" if it can
         self.problem = ""
         self._client = _client(settings)
+        _refuse_short_sessions(self._client, settings.session_timeout_s, self._too_short)
 
     def start(self) -> None:
-        """Connects, and makes the root. Raises ConnectionFailedError if ZooKeeper isn't there."""
+        """Connects, and makes the root. Raises ConnectionFailedError without ZooKeeper, or long enough sessions."""
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
@@ -100,7 +101,8 @@ class ZookeeperRegistry:
             self._client.stop()
             if not isinstance(error, KazooTimeoutError | KazooException):
                 raise
-            raise ConnectionFailedError(f"ZooKeeper at {self._settings.hosts} doesn't answer: {error}") from error
+            raise ConnectionFailedError(
+                self.problem or f"ZooKeeper at {self._settings.hosts} doesn't answer: {error}") from error
         self._client.add_listener(self._state_changed)
 
     def close(self) -> None:
@@ -151,17 +153,12 @@ class ZookeeperRegistry:
                     None if lease is None else _decoded(_HOLDER, lease[0], "lease"),
                     tuple(found for name in names or () if (found := _candidate(name)) is not None), sent_at)
             except CorruptionError as error:
-                self._damaged(error)
+                self._note_problem(error.message)
                 return
             self.problem = ""
             self._tell(seen)
 
         parts[-1].rawlink(read)  # one connection answers in the order of what it is asked
-
-    def _damaged(self, error: CorruptionError) -> None:
-        if self.problem != error.message:
-            _log.error("%s", error)
-        self.problem = error.message
 
     def _lease_changed(self, _: Any) -> None:
         """The lease has ended, or the connection: who waits for it hears of that at once."""
@@ -251,6 +248,16 @@ class ZookeeperRegistry:
         if request is not None:
             self._tell(RegistryAnswer(request, outcome, version, sent_at))
 
+    def _too_short(self, session_s: float) -> None:
+        self._note_problem(
+            f"ZooKeeper at {self._settings.hosts} ends sessions after {session_s:g} s, and sessionTimeout is "
+            f"{self._settings.session_timeout_s:g} s: make that smaller, or ZooKeeper's maxSessionTimeout larger")
+
+    def _note_problem(self, problem: str) -> None:
+        if self.problem != problem:
+            _log.error("%s", problem)
+        self.problem = problem
+
     # --- the rest ------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: str) -> None:
@@ -283,6 +290,27 @@ def _client(settings: ZookeeperSettings) -> Any:
                     "default_acl": [make_digest_acl(user, password, all=True)]}
     return KazooClient(settings.hosts, timeout=settings.session_timeout_s,
                        connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0}, **options)
+
+
+def _refuse_short_sessions(client: Any, wanted_s: float, tell: Callable[[float], None]) -> None:
+    """Has each connection dropped, before anything is asked by it, whose session ZooKeeper may end sooner than wanted.
+
+    The active node would count on its lease for longer than it has it. kazoo keeps the time that was agreed on to
+    itself; what it returns inside are two thirds of that, in milliseconds.
+    """
+    from kazoo.exceptions import ConnectionDropped
+
+    connect = client._connection._connect
+
+    def connect_checked(*where: Any) -> Any:
+        read_ms, connect_ms = connect(*where)
+        session_s = round(read_ms * 1.5) / 1000
+        if session_s < wanted_s:
+            tell(session_s)
+            raise ConnectionDropped(f"sessions are ended after {session_s:g} s")
+        return read_ms, connect_ms
+
+    client._connection._connect = connect_checked
 
 
 def _decoded(kind: TypedJson[Any], data: bytes, name: str) -> Any:

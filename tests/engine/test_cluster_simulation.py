@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 from conftest import profile, times
 from kits.cluster.memory_checkpoints import MemoryShelf
-from simulation.nodes.cluster_run import run_cluster
+from simulation.nodes.cluster_run import ClusterRun, run_cluster
 
 from penstock.mnode.cluster.checkpoint_taking import CheckpointTaking
 from penstock.mnode.cluster.lease import Lease
 from penstock.mnode.cluster.log_following import LogFollowing
-from penstock.mnode.cluster.synchronous_set import SynchronousSet, SynchronousSetKeeper
+from penstock.mnode.cluster.synchronous_set import LogReplicas, SynchronousSet, SynchronousSetKeeper
 
 _CHUNKS = 4
 SEEDS = times(80, 20_000)
@@ -32,6 +32,24 @@ def test_clusters_lose_nothing_that_was_acknowledged(chunk: int) -> None:
 def test_a_seed_gives_the_same_history_every_time() -> None:
     """What fails can be looked at again."""
     assert run_cluster(3) == run_cluster(3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dead_node_is_not_waited_for_after_its_lease(seed: int) -> None:
+    """With three nodes a row is acknowledged by two others as soon as one of them is active."""
+    run = ClusterRun(seed)
+    world = run.world
+    world.bad_network = False
+    world.replicas = dict.fromkeys(world.replicas, LogReplicas(2, 2))
+    for node in world.nodes.values():
+        world.start(node)
+    run._write()
+    world.run_until(10.0)
+    (dead,) = [node for node in world.nodes.values() if node.process is not None and node.process.active is not None]
+    world.kill(dead)
+    before = len(run.truth[1])
+    world.run_until(10.0 + 6.0)  # a lease has 4 s, and candidates 0.6 s and a second's turns
+    assert len(run.truth[1]) > before + 3
 
 
 def _acknowledge_alone(patch: pytest.MonkeyPatch) -> None:

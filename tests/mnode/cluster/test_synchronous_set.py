@@ -110,6 +110,19 @@ def test_who_says_nothing_at_all_leaves_sooner() -> None:
     assert kept.change(101.1, heard, {1: THREE}, {1: 50}) == SynchronousSet((A, C), 3)
 
 
+def test_who_was_silent_before_leaves_when_another_has_all() -> None:
+    """And not before: until then it is one of two that have all, should it come back and the active be lost."""
+    kept = SynchronousSetKeeper(A, SynchronousSet((A, B, C), 2), SetSettings(first_word_s=1.0), 100.0, [B])
+    assert kept.change(100.1, [], {1: TWO}, {1: 50}) == SynchronousSet((A, B), 2)
+    kept.under_way = None
+    assert kept.change(100.2, [watch(C, 100.2, l1=49)], {1: TWO}, {1: 50}) == SynchronousSet((A, B), 2)
+    kept.under_way = None
+    assert kept.change(100.3, [watch(C, 100.3, l1=50)], {1: TWO}, {1: 50}) == SynchronousSet((A, C), 2)
+    kept.under_way = None
+    back = [watch(B, 100.3, l1=50), watch(C, 100.3, l1=50)]
+    assert kept.change(100.4, back, {1: TWO}, {1: 50}) == SynchronousSet((A, B), 2), "it has spoken"
+
+
 def test_more_that_may_take_over_must_prove_themselves() -> None:
     """If all databases have three replicas, the third node may take over once it has all."""
     kept = keeper(A, B, C, complete=2)

@@ -176,6 +176,15 @@ def test_an_address_at_which_nothing_is_is_told() -> None:
         registry.start()
 
 
+def test_a_session_that_may_end_sooner_is_none(zookeeper: ZooKeeper) -> None:
+    """The active node would count on its lease when another one has it; the longest sessions here have 60 s."""
+    settings = ZookeeperSettings(f"127.0.0.1:{zookeeper.port}", "/short", 61.0, connect_timeout_s=0.5)
+    registry = ZookeeperRegistry(settings, 1, SystemClock(), lambda event: None)
+    with pytest.raises(ConnectionFailedError, match="ends sessions after 60 s, and sessionTimeout is 61 s"):
+        registry.start()
+    assert "maxSessionTimeout" in registry.problem
+
+
 def test_nodes_take_over_from_each_other(zookeeper: ZooKeeper) -> None:
     """Three nodes with real sessions: one becomes active; when its session ends, one that has all of its rows does."""
     lease = LeaseSettings(session_timeout_s=4.0, margin_s=1.0, renew_every_s=0.1)
