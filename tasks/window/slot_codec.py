@@ -30,8 +30,8 @@ class StoredSlots:
 
     def values(self, like: Sequence[Values]) -> list[Values]:
         """Returns the columns as those of a table, whose types they have."""
-        # Copies: in records they lie between others, at addresses that compiled loops don't take.
-        return [Values(column.type, np.array(data), np.array(valid))
+        # In records they lie between others, at addresses that compiled loops don't take; others need no copy.
+        return [Values(column.type, *(np.require(each, requirements=["C", "A"]) for each in (data, valid)))
                 for column, (data, valid) in zip(like, self.columns, strict=True)]
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from penstock.tasks.compute.accumulators import Slots
+from penstock.tasks.compute.growing_arrays import grown
 from penstock.tasks.compute.id_table import Ids, IdTable
 from penstock.vnode.store.sorted_keys import run_starts
 
+Cells = npt.NDArray[np.int32]
+
+_FIRST_LINES, _FIRST_GROUPS = 8, 64
+_CHUNK_BITS = 12  # of groups in a chunk, once there are several
 _SPARE_CELLS = 4_000_000
 _CELLS_PER_SLOT = 8
 _GROUP_BITS = np.uint64(32)
@@ -19,7 +26,12 @@ class SlotIndex:
     """Slots by line (a small number that stands for a window) and group number, both below 2 ** 32."""
 
     def __init__(self) -> None:
-        self._cells: npt.NDArray[np.int32] | None = np.full((8, 64), -1, np.int32)
+        #: how many the table has, or would have: powers of 2
+        self._lines, self._groups = _FIRST_LINES, _FIRST_GROUPS
+        #: cells by the group's chunk, the line, and the group within the chunk: the slot and 1, 0 for none
+        self._cells: Cells | None = None
+        self._flat: Cells | None = None
+        self._set_cells(np.zeros(_FIRST_LINES * _FIRST_GROUPS, np.int32))
         self._sparse = _SparseSlots()
         self.used = 0
 
@@ -31,12 +43,13 @@ class SlotIndex:
         if not len(lines):
             return np.zeros(0, np.int64)
         try:
-            return cells[lines, groups].astype(np.int64)
-        except IndexError:
-            pass  # some are outside of the table
-        inside = (lines < cells.shape[0]) & (groups < cells.shape[1])
-        found = np.full(len(lines), -1)
-        found[inside] = cells[lines[inside], groups[inside]]
+            found: Slots = cells[_places(cells, lines, groups)].astype(np.int64)
+        except IndexError:  # some are outside of the table
+            chunks, line_count, chunk = cells.shape
+            inside = (lines < line_count) & (groups < chunks * chunk)
+            found = np.zeros(len(lines), np.int64)
+            found[inside] = cells[_places(cells, lines[inside], groups[inside])]
+        found -= 1
         return found
 
     def put(self, lines: Slots, groups: Slots, slots: Slots) -> None:
@@ -44,80 +57,119 @@ class SlotIndex:
         self.used += len(slots)
         if not len(slots):
             return
-        if self._cells is not None and not self._fits(int(lines.max()), int(groups.max())):
+        self._lines = _doubled(self._lines, int(lines.max()))
+        self._groups = _doubled(self._groups, int(groups.max()))
+        if self._lines * self._groups <= _SPARE_CELLS + _CELLS_PER_SLOT * self.used:
+            self._make_room()
+        elif self._cells is not None and self._cells.shape != self._shape():
             self._become_sparse()
         if self._cells is None:
             self._sparse.put(lines, groups, slots)
         else:
-            self._cells[lines, groups] = slots
+            self._cells[_places(self._cells, lines, groups)] = slots + 1
 
     def members(self, lines: Slots) -> tuple[Slots, Slots, Slots]:
         """Returns what is in some lines, by line and group: the line's place in `lines`, the group, and the slot."""
         cells = self._cells
         if cells is None:
             return self._sparse.members(lines)
-        inside = np.flatnonzero(lines < cells.shape[0])
-        rows = cells[lines[inside]]
-        places, groups = np.nonzero(rows >= 0)
-        return inside[places], groups, rows[places, groups].astype(np.int64)
+        chunks, line_count, chunk = cells.shape
+        inside = np.flatnonzero(lines < line_count)
+        if chunks == 1:
+            rows = cells[0, lines[inside]]
+        else:
+            rows = np.empty((len(inside), chunks * chunk), np.int32)
+            for row, line in zip(rows, lines[inside].tolist(), strict=True):
+                row.reshape(chunks, chunk)[:] = cells[:, line]
+        places, groups = np.nonzero(rows)
+        slots = rows[places, groups].astype(np.int64)
+        slots -= 1
+        return inside[places], groups, slots
 
     def count(self, line: int) -> int:
         """Returns how many slots are in a line."""
         if self._cells is None:
             return self._sparse.count(line)
-        return int(np.count_nonzero(self._cells[line] >= 0)) if line < self._cells.shape[0] else 0
+        return int(np.count_nonzero(self._cells[:, line])) if line < self._cells.shape[1] else 0
 
     def holds(self, line: int) -> bool:
         """Whether anything is in a line."""
         if self._cells is None:
             return self._sparse.holds(line)
-        return line < self._cells.shape[0] and bool((self._cells[line] >= 0).any())
+        return line < self._cells.shape[1] and bool(self._cells[:, line].any())
 
     def remove(self, line: int, groups: Slots, slots: Slots) -> None:
         """Forgets groups of a line, and the slots that they have."""
         self.used -= len(groups)
         if self._cells is None:
             self._sparse.remove(line, slots)
-        elif line < self._cells.shape[0]:
-            self._cells[line, groups] = -1
+        elif line < self._cells.shape[1]:
+            self._cells[_places(self._cells, np.full(len(groups), line), groups)] = 0
 
     def slots(self) -> Slots:
         """Returns all slots that anything has."""
         if self._cells is None:
             return self._sparse.slots()
-        return self._cells[self._cells >= 0].astype(np.int64)
+        return self._cells[self._cells > 0].astype(np.int64) - 1
 
     def renumber(self, numbers: Slots) -> None:
         """Has slot i be `numbers[i]` from now on."""
         if self._cells is None:
             self._sparse.renumber(numbers)
         else:
-            held = self._cells >= 0
-            self._cells[held] = numbers[self._cells[held]]
+            held = self._cells > 0
+            self._cells[held] = numbers[self._cells[held] - 1] + 1
 
-    def _fits(self, line: int, group: int) -> bool:
-        """Makes room in the table; returns False if it would become too large for what is in it."""
+    def _shape(self) -> tuple[int, int, int]:
+        chunk = min(self._groups, 1 << _CHUNK_BITS)
+        return self._groups // chunk, self._lines, chunk
+
+    def _set_cells(self, flat: Cells) -> None:
+        self._flat, self._cells = flat, flat.reshape(self._shape())
+
+    def _make_room(self) -> None:
+        """Has the table be as large as it is to be, if it isn't."""
+        before, shape = self._cells, self._shape()
+        if before is not None and before.shape == shape:
+            return
+        if before is not None and before.shape[1:] == shape[1:]:
+            # Further chunks are behind the others: nothing moves.
+            assert self._flat is not None
+            flat = [self._flat]
+            before = self._cells = self._flat = None
+            self._set_cells(grown(flat, math.prod(shape)))
+            return
+        self._set_cells(grown([np.zeros(0, np.int32)], math.prod(shape)))
         assert self._cells is not None
-        lines, groups = self._cells.shape
-        while lines <= line:
-            lines *= 2
-        while groups <= group:
-            groups *= 2
-        if (lines, groups) == self._cells.shape:
-            return True
-        if lines * groups > _SPARE_CELLS + _CELLS_PER_SLOT * self.used:
-            return False
-        cells = np.full((lines, groups), -1, np.int32)
-        cells[: self._cells.shape[0], : self._cells.shape[1]] = self._cells
-        self._cells = cells
-        return True
+        if before is not None:
+            chunks, lines, groups = before.shape
+            self._cells[:chunks, :lines, :groups] = before
+        else:
+            lines_of, groups_of, slots = self._sparse.all()
+            self._cells[_places(self._cells, lines_of, groups_of)] = slots + 1
+            self._sparse = _SparseSlots()
 
     def _become_sparse(self) -> None:
         assert self._cells is not None
-        lines, groups = np.nonzero(self._cells >= 0)
+        chunks, lines, groups = np.nonzero(self._cells)
         if len(lines):
-            self._sparse.put(lines, groups, self._cells[lines, groups].astype(np.int64))
-        self._cells = None
+            slots = self._cells[chunks, lines, groups].astype(np.int64) - 1
+            self._sparse.put(lines, chunks * self._cells.shape[2] + groups, slots)
+        self._cells = self._flat = None
+
+
+def _places(cells: Cells, lines: Slots, groups: Slots) -> tuple[int | Slots, Slots, Slots]:
+    """Returns where (line, group)s are; beyond the last chunk, line or group if there is no room for one."""
+    if len(cells) == 1:
+        return 0, lines, groups
+    return groups >> _CHUNK_BITS, lines, groups & ((1 << _CHUNK_BITS) - 1)
+
+
+def _doubled(count: int, last: int) -> int:
+    """Returns a count doubled until it has a place for `last`."""
+    while count <= last:
+        count *= 2
+    return count
 
 
 class _SparseSlots:
@@ -146,6 +198,11 @@ class _SparseSlots:
 
     def slots(self) -> Slots:
         return np.concatenate([*(part for parts in self._lines.values() for part in parts), np.zeros(0, np.int64)])
+
+    def all(self) -> tuple[Slots, Slots, Slots]:
+        """Returns the line, the group, and the slot of everything."""
+        slots = self.slots()
+        return (self._table.ids_of(slots) >> _GROUP_BITS).astype(np.int64), self._groups_of(slots), slots
 
     def renumber(self, numbers: Slots) -> None:
         slots, old = self.slots(), self._table

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,8 @@ from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.partial_columns import PartialColumns
 from penstock.tasks.protocol.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state.state_store import StateStore
-from penstock.tasks.window.slot_codec import SlotCodec, StoredSlots
+from penstock.tasks.window.loaded_pages import add_parts, stacked, taken_out
+from penstock.tasks.window.slot_codec import SlotCodec
 from penstock.tasks.window.slot_index import SlotIndex
 from penstock.tasks.window.slot_parts import SlotParts
 from penstock.tasks.window.slot_table import SlotTable
@@ -37,6 +40,7 @@ from penstock.vnode.store.sorted_keys import run_starts
 _SLOT_BYTES = 48
 _NUMBERED_MIN = 1024
 _NUMBERED_SPAN = 4
+_LOADED_PAGES = 64
 _KEPT_CAPACITY, _SPARE_CAPACITY, _LOOKS_PER_PERIOD = 1 << 16, 4, 16
 _SIGN = 1 << 63
 
@@ -409,39 +413,20 @@ class WindowTable:
             self._load(start, sorted(pages))
 
     def _load(self, start: int, pages: Sequence[Page]) -> None:
+        """Brings cold pages of a window into memory, those of an input next to each other, many at a time."""
         line = self._line_of[start]
-        added = [index.holds(line) for index in self._index]
-        for input, chunk in pages:
-            groups = groups_of(chunk, len(self.groups))
-            memory = self._taken(self._index[input], line, groups) if added[input] else []
-            seen = np.zeros(len(groups), bool)
-            for part in (*self._pages.read(start, (input, chunk)), *memory):
-                places = part.groups - groups[0]
-                self._add(self._index[input], line, part, ~seen[places])
-                seen[places] = True
-
-    def _add(self, index: SlotIndex, line: int, part: StoredSlots, fresh: npt.NDArray[np.bool_]) -> None:
-        """Combines a part of a page, `fresh` groups of which hold nothing yet, into a line."""
-        lines = np.full(len(part.groups), line)
-        slots = index.find(lines, part.groups)
-        missing = slots < 0
-        slots[missing] = self._table.take(int(missing.sum()))
-        index.put(lines[missing], part.groups[missing], slots[missing])
-        self._table.rows[slots] += part.rows
-        self._table.put(slots, part.values(self._table.columns), fresh)
-
-    def _taken(self, index: SlotIndex, line: int, groups: Slots) -> list[StoredSlots]:
-        """Empties the slots that some groups have in memory, if any; returns what they held."""
-        slots = index.find(np.full(len(groups), line), groups)
-        here = slots >= 0
-        slots = slots[here]
-        if not len(slots):
-            return []
-        table = self._table
-        taken = StoredSlots(groups[here], table.rows[slots],
-                            [(column.data[slots], column.valid[slots]) for column in table.columns])
-        table.clear(slots)
-        return [taken]
+        for input, own in groupby(pages, itemgetter(0)):
+            index = self._index[input]
+            has_more = index.holds(line)
+            chunks = [chunk for _, chunk in own]
+            for first in range(0, len(chunks), _LOADED_PAGES):
+                some = chunks[first : first + _LOADED_PAGES]
+                stored = [self._pages.read(start, (input, chunk)) for chunk in some]
+                parts = stacked(stored)
+                if has_more:
+                    groups = np.concatenate([groups_of(chunk, len(self.groups)) for chunk in some])
+                    parts += taken_out(self._table, index, line, groups)
+                add_parts(self._table, index, line, some, parts)
 
     def _members(self, input: int, starts: Times) -> tuple[Slots, Slots, Slots]:
         """Returns what is in memory of windows: the window's place in `starts`, the group, and the slot."""
