@@ -21,6 +21,7 @@ from penstock.mnode.access.roles import (
     Need,
     insert_needs,
     lines_needs,
+    looks_inside,
     require,
     require_needs,
     table_needs,
@@ -172,7 +173,7 @@ class Engine:
         self._check_open()
         self._admit(statement, state)
         if isinstance(statement, Query):
-            self._await_inherited()
+            self._await_inherited(statement, state)
         with self._listed(state, without_password(statement, text), on_cancel):
             call = StatementCall(text, state, state.freeze(self.clock.now_ms()), self._limits(state))
             return self._dispatch.execute(statement, call, self._check_open)
@@ -195,7 +196,7 @@ class Engine:
         The query is of no use any more then. `on_cancel`: as in `execute_parsed`.
         """
         self._check_open()
-        self._await_inherited()
+        self._await_inherited(query, state)
         session, limits = state.freeze(self.clock.now_ms()), self._limits(state)
         if isinstance(query, UnreadQuery):
             with (self._listed(state, text, on_cancel),
@@ -326,8 +327,10 @@ class Engine:
         """How old the answers of queries may be here; see `Result.lag_s`."""
         return None if self.member is None or self.member.is_active else self.member.lag_s
 
-    def _await_inherited(self) -> None:
-        if self.member is not None:
+    def _await_inherited(self, query: Query | UnreadQuery, state: SessionState) -> None:
+        """Waits for the rows that a query may read; how the cluster is can be asked all the time."""
+        if self.member is not None and (
+                isinstance(query, UnreadQuery) or not looks_inside(query, state.database, self.catalog)):
             self.member.await_inherited()
 
     def _require_active(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -57,6 +58,9 @@ def times(in_ci: int, by_night: int) -> int:
     """Returns how often a test does what it does many times over: more often under `make nightly`."""
     return by_night if profile() == "nightly" else in_ci
 
+
+#: For what costs much, and of which a cheaper test sees most: `make nightly` runs it.
+by_night = pytest.mark.skipif(profile() != "nightly", reason="make nightly runs it")
 
 settings.load_profile(profile())
 
@@ -168,6 +172,13 @@ LONG = (
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_finish() -> None:
+    """Has the garbage collector leave alone what is loaded by now: to look through it again and again costs an eighth.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests as `long`; runs tests marked `spark` last and gives each of them the shared Spark."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)

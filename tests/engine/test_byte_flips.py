@@ -172,7 +172,7 @@ def test_every_byte_of_a_commit_record(directory: Path, tmp_path: Path) -> None:
 
 
 #: The state of a task is mostly empty pages: only the nightly run flips every byte of it.
-STATE_STEP = times(17, 1)
+STATE_STEP = times(31, 1)
 
 
 @pytest.mark.parametrize("task", ["agg", "source"])

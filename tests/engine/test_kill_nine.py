@@ -12,8 +12,8 @@ from conftest import times
 from examples.flights.data import batches, load_feeds
 from kits.engines.killed_engine import KilledEngine
 
-ENGINE_KILLS = int(os.environ.get("KILLS", times(3, 20)))
-WORKER_KILLS = int(os.environ.get("KILLS", times(4, 20)))
+ENGINE_KILLS = int(os.environ.get("KILLS", times(2, 20)))
+WORKER_KILLS = int(os.environ.get("KILLS", times(2, 20)))
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ TABLE = 7
 SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])
 OPERATIONS = 200
 #: Every how many calls to the disk the power is cut; a prime, so that it meets all kinds of calls.
-STRIDE = times(17, 1)
+STRIDE = times(31, 1)
 PAGE = 4096
 
 Rows = dict[int, int]

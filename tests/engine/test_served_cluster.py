@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from conftest import by_night, times
 from kits.basics.certificates import NO_OPENSSL, OPENSSL
 from kits.basics.external_servers import ZooKeeper
 from kits.basics.waiting import wait_until
@@ -30,14 +31,17 @@ STREAM = ("CREATE STREAM s CHECKPOINT_INTERVAL 1s INTO d.r AS "
 BATCH = "SELECT * FROM (SELECT _wstart AS ws, count(*) AS n, sum(v) AS total FROM d.t INTERVAL(1s))"
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, zookeeper: ZooKeeper) -> Iterator[ServedCluster]:
-    """Three nodes, and a database of which two have all, whose log is cut as soon as nobody needs it."""
-    made = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}", walSegmentSize="64KiB",
-                         viewRefreshInterval="100ms", checkpointCopyInterval="0s")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper) -> Iterator[ServedCluster]:
+    """Three nodes, and a database of which two have all, whose log is cut as soon as nobody needs it.
+
+    Tests share it: each has a table of its own, and leaves three nodes that run.
+    """
+    made = ServedCluster(tmp_path_factory.mktemp("cluster"), zookeeper, f"/served-{next(_roots)}",
+                         walSegmentSize="64KiB", viewRefreshInterval="100ms", checkpointCopyInterval="0s")
     try:
         made.wait_active().run("CREATE DATABASE d VGROUPS 2 REPLICA 2 WAL_RETENTION_PERIOD 0",
-                               "CREATE TABLE d.t (ts TIMESTAMP, v BIGINT)",
+                               *(f"CREATE TABLE d.{name} (ts TIMESTAMP, v BIGINT)" for name in ("t", "v", "w")),
                                *(f"CREATE TABLE d.other{n} (ts TIMESTAMP, v BIGINT)" for n in range(4)))
         yield made
     finally:
@@ -62,8 +66,8 @@ def logs_begin_later(cluster: ServedCluster) -> bool:
     return len(logs) == 6 and all(segments and segments[0] > "00000000000000000001.log" for segments in logs)
 
 
-def numbers(node: ServedNode) -> set[object]:
-    return {row[0] for row in node.run("SELECT v FROM d.t")}
+def numbers(node: ServedNode, table: str) -> set[object]:
+    return {row[0] for row in node.run(f"SELECT v FROM {table}")}
 
 
 def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
@@ -75,13 +79,13 @@ def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
     cluster.wait_active().run(STREAM)
     writer = RowWriter(cluster, "d.t")
     try:
-        for _ in range(2):
+        for _ in range(times(1, 2)):
             writer.wait_for_more(100)
             wait_until(lambda: logs_begin_later(cluster), 180, "the logs aren't cut everywhere")
             active = cluster.wait_active()
             active.kill(with_disk=True)
             told = set(writer.acknowledged)
-            assert told <= numbers(cluster.wait_active(active.number))
+            assert told <= numbers(cluster.wait_active(active.number), "d.t")
             active.start()
         writer.wait_for_more(100)
     finally:
@@ -95,20 +99,20 @@ def test_the_active_node_is_lost_with_its_disk(cluster: ServedCluster) -> None:
     assert any(" is deployed, from checkpoint " in event for event in events), events
     told = set(writer.acknowledged)
     for node in cluster.nodes.values():  # a standby shows what it has heard to be acknowledged
-        wait_until(lambda node=node: told <= numbers(node), 60, "a node lacks rows")
+        wait_until(lambda node=node: told <= numbers(node, "d.t"), 60, "a node lacks rows")
 
 
-def test_only_the_active_node_takes_rows(cluster: ServedCluster, tmp_path: Path) -> None:
+def test_only_the_active_node_takes_rows(cluster: ServedCluster) -> None:
     """A standby answers queries, also of tables that come later, and names the active node to who would change
     something; its directory is for nobody else."""
     active = cluster.wait_active()
-    active.run("INSERT INTO d.t VALUES (1700000000000, 7)", "CREATE TABLE d.u (ts TIMESTAMP, w INT)",
+    active.run("INSERT INTO d.v VALUES (1700000000000, 7)", "CREATE TABLE d.u (ts TIMESTAMP, w INT)",
                "INSERT INTO d.u VALUES (1700000000000, 8)")
     standby = next(node for node in cluster.nodes.values() if node is not active)
     wait_until(lambda: any("u" in row for row in standby.run("SHOW d.TABLES"))
                and rows(standby, "SELECT w FROM d.u") == [(8,)], 60, "the standby doesn't follow")
-    for statement in ("INSERT INTO d.t VALUES (1700000000001, 7)", "CREATE TABLE d.x (ts TIMESTAMP, v INT)",
-                      "DELETE FROM d.t WHERE v = 7", "ALTER DATABASE d REPLICA 3"):
+    for statement in ("INSERT INTO d.v VALUES (1700000000001, 7)", "CREATE TABLE d.x (ts TIMESTAMP, v INT)",
+                      "DELETE FROM d.v WHERE v = 7", "ALTER DATABASE d REPLICA 3"):
         with pytest.raises(NotActiveError, match=f"node {active.number} .* is the active one"):
             standby.run(statement)
     order = [standby, *(node for node in cluster.nodes.values() if node is not standby)]
@@ -120,6 +124,7 @@ def test_only_the_active_node_takes_rows(cluster: ServedCluster, tmp_path: Path)
     standby.kill()
     with pytest.raises(ConfigError, match="belongs to a node of a cluster"):
         connect(standby.data)
+    standby.start()
 
 
 def roles(node: ServedNode) -> dict[object, tuple[object, object]]:
@@ -138,7 +143,7 @@ def test_a_switchover_loses_nothing(cluster: ServedCluster) -> None:
     target = next(node for number, node in cluster.nodes.items() if roles(active)[number] == ("standby", True))
     with pytest.raises(NotActiveError):
         target.run(f"SWITCHOVER TO {active.number}")
-    writer = RowWriter(cluster, "d.t")
+    writer = RowWriter(cluster, "d.w")
     try:
         writer.wait_for_more(50)
         assert main(["switchover", str(target.number), "--host", "127.0.0.1", "--port", str(active.port)]) == 0
@@ -147,9 +152,9 @@ def test_a_switchover_loses_nothing(cluster: ServedCluster) -> None:
     finally:
         writer.end()
     told = set(writer.acknowledged)
-    assert told <= numbers(cluster.wait_active())
-    wait_until(lambda: answers(active) and roles(active)[active.number][0] == "standby" and told <= numbers(active),
-               120, "the node before doesn't follow")
+    assert told <= numbers(cluster.wait_active(), "d.w")
+    wait_until(lambda: answers(active) and roles(active)[active.number][0] == "standby"
+               and told <= numbers(active, "d.w"), 120, "the node before doesn't follow")
 
 
 def answers(node: ServedNode) -> bool:
@@ -160,6 +165,7 @@ def answers(node: ServedNode) -> bool:
     return True
 
 
+@by_night
 def test_a_node_whose_log_is_gone_elsewhere_gets_a_copy(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """A standby comes back with an empty directory when the active's log begins later: its vnodes are copied."""
     cluster = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}", walSegmentSize="64KiB",
@@ -212,6 +218,7 @@ def promoted(node: ServedNode) -> bool:
         return False
 
 
+@by_night
 def test_a_node_whose_catalog_has_parted_gets_a_copy(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """A node was promoted that lacked what another one's catalog has: that one takes the promoted one's and follows."""
     cluster = ServedCluster(tmp_path, zookeeper, f"/served-{next(_roots)}")

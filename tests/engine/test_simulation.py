@@ -12,7 +12,7 @@ from conftest import times
 from kits.basics.waiting import wait_until
 from simulation.run import run_seed
 
-SEEDS = times(20, 500)
+SEEDS = times(12, 500)
 SEEDS_WITH_SNODES = range(2000, 2003)
 
 #: Seeds that once failed, and what they showed. Profiles change over time; each stays as a history worth playing.

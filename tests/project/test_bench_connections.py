@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from conftest import times
 
 from bench.connections import PROTOCOLS, measure
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", list(PROTOCOLS)[:times(1, len(PROTOCOLS))])
 def test_connections_insert_and_ask(protocol: str) -> None:
     """Beside attackers nothing goes wrong, no row is missing, and the attackers are sent away."""
     line = measure(protocol, 3, 60.0, 3.0, attacked=True)

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from conftest import by_night
 from kits.basics.client_packages import TOOLS, needs_tools, run_tool
 from kits.basics.places import ROOT, TESTS
 from kits.engines.embedded import Embedded
@@ -61,6 +62,7 @@ def test_cells_of_a_notebook(data: Path, tmp_path: Path) -> None:
     assert "column nothing does not exist in meters at line 1, column 8" in error
 
 
+@by_night
 def test_models_of_dbt(data: Path, tmp_path: Path) -> None:
     """The page's project builds, with its test of a source, and a second time, then incrementally."""
     for name, text in files("dbt.md").items():

@@ -12,9 +12,10 @@ import pytest
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_authority, make_certificate_of
 from kits.basics.external_servers import free_port
 from kits.basics.waiting import wait_until
+from kits.engines.embedded import Embedded
 
 from penstock.common.config import load_config
-from penstock.common.errors import NotSupportedError
+from penstock.common.errors import NotSupportedError, ReplicasMissingError
 from penstock.mnode.admin.engine_registry import new_member, open_engine
 from penstock.mnode.cluster_member import ClusterMember
 from penstock.shell.api.dbapi import Connection
@@ -74,3 +75,24 @@ def test_a_node_without_its_login_for_zookeeper_tells_it(tmp_path: Path) -> None
             return str(rows[0][2])
 
         wait_until(lambda: verdict().startswith("this node can't join its cluster yet: zookeeperLoginFile"), 30)
+
+
+def test_queries_of_rows_alone_wait_for_what_was_acknowledged_before(
+        data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has just taken over tells how it is at any time."""
+    class JustTakenOver:
+        is_active = True
+
+        def await_inherited(self) -> None:
+            raise ReplicasMissingError("too few nodes have confirmed")
+
+    db = Embedded(data_dir)
+    db.all("CREATE DATABASE d", "CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+    with monkeypatch.context() as patch:
+        patch.setattr(db.engine, "member", JustTakenOver())
+        for query in ("SELECT * FROM d.t", "SELECT count(*) FROM information_schema.ins_tables, d.t"):
+            with pytest.raises(ReplicasMissingError):
+                db.run(query)
+        assert db.run("SELECT name FROM information_schema.ins_databases WHERE name = 'd'") == [("d",)]
+        assert db.run("SELECT 1") == [(1,)]
+    db.close()

@@ -50,7 +50,7 @@ def results(streams: Sequence[str], steps: Sequence[Sequence[tuple[int, int, int
         return found
 
 
-@settings(max_examples=times(6, 500), deadline=None)
+@settings(max_examples=times(3, 500), deadline=None)
 @given(steps=STEPS)
 def test_streams_side_by_side_find_what_each_finds_alone(steps: list[list[tuple[int, int, int]]]) -> None:
     """Whatever they are: late rows, rows that were written again, rows from the future."""
