@@ -46,8 +46,8 @@ class CourierPlace(Protocol):
         """Returns the epoch and the number of the active node that this one follows."""
         ...
 
-    def written(self) -> Mapping[int, int]:
-        """Returns, by log, how far it is the active's on this node."""
+    def readable(self) -> Mapping[int, tuple[int, int]]:
+        """Returns, by log, from which version to which it is the active's on this node."""
         ...
 
     def others(self) -> Sequence[int]:
@@ -147,7 +147,7 @@ class CheckpointCourier:
         if self._offering is not None:
             self._offer(now, self._offering)
             return
-        for node, message in self._taking.poll(now, self._place.written()):
+        for node, message in self._taking.poll(now, self._place.readable()):
             self._place.send(node, message)
 
     def _follow_role(self) -> None:

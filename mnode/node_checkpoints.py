@@ -45,9 +45,9 @@ class NodeCheckpoints:
         """Returns the epoch and the number of the active node that this one follows."""
         return self._service.followed
 
-    def written(self) -> Mapping[int, int]:
-        """Returns, by log, how far it is the active's on this node."""
-        return self._service.written
+    def readable(self) -> Mapping[int, tuple[int, int]]:
+        """Returns, by log, from which version to which it is the active's on this node."""
+        return self._service.readable
 
     def others(self) -> Sequence[int]:
         """Returns the numbers of all other nodes."""

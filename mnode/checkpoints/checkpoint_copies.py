@@ -238,7 +238,7 @@ class CheckpointShelf:
 
     def __init__(self, paths: DataPaths, fs: Fs, records: CommitRecords, put: Put,
                  moved: Callable[[int, Mapping[int, int]], None]) -> None:
-        """`put` has something done while this node follows in an epoch and has logs up to these versions, or raises
+        """`put` has something done while this node follows in an epoch and logs go on from these versions, or raises
         UnavailableError. `moved` is told of each stream that has other checkpoints now, and by vgroup, from which
         version on they need the log.
         """
@@ -291,10 +291,16 @@ class CheckpointShelf:
             self._staged.replace(stream_id)
             self._records.forget(stream_id)
 
+        needed = self._records.oldest_versions(stream_id)
+        earlier = {log: version for log, version in copy.versions if version < needed.get(log, version)}
         try:
+            if earlier:
+                self._moved(stream_id, earlier)  # so that no log is cut behind them while it is looked at
             self._put(epoch, copy.versions, replace)
         except PenstockError:
             self._staged.give_up(stream_id)  # else it would be taken for one whose place a crash has emptied
+            if earlier:
+                self._moved(stream_id, needed)
             raise
         self._staged.forget_replaced(stream_id)
         self._held = None

@@ -44,8 +44,8 @@ class HeldCheckpoints(Protocol):
     def finish(self, epoch: int) -> None:
         """Has the copy take the place of what the stream had; all or nothing, durable on return.
 
-        Raises UnavailableError if the node doesn't follow in that epoch any more, or a log here lacks what the copy has
-        and could be read without it.
+        Raises UnavailableError if the node doesn't follow in that epoch any more, or a log here lacks what the copy
+        has, or what comes behind that.
         """
         ...
 
@@ -61,11 +61,11 @@ class HeldCheckpoints(Protocol):
 @dataclass(frozen=True, slots=True)
 class TakingSettings:
     """Seconds: after which a piece is asked for again; of rest after a copy that failed, the first time and at most;
-    and for which a copy of a vnode waits for checkpoints."""
+    and for which a copy of a vnode waits for checkpoints, during which some tries must have their turn."""
 
     ask_again_s: float = 1.0
     rest_s: float = 5.0
-    rest_most_s: float = 60.0
+    rest_most_s: float = 10.0
     patience_s: float = 30.0
 
 
@@ -154,16 +154,17 @@ class CheckpointTaking:
             return
         taking.asked_at = float("-inf")
 
-    def poll(self, now: float, written: Mapping[int, int]) -> list[tuple[int, CheckpointsHeld | PieceRequest]]:
-        """Returns what to tell the active now. `written`: by log, how far it is the active's here; a log that a copy is
-        to take the place of counts as long enough.
+    def poll(self, now: float, readable: Mapping[int, tuple[int, int]]
+             ) -> list[tuple[int, CheckpointsHeld | PieceRequest]]:
+        """Returns what to tell the active now. `readable`: by log, from which version to which it is the active's here;
+        a log that a copy is to take the place of counts as having all.
         """
         messages: list[tuple[int, CheckpointsHeld | PieceRequest]] = []
         if self._active is None:
             return messages
         epoch, node = self._active
         if self._taking is None:
-            following = self._next(now, written)
+            following = self._next(now, readable)
             if following is not None:
                 self._taking = _Taking(following, [MANIFEST])
         if self._taking is not None and now - self._taking.asked_at >= self._settings.ask_again_s:
@@ -199,15 +200,20 @@ class CheckpointTaking:
             return False
         return all(version + 1 >= begin for copy in there for number, version in copy.versions if number == log)
 
-    def _next(self, now: float, written: Mapping[int, int]) -> CheckpointCopy | None:
-        """Returns what to ask for: the first copy that is of more use than what is here, and of which logs have all."""
+    def _next(self, now: float, readable: Mapping[int, tuple[int, int]]) -> CheckpointCopy | None:
+        """Returns what to ask for: the first copy that is newer than what is here, and from which logs here go on.
+
+        An active node that never had this node's checkpoint has the stream go on from an older one. What it makes at
+        first is newer, and may yet be of before what logs here begin with.
+        """
         if self._offers is None:
             return None
         held = self._store.held()
         for copy in self._offers.copies:
             stream = copy.name.stream
-            if _is_of_more_use(copy, held.get(stream)) and all(
-                    written.get(log, -1) >= version for log, version in copy.versions):
+            mine = held.get(stream)
+            if (mine is None or mine.name < copy.name) and all(
+                    log in readable and goes_on_from(readable[log], version) for log, version in copy.versions):
                 failures = self._failures.get(stream)
                 if failures is None or now >= failures.until:
                     return copy
@@ -231,13 +237,8 @@ class CheckpointTaking:
                 _log.warning("a copy that was given up leaves something: %s", error)
 
 
-def _is_of_more_use(copy: CheckpointCopy, mine: CheckpointCopy | None) -> bool:
-    """Tells whether a stream that goes on here would do so better from a copy than from what is here.
-
-    An active node that never had this node's checkpoint has the stream go on from an older one. What it makes at first
-    is newer and yet has less of the logs, which may have been cut here up to what this node's checkpoint has.
-    """
-    if mine is None:
-        return True
-    versions = dict(copy.versions)
-    return mine.name < copy.name and all(versions.get(log, version) >= version for log, version in mine.versions)
+def goes_on_from(readable: tuple[int, int], version: int) -> bool:
+    """Tells whether a log with these first and last versions has what a stream has read up to a version, and must read
+    behind it."""
+    first, last = readable
+    return first - 1 <= version <= last

@@ -14,6 +14,7 @@ from penstock.common.errors import PenstockError, ReplicasMissingError, Unavaila
 from penstock.common.logging import logger
 from penstock.common.retries import Retries
 from penstock.mnode.cluster.acknowledgement_waits import AcknowledgementWaits, WaitEnded
+from penstock.mnode.cluster.checkpoint_taking import goes_on_from
 from penstock.mnode.cluster.cluster_messages import ClusterMessage
 from penstock.mnode.cluster.cluster_node import ClusterNode
 from penstock.mnode.cluster.cluster_registry import RegistryAnswer, RegistrySeen
@@ -24,8 +25,8 @@ from penstock.mnode.cluster.stored_logs import StoredLog
 from penstock.mnode.cluster.zookeeper_registry import RegistryEvent, SessionLost, ZookeeperRegistry
 
 _log = logger(__name__)
-#: How long a log is that a copy is to take the place of.
-COPIED = 1 << 62
+#: First and last version of a log that a copy is to take the place of.
+COPIED = (0, 1 << 62)
 _POLL_S = 0.1
 _STATUS_S = 0.5
 _LOOK_S = 1.0
@@ -75,8 +76,8 @@ class ClusterService:
         self.copies: tuple[int | None, Mapping[int, str]] = (None, {})
         #: epoch and number of the active node that this one follows
         self.followed: tuple[int, int] | None = None
-        #: by log, how far it is the active's on this node, which follows; `COPIED` where a copy is to come
-        self.written: Mapping[int, int] = {}
+        #: by log, from which version to which it is the active's on this node, which follows; see `COPIED`
+        self.readable: Mapping[int, tuple[int, int]] = {}
         #: by log, from which version on standbys still need the active node's
         self.kept_from: Mapping[int, int] = {}
         self._node = node
@@ -231,7 +232,7 @@ class ClusterService:
     def _note_needs(self, now: float) -> None:
         """Notes what copies this node needs, and what of its logs others need."""
         active, following = self._node.active, self._node.role.following
-        self.written = {} if active is not None else self._written_here()
+        self.readable = {} if active is not None else self._readable_here()
         self.followed = None if following is None or active is not None else (following.epoch, following.active.node)
         self.copies = (None if following is None else following.active.node,
                        {} if active is not None else self._node.standby.copies_needed())
@@ -259,20 +260,20 @@ class ClusterService:
                         action: Callable[[], None]) -> None:
         """Has the thread do something that must not happen while this node is active. Raises what it raises.
 
-        Raises UnavailableError if the node is active or follows in another epoch (None: in whichever), or has less of a
-        log than up to these versions, unless a copy is to take the place of that log.
+        Raises UnavailableError if the node is active or follows in another epoch (None: in whichever), or can't read a
+        log up to these versions and behind them, unless a copy is to take the place of that log.
         """
         def act() -> None:
             if self._node.active is not None or (epoch is not None and self._node.epoch != epoch):
                 raise UnavailableError("another node has become the active one")
-            written = self._written_here()
-            if any(written.get(log, -1) < version for log, version in versions):
-                raise UnavailableError("the log here has less than the checkpoint")
+            readable = self._readable_here()
+            if not all(log in readable and goes_on_from(readable[log], version) for log, version in versions):
+                raise UnavailableError("the log here has less than the checkpoint, or begins later")
             action()
 
         self._call(act)
 
-    def _written_here(self) -> dict[int, int]:
+    def _readable_here(self) -> dict[int, tuple[int, int]]:
         standby = self._node.standby
         copies = dict.fromkeys(standby.copies_needed(), COPIED)
         return {**standby.matched(), **copies}

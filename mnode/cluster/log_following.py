@@ -71,9 +71,10 @@ class LogFollowing:
             self._ask(now)
 
     @property
-    def written(self) -> int:
-        """The last version of this node's log."""
-        return self._stored.bounds().written
+    def readable(self) -> tuple[int, int]:
+        """The first and the last version of this node's log."""
+        bounds = self._stored.bounds()
+        return bounds.begin, bounds.written
 
     def on_match(self, now: float, message: LogMatch) -> None:
         """The active tells where to cut; only the answer to the last question counts."""

@@ -119,9 +119,9 @@ class StandbyNode:
         return {log: following.copy_reason or "" for log, following in self.logs.items()
                 if following.phase is FollowingPhase.COPYING}
 
-    def matched(self) -> dict[int, int]:
-        """Returns, by log that is the active's as far as it goes, its last version."""
-        return {log: following.written for log, following in self.logs.items()
+    def matched(self) -> dict[int, tuple[int, int]]:
+        """Returns, by log that is the active's as far as it goes, its first and its last version."""
+        return {log: following.readable for log, following in self.logs.items()
                 if following.phase is FollowingPhase.MATCHED}
 
     def _on_heartbeat(self, message: NodeHeartbeat) -> None:

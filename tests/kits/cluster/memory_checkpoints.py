@@ -78,10 +78,11 @@ class MemoryShelf:
     def finish(self, epoch: int) -> None:
         self._may_refuse()
         assert self.coming is not None
+        logs = self.node.stored
         if not self.follows or self.node.largest_epoch != epoch or any(
-                log not in self.copied and self.node.stored[log].written < version
+                log not in self.copied and not logs[log].begin - 1 <= version <= logs[log].written
                 for log, version in self.coming.versions):
-            raise UnavailableError("another node has become the active one")
+            raise UnavailableError("another node has become the active one, or the log begins later")
         assert len(self.here) == PIECES, "half a copy is used"
         for log, version in self.coming.versions:
             self.node.stored[log].synced = max(self.node.stored[log].synced, min(

@@ -68,6 +68,21 @@ def giving_of(bed: TestBed) -> tuple[CheckpointsToGive, int]:
     return giving, stream_id
 
 
+def test_a_log_is_held_for_an_earlier_checkpoint_before_it_is_looked_at(
+        bed: TestBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not be cut meanwhile; and is held as before if nothing comes of it."""
+    node = Node(tmp_path / "standby")
+    checkpoint(bed, 1)
+    giving, stream_id = giving_of(bed)
+    (copy,), _ = giving.make([stream_id])
+    needed = {log: version + 1 for log, version in copy.versions}
+    monkeypatch.setattr(node.records, "oldest_versions", lambda stream_id: needed)
+    node.follows = False
+    with pytest.raises(UnavailableError):
+        node.take(giving, copy)
+    assert node.pins == [(stream_id, dict(copy.versions)), (stream_id, needed)]
+
+
 def test_a_copy_takes_the_place_of_what_was_there(bed: TestBed, tmp_path: Path) -> None:
     """With all checkpoints that the stream keeps; what hasn't changed doesn't travel, and the log is held for it."""
     node = Node(tmp_path / "standby")

@@ -20,7 +20,7 @@ from penstock.mnode.cluster.cluster_messages import (
 )
 
 EPOCH, ACTIVE = 3, 1
-WRITTEN = {1: 10, 2: 10, 3: 10}
+READABLE = {1: (1, 10), 2: (1, 10), 3: (1, 10)}
 STREAMS = (11, 12)
 
 
@@ -35,11 +35,12 @@ class Standby:
 
     def __init__(self) -> None:
         records = [record_after(None, version, EPOCH, version) for version in range(1, 11)]
-        self.node = MemoryNode(2, {log: MemoryLog(list(records)) for log in WRITTEN}, EPOCH)
+        self.node = MemoryNode(2, {log: MemoryLog(list(records)) for log in READABLE}, EPOCH)
         self.shelf = MemoryShelf(self.node, {})
         self.taking = CheckpointTaking(self.shelf, TakingSettings(ask_again_s=1.0, rest_s=5.0, patience_s=30.0))
         self.taking.follow((EPOCH, ACTIVE))
         self.now = 0.0
+        self.logs = READABLE
         self._number = 0
 
     def offer(self, *made: MemoryCheckpoint, complete: bool = True, epoch: int = EPOCH) -> None:
@@ -48,7 +49,7 @@ class Standby:
             epoch, self._number, STREAMS, True, tuple(one.copy for one in made), complete))
 
     def said(self) -> list[CheckpointsHeld | PieceRequest]:
-        return [message for _, message in self.taking.poll(self.now, WRITTEN)]
+        return [message for _, message in self.taking.poll(self.now, self.logs)]
 
     def answer(self, made: MemoryCheckpoint, number: int) -> None:
         data = made.manifest if number == MANIFEST else str(made.pieces[number]).encode()
@@ -112,17 +113,17 @@ def test_what_is_lost_is_asked_for_again_and_what_is_late_changes_nothing() -> N
     assert standby.said() == [CheckpointsHeld(EPOCH, (made.copy.name,))]
 
 
-def test_a_newer_checkpoint_that_has_less_isn_t_taken() -> None:
-    """The log may have been cut here up to what the older one has: a stream couldn't go on from the newer one."""
-    standby, further, behind = Standby(), checkpoint(1, 2, 6, 6), checkpoint(2, 1, 0, 8)
+def test_a_checkpoint_of_before_the_log_isn_t_taken() -> None:
+    """A stream couldn't go on from it; one that has less than what is here, but with the log behind it, is taken."""
+    standby, further, before, at = Standby(), checkpoint(1, 2, 6, 6), checkpoint(2, 1, 3, 8), checkpoint(2, 2, 4, 5)
     standby.offer(further)
     standby.take(further)
-    standby.offer(behind)
+    standby.logs = {**READABLE, 2: (5, 10)}
+    standby.offer(before)
     assert standby.said() == [CheckpointsHeld(EPOCH, (further.copy.name,))]
-    level = checkpoint(2, 2, 6, 8)
-    standby.offer(level)
-    standby.take(level)
-    assert standby.shelf.checkpoints == {12: level}
+    standby.offer(at)
+    standby.take(at)
+    assert standby.shelf.checkpoints == {12: at}
 
 
 def test_a_checkpoint_waits_for_the_log() -> None:
@@ -131,7 +132,25 @@ def test_a_checkpoint_waits_for_the_log() -> None:
     standby.offer(made)
     assert standby.said() == [CheckpointsHeld(EPOCH, ())]
     standby.shelf.copied = {3}
-    assert standby.taking.poll(0.0, {**WRITTEN, 3: 1 << 62}) == [(ACTIVE, PieceRequest(made.copy.name, MANIFEST))]
+    assert standby.taking.poll(0.0, {**READABLE, 3: (0, 1 << 62)}) == [(ACTIVE, PieceRequest(made.copy.name, MANIFEST))]
+
+
+def test_a_vnode_does_not_wait_in_vain_for_a_disk_that_works_again() -> None:
+    """However often it has refused a checkpoint, that is tried several times while a copy of a vnode waits for it."""
+    standby, made = Standby(), checkpoint(1, 1, 6, 6)
+    standby.taking = CheckpointTaking(standby.shelf, TakingSettings())
+    standby.taking.follow((EPOCH, ACTIVE))
+    standby.offer(made)
+    standby.shelf.refusals = 20
+    while standby.shelf.refusals:
+        standby.now += 1.0
+        standby.take(made)
+    began = standby.now
+    while not standby.shelf.checkpoints:
+        assert not standby.taking.may_put(standby.now, 3, 5)
+        standby.now += 1.0
+        standby.take(made)
+    assert standby.now - began <= TakingSettings().patience_s / 2
 
 
 def test_a_copy_of_a_vnode_waits_for_checkpoints() -> None:

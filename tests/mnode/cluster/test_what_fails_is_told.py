@@ -183,14 +183,14 @@ def test_a_checkpoint_that_cannot_be_had_is_asked_for_ever_more_seldom() -> None
     taking.on_offers(ACTIVE, CheckpointOffers(3, 1, (11, 12), True, (Giving.copy,), True))
     asked_at = []
     for now in range(120):
-        for _, message in taking.poll(float(now), {1: 10}):
+        for _, message in taking.poll(float(now), {1: (1, 10)}):
             if isinstance(message, PieceRequest):
                 is_first = message.number == MANIFEST
                 asked_at += [now] if is_first else []
                 data = b"[7, 7, 7, 7, 7]" if is_first else b"7"
                 taking.on_answer(float(now), ACTIVE, PieceAnswer(message.name, message.number, data=data))
-        assert taking.problem == ("checkpoints of stream b can't be had: the disk refuses" if now < 40 else "")
-    assert asked_at == [0, 5, 15, 35]
+        assert taking.problem == ("checkpoints of stream b can't be had: the disk refuses" if now < 30 else "")
+    assert asked_at == [0, 5, 15, 25]
 
 
 class Hooks:

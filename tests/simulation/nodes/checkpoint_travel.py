@@ -70,8 +70,8 @@ class SimCourier:
         self.taking.follow(None if following is None else (following.epoch, following.active.node))
         self.shelf.follows, self.shelf.copied = active is None, self._process.standby.copies_needed()
         if self._offering is None:
-            written = {**self._process.standby.matched(), **dict.fromkeys(self.shelf.copied, 1 << 62)}
-            return list(self.taking.poll(now, written))
+            readable = {**self._process.standby.matched(), **dict.fromkeys(self.shelf.copied, (0, 1 << 62))}
+            return list(self.taking.poll(now, readable))
         for stream, one in self.kept.items():
             offered = self._offering.offered(stream)
             if (offered is None or offered.name < one.copy.name) and self._chance.random() < 0.3 and (
