@@ -304,10 +304,10 @@ def _refuse_short_sessions(client: Any, wanted_s: float, tell: Callable[[float],
 
     def connect_checked(*where: Any) -> Any:
         read_ms, connect_ms = connect(*where)
-        session_s = round(read_ms * 1.5) / 1000
-        if session_s < wanted_s:
-            tell(session_s)
-            raise ConnectionDropped(f"sessions are ended after {session_s:g} s")
+        session_ms = round(read_ms * 1.5)
+        if session_ms < int(wanted_s * 1000):  # so kazoo asks for it
+            tell(session_ms / 1000)
+            raise ConnectionDropped(f"sessions are ended after {session_ms} ms")
         return read_ms, connect_ms
 
     client._connection._connect = connect_checked
