@@ -183,7 +183,7 @@ def test_a_session_that_may_end_sooner_is_none(zookeeper: ZooKeeper) -> None:
     with pytest.raises(ConnectionFailedError, match="ends sessions after 60 s, and sessionTimeout is 61 s"):
         registry.start()
     assert "maxSessionTimeout" in registry.problem
-    fitting = ZookeeperRegistry(replace(settings, session_timeout_s=4.1), 1, SystemClock(), lambda event: None)
+    fitting = ZookeeperRegistry(replace(settings, session_timeout_s=1.001), 1, SystemClock(), lambda event: None)
     fitting.start()
     fitting.close()
 
