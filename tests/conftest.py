@@ -16,6 +16,7 @@ from kits.basics.external_servers import kafka, mosquitto, postgres, zookeeper  
 from kits.engines.hurried_java import JAVA_IN_A_HURRY, SPARK_IN_A_HURRY
 
 import penstock
+from penstock.common.responsiveness import leave_out_what_stays
 
 # A test runs it in a process of its own: what it loads changes pytest itself.
 collect_ignore = ["programs/sqlalchemy_suite"]
@@ -173,10 +174,9 @@ LONG = (
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_finish() -> None:
-    """Has the garbage collector leave alone what is loaded by now: to look through it again and again costs an eighth.
-    """
+    """To look through all that is loaded by now, again and again, would cost an eighth of what tests do."""
     gc.collect()
-    gc.freeze()
+    leave_out_what_stays()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
