@@ -171,7 +171,7 @@ def _held() -> dict[str, int]:
 def _anonymous(pid: int) -> int:
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ProcessLookupError) as error:
         raise psutil.NoSuchProcess(pid) from error
     return int(rollup.split("Pss_Anon:")[1].split()[0]) >> 10
 

@@ -107,7 +107,9 @@ def _ask(connection: Any) -> None:
     for query in ("SELECT count(*) FROM m",
                   "SELECT count(*) FROM (SELECT tbname, last_row(v) FROM m PARTITION BY tbname)",
                   "SELECT site, count(*) FROM m GROUP BY site", "SELECT count(*) FROM (SELECT DISTINCT tbname FROM m)",
-                  "SELECT * FROM d77", "SELECT v FROM m WHERE tbname = 'd99' AND k > 3"):
+                  "SELECT * FROM d77", "SHOW TABLES LIKE 'd7777%'", "SHOW TABLES",
+                  "SELECT count(*) FROM information_schema.ins_tables",
+                  "SELECT v FROM m WHERE tbname = 'd99' AND k > 3"):
         with told(query, 1) as found:
             found["rows"] = len(connection.execute(query).fetchall())
 
