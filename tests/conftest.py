@@ -172,16 +172,22 @@ LONG = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+#: Files that take a process of several minutes, and so begin before others; as `LONG`.
+FIRST = ("engine/test_golden_streams.py", "engine/test_served_cluster.py", "engine/test_two_kills.py",
+         "tasks/worker/test_cluster.py")
+
+
 def pytest_collection_finish() -> None:
     """To look through all that is loaded by now, again and again, would cost an eighth of what tests do."""
     gc.collect()
     leave_out_what_stays()
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests as `long`; runs tests marked `spark` last and gives each of them the shared Spark."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    """Marks tests as `long`; runs tests marked `spark` last, but for some, and gives each of them the shared Spark."""
+    items.sort(key=lambda item: not any(item.path.match(pattern) for pattern in FIRST)
+               and (1 + (item.get_closest_marker("spark") is not None)))
     long = {path for path in {item.path for item in items} if any(path.match(pattern) for pattern in LONG)}
     for item in items:
         if item.path in long:

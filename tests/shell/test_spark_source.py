@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import by_night
 from kits.basics.waiting import wait_until
 from kits.engines.engine_process import ROOT, EngineProcess
 from kits.engines.statement_engine import StatementEngine
@@ -134,6 +135,7 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@by_night
 def test_a_plain_spark_program_reads_follows_and_resumes(
     tmp_path: Path, engine: StatementEngine, request: pytest.FixtureRequest
 ) -> None:
