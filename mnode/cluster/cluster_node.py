@@ -143,7 +143,8 @@ class ClusterNode:
         role, record = self.role, self.role.record
         if self.active is not None and (not role.is_active or role.epoch != self.active.epoch):
             self.active = None
-        if role.is_active and self.active is None and record is not None and record.epoch == role.epoch:
+        # The answer that gave the lease may be older than the lease lasts, where this process has stood still since.
+        if self.active is None and role.may_acknowledge(now) and record is not None and record.epoch == role.epoch:
             self._begin(now)
         elif self.active is not None and record is not None and self.active.members.under_way == record.synchronous:
             self.active.members.written(record.synchronous)
