@@ -188,15 +188,20 @@ class ClusterMember:
                                    hint="the log says why; try again")
         self.service.promote()
 
+    @property
+    def inherits(self) -> bool:
+        """Whether this node has just taken over, and what was acknowledged before can't all be read here yet."""
+        return self._epoch is not None and not self._inherited.is_set()
+
     def await_inherited(self) -> None:
         """Waits, on a node that has just taken over, until all that was acknowledged before can be read here.
 
         Raises ReplicasMissingError if that isn't so within `replicaTimeout`.
         """
-        if self._epoch is None or self._inherited.is_set():
+        if not self.inherits:
             return
         self._clock.wait(self._inherited, self._config.replica_timeout)
-        if self._epoch is not None and not self._inherited.is_set():
+        if self.inherits:
             raise ReplicasMissingError(
                 "this node has just taken over, and too few nodes have confirmed what was acknowledged before",
                 hint="try again; ALTER DATABASE ... REPLICA_MISSING 'continue' lets a database go on with fewer nodes")

@@ -329,7 +329,7 @@ class Engine:
 
     def _await_inherited(self, query: Query | UnreadQuery, state: SessionState) -> None:
         """Waits for the rows that a query may read; how the cluster is can be asked all the time."""
-        if self.member is not None and (
+        if self.member is not None and self.member.inherits and (
                 isinstance(query, UnreadQuery) or not looks_inside(query, state.database, self.catalog)):
             self.member.await_inherited()
 

@@ -274,7 +274,7 @@ class RowInserts:
         return read if agree else None
 
     def _new_target(self, database: Database, head: re.Match[str], state: SessionState, constants: Constants,
-                   read: _Read) -> _NewTarget | None:
+                    read: _Read) -> _NewTarget | None:
         """Takes note of the child table that USING creates; None if there is none to create, or it isn't said plainly.
 
         All rows of a super table's new children give the same columns: which of two writes comes first counts else.

@@ -45,6 +45,8 @@ def have_made(configured: str) -> None:
     directory = _directory() if _wanted(configured) else None
     if directory is None or (directory / _ARCHIVE).exists() or (directory / _FAILED).exists():
         return
+    if directory.exists() and _of_others(directory):
+        return  # the other process would make none, at each start
     try:
         subprocess.Popen([sys.executable, "-m", "penstock.tasks.worker.java_classes"], stdin=subprocess.DEVNULL,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

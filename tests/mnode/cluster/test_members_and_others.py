@@ -81,7 +81,7 @@ def test_queries_of_rows_alone_wait_for_what_was_acknowledged_before(
         data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has just taken over tells how it is at any time."""
     class JustTakenOver:
-        is_active = True
+        is_active = inherits = True
 
         def await_inherited(self) -> None:
             raise ReplicasMissingError("too few nodes have confirmed")

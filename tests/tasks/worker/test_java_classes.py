@@ -78,6 +78,12 @@ def test_a_directory_of_others_is_not_used(cache: Path, monkeypatch: pytest.Monk
     assert make()
     cache.chmod(0o777)
     assert sharing_options("") == []
+    (archive,) = cache.glob("*/classes.jsa")
+    archive.unlink()
+    started: list[object] = []
+    monkeypatch.setattr(java_classes.subprocess, "Popen", lambda *command, **_: started.append(command))
+    have_made("")
+    assert started == []
     assert not make()
 
 
