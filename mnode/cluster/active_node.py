@@ -58,7 +58,10 @@ class ActiveNode:
 
     def __init__(self, now: float, epoch: int, current: SynchronousSet, stored: StoredNode, standbys: Iterable[int],
                  settings: ActiveSettings, silent: Collection[Life] = ()) -> None:
-        """`silent`: members that have said nothing for long when the tenure begins. Raises StorageError."""
+        """`silent`: members that have said nothing for long when the tenure begins, or start anew then.
+
+        Raises StorageError.
+        """
         self.epoch = epoch
         self.acknowledged: dict[int, int] = {}
         self.newer_epoch: int | None = None
@@ -70,6 +73,7 @@ class ActiveNode:
         self._replicas: Mapping[int, LogReplicas] = {}
         self._sessions: dict[tuple[int, int], StandbySession] = {}
         self._inherited: dict[int, int] = {}
+        self._proven: dict[int, int] = {}
         self._heartbeat = 0
         self._heartbeat_at = float("-inf")
         for log, one in stored.logs().items():
@@ -188,6 +192,7 @@ class ActiveNode:
                 session.shippings[message.log] = shipping
             if shipping is not None:
                 shipping.on_state(now, message)
+                self._proven[message.log] = max(shipping.proven, self._proven.get(message.log, 0))
         elif shipping is not None:
             shipping.on_ack(now, message)
         if shipping is not None:
@@ -214,7 +219,7 @@ class ActiveNode:
         if wanted is None:
             return
         progress = {life: watch.progress[log] for life, watch in latest.items() if log in watch.progress}
-        version = self.members.acknowledged(wanted, {**progress, self.life: own})
-        if version is not None and version > self.acknowledged.get(log, 0):
+        version = max(self.members.acknowledged(wanted, {**progress, self.life: own}) or 0, self._proven.get(log, 0))
+        if version > self.acknowledged.get(log, 0):
             self.acknowledged[log] = version
             stored.acknowledge(version)

@@ -30,7 +30,10 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A standby's log as it is: asks where it parts from the active's. `request` counts up within a session."""
+    """A standby's log as it is: asks where it parts from the active's. `request` counts up within a session.
+
+    `floor`: the standby's tables hold what is up to here, so that it was acknowledged.
+    """
 
     epoch: int
     session: int
@@ -40,6 +43,7 @@ class LogState:
     epochs: Epochs
     written: int
     synced: int
+    floor: int
 
 
 @dataclass(frozen=True, slots=True)

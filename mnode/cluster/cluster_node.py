@@ -158,6 +158,8 @@ class ClusterNode:
         members = record.synchronous
         was_active = self.standby.active if (
             self.standby.silent_s(now) >= self.settings.active.members.silent_after_s) else None
+        # Who hands over starts its process anew: nobody waits for that either.
+        silent = [life for life in members.members if life.node == was_active or life == self.role.handed_over_by]
         self.standby.leave()
         try:
             self._stored.keep_epoch(record.epoch)
@@ -165,7 +167,6 @@ class ClusterNode:
                 # Of a database with one replica a checkpoint may have come here before the last rows that it has.
                 log.parted(log.bounds().written)
             self.active = ActiveNode(now, record.epoch, members, self._stored,
-                                     sorted(self.settings.nodes - {self.life.node}), self.settings.active,
-                                     [life for life in members.members if life.node == was_active])
+                                     sorted(self.settings.nodes - {self.life.node}), self.settings.active, silent)
         except StorageError as error:
             self.role.give_up(now, f"the disk refuses: {error.message}")

@@ -1,7 +1,8 @@
 """Messages between nodes as bytes and back: a closed set of classes, sizes known before anything is read.
 
 A frame is its length and the length of its header (four bytes each, big-endian), the header as JSON, and the records of
-an Append, or the bytes of a CopyAnswer or a PieceAnswer, as they are.
+an Append, or the bytes of a CopyAnswer or a PieceAnswer, as they are. A frame of no bytes has no message: it says that
+the connection is in use.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LENGTHS_SIZE = 8
 FRAME_SIZE_MAX = 256 << 20
 HEADER_SIZE_MAX = 4 << 20
 _LENGTHS = struct.Struct(">II")
+NOTHING = _LENGTHS.pack(0, 0)
 
 
 @dataclass(frozen=True, slots=True)

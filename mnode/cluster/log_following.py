@@ -132,7 +132,7 @@ class LogFollowing:
             self._ask_at = now + self._settings.ask_again_after_s
             bounds = self._stored.bounds()
             return [LogState(self._epoch, self._session, self._life, self._log, self._request, self._stored.epochs(),
-                             bounds.written, bounds.synced)]
+                             bounds.written, bounds.synced, bounds.floor)]
         if self.phase is not FollowingPhase.MATCHED:
             return []
         bounds = self._stored.bounds()

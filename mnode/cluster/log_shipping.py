@@ -48,11 +48,15 @@ class CopyProgress:
 
 
 class LogShipping:
-    """One log and one session of one standby, for one epoch."""
+    """One log and one session of one standby, for one epoch.
+
+    `proven`: up to this version the active's log was acknowledged, as the standby's tables show.
+    """
 
     def __init__(self, epoch: int, session: int, log: int, stored: StoredLog, settings: ShippingSettings) -> None:
         self.phase = ShippingPhase.UNKNOWN
         self.progress = CopyProgress()
+        self.proven = 0
         self._epoch = epoch
         self._session = session
         self._log = log
@@ -86,6 +90,7 @@ class LogShipping:
         self._request = message.request
         self.phase = ShippingPhase.MATCHED if reason is None else ShippingPhase.COPYING
         self.progress = CopyProgress()
+        self.proven = min(message.floor, version)
         self._send_from(now, version)
         self._match = LogMatch(self._epoch, self._session, self._log, message.request, version, reason)
 

@@ -65,6 +65,7 @@ class NodeRole:
     A cluster that ZooKeeper knows nothing of begins when all of them are there, by the one with the longest logs.
     `epoch` is that of the node's tenure, `record` what the cluster's record says, `reason` why the last tenure ended.
     `suspects`: the active node says nothing; candidates gather before its lease ends, so that nobody waits then.
+    `handed_over_by`: who was active before, and has given the lease to this node.
     """
 
     def __init__(self, life: Life, process: int, nodes: frozenset[int], settings: RoleSettings) -> None:
@@ -74,6 +75,7 @@ class NodeRole:
         self.holder: LeaseHolder | None = None
         self.reason = ""
         self.suspects = False
+        self.handed_over_by: Life | None = None
         self._me = LeaseHolder(life, process)
         self._nodes = nodes
         self._settings = settings
@@ -226,17 +228,19 @@ class NodeRole:
             self.role, self._offered_at = Role.FOLLOWER, None
             return [WithdrawCandidacy()] if withdraws else []
         self.role = Role.CANDIDATE
+        requests: list[RegistryRequest] = []
+        offered = self._me.life in [one.life for one in self._candidates]
         if self._offered_at is None:
             self._offered_at = now
             self._read_at = now + self._settings.gather_s / 2
-            return [OfferCandidacy(Candidate(self._me.life, length))]
-        offered = self._me.life in [one.life for one in self._candidates]
-        if not offered and self._seen_at > self._offered_at + self._settings.gather_s:
+            requests.append(OfferCandidacy(Candidate(self._me.life, length)))
+        elif not offered and self._seen_at > self._offered_at + self._settings.gather_s:
             self._offered_at = None  # the note got lost, or went with a session
-        elif self._change is None and self._free_since is not None and now >= self._turn_at(now):
+            return requests
+        if self._change is None and self._free_since is not None and now >= self._turn_at(now):
             self._change = self._takeover()
-            return [self._change]
-        return []
+            requests.append(self._change)
+        return requests
 
     # --- taking over ---------------------------------------------------------------------------------------------
 
@@ -271,6 +275,7 @@ class NodeRole:
 
     def _takeover(self) -> TakeLease:
         life, record = self._me.life, self.record
+        self.handed_over_by = record.active if record is not None and record.successor == life else None
         if record is None:
             epoch, synchronous = NO_EPOCH + 1, SynchronousSet((life,), 1)
         elif record.synchronous.may_take_over(life):

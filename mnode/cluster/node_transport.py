@@ -21,7 +21,7 @@ from penstock.common.errors import ConfigError, InvalidValueError
 from penstock.common.logging import logger
 from penstock.common.retries import Retries
 from penstock.mnode.cluster.cluster_messages import WireMessage
-from penstock.mnode.cluster.cluster_wire import LENGTHS_SIZE, decode_message, encode_message, frame_lengths
+from penstock.mnode.cluster.cluster_wire import LENGTHS_SIZE, NOTHING, decode_message, encode_message, frame_lengths
 
 _log = logger(__name__)
 _PROTOCOL = "penstock-cluster/1"
@@ -33,8 +33,9 @@ class TransportSettings:
     """This node, where each node listens (host, port), PEM files of its certificate and key and of the authority.
 
     `queue_size_max`: bytes that wait for one node; `silence_s`: seconds without a byte after which a connection is
-    closed; `reach_s`: for a connection, and until the other machine has confirmed what it was sent; `connect_s`: for
-    the handshake; `again_s`: between attempts to connect; `again_most_s`: at most until connections are taken again.
+    closed; `look_s`: after which one that isn't used is looked at; `reach_s`: for a connection, and until the other
+    machine has confirmed what it was sent; `connect_s`: for the handshake; `again_s`: between attempts to connect;
+    `again_most_s`: at most until connections are taken again.
     """
 
     node: int
@@ -44,6 +45,7 @@ class TransportSettings:
     authority_file: str
     queue_size_max: int = 32 << 20
     silence_s: float = 15.0
+    look_s: float = 1.0
     reach_s: float = 1.5
     connect_s: float = 5.0
     again_s: float = 0.2
@@ -154,7 +156,8 @@ class NodeTransport:
                 secured.settimeout(self._settings.silence_s)
                 while not self._closed.is_set():
                     size, header = frame_lengths(_received(secured, LENGTHS_SIZE))
-                    self._receive(node, decode_message(_received(secured, size), header))
+                    if size:
+                        self._receive(node, decode_message(_received(secured, size), header))
         except (OSError, EOFError, InvalidValueError) as error:
             if not self._closed.is_set():
                 _log.info("a connection of another node ends: %s", error)
@@ -239,14 +242,36 @@ class PeerSender:
         return connection
 
     def _send_all(self, connection: ssl.SSLSocket) -> None:
+        """Returns when all is closed, or the other node has closed the connection."""
+        sent_at = self._clock.monotonic()
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closed.is_set())
+                some = self._changed.wait_for(lambda: self._queue or self._closed.is_set(), self._settings.look_s)
                 if self._closed.is_set():
                     return
-                frame = self._queue.popleft()
+                frame = self._queue.popleft() if some else b""
                 self._size -= len(frame)
+            # Standbys say nothing to each other until one of them is active; then the first word must arrive.
+            if not frame:
+                if _is_closed(connection):
+                    return
+                if self._clock.monotonic() - sent_at < self._settings.silence_s / 3:
+                    continue
+                frame = NOTHING
             connection.sendall(frame)
+            sent_at = self._clock.monotonic()
+
+
+def _is_closed(connection: ssl.SSLSocket) -> bool:
+    """Tells whether the other node, which never sends anything here, has closed a connection."""
+    timeout_s = connection.gettimeout()
+    connection.settimeout(0)
+    try:
+        return not connection.recv(1)
+    except ssl.SSLWantReadError:
+        return False
+    finally:
+        connection.settimeout(timeout_s)
 
 
 def _received(connection: ssl.SSLSocket, size: int) -> bytes:

@@ -86,7 +86,7 @@ class SynchronousSetKeeper:
 
     At most one change is under way. If nobody knows what became of it, the same is asked for again. `began_at`: the
     start of the active's tenure, from when on members that have not spoken yet are given time. `silent`: those that had
-    said nothing for long by then: they leave as soon as there are others that have all.
+    said nothing for long by then, or start anew: they leave as soon as there are others that have all.
     """
 
     def __init__(self, active: Life, current: SynchronousSet, settings: SetSettings, began_at: float,

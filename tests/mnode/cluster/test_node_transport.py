@@ -20,7 +20,7 @@ from kits.basics.waiting import wait_until
 from penstock.common.clock import SystemClock
 from penstock.common.errors import ConfigError
 from penstock.mnode.cluster.cluster_messages import Append, ClusterMessage, LogChunk, NewerEpoch
-from penstock.mnode.cluster.cluster_wire import encode_message
+from penstock.mnode.cluster.cluster_wire import NOTHING, encode_message
 from penstock.mnode.cluster.log_epochs import EpochStart
 from penstock.mnode.cluster.node_transport import NodeTransport, TransportSettings
 
@@ -47,12 +47,13 @@ def addresses() -> dict[int, tuple[str, int]]:
 class Node:
     """A transport, and what it has received."""
 
-    def __init__(self, node: int, addresses: dict[int, tuple[str, int]], folder: Path, certificate: str = "") -> None:
+    def __init__(self, node: int, addresses: dict[int, tuple[str, int]], folder: Path, certificate: str = "",
+                 **settings: float) -> None:
         name = certificate or f"penstock-node-{node}"
         self.received: queue.Queue[tuple[int, ClusterMessage]] = queue.Queue()
         self.settings = TransportSettings(
             node, addresses, str(folder / f"{name}.pem"), str(folder / f"{name}.key"), str(folder / "authority.pem"),
-            again_s=0.02)
+            **{"again_s": 0.02, "look_s": 0.02, **settings})
         self.transport = NodeTransport(self.settings, SystemClock(), lambda *one: self.received.put(one))
         self.transport.start()
 
@@ -95,6 +96,47 @@ def test_a_node_that_was_away_is_heard_again(
         return not again.received.empty() and not nodes[0].received.empty()
 
     wait_until(heard, 20, "the node isn't heard again")
+
+
+def test_the_first_word_to_a_node_that_was_away_arrives(
+        nodes: list[Node], addresses: dict[int, tuple[str, int]], folder: Path) -> None:
+    """That its connection is closed is seen before there is something to say."""
+    one = nodes[0].transport
+    assert one.send(2, NewerEpoch(6))
+    assert nodes[1].get() == (1, NewerEpoch(6))
+    nodes[1].transport.close()
+    wait_until(lambda: one.problem_with(2) != "", 20, "nobody sees that the node is gone")
+    again = nodes[1] = Node(2, addresses, folder)
+    wait_until(lambda: one.problem_with(2) == "", 20, "nobody connects again")
+    assert one.send(2, NewerEpoch(7))
+    assert again.get() == (1, NewerEpoch(7))
+
+
+def test_a_connection_without_words_is_kept(addresses: dict[int, tuple[str, int]], folder: Path) -> None:
+    """A node that has nothing to say sends frames of nothing, which are no message."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "penstock-node-2.pem", folder / "penstock-node-2.key")
+    context.set_alpn_protocols(["penstock-cluster/1"])
+    node = Node(1, addresses, folder, silence_s=0.1)
+    try:
+        with socket.create_server(addresses[2]) as listener:
+            listener.settimeout(20)
+            connection, _ = listener.accept()
+            with context.wrap_socket(connection, server_side=True) as secured:
+                assert secured.recv(len(NOTHING)) == NOTHING
+    finally:
+        node.transport.close()
+    node = Node(1, addresses, folder)
+    try:
+        client = ssl.create_default_context(cafile=str(folder / "authority.pem"))
+        client.set_alpn_protocols(["penstock-cluster/1"])
+        client.load_cert_chain(folder / "penstock-node-2.pem", folder / "penstock-node-2.key")
+        with (socket.create_connection(addresses[1], 10) as plain,
+              client.wrap_socket(plain, server_hostname="penstock-node-1") as secured):
+            secured.sendall(NOTHING + encode_message(NewerEpoch(3)) + NOTHING + encode_message(NewerEpoch(4)))
+            assert [node.get(), node.get()] == [(2, NewerEpoch(3)), (2, NewerEpoch(4))]
+    finally:
+        node.transport.close()
 
 
 def test_what_waits_for_a_node_is_bounded(addresses: dict[int, tuple[str, int]], folder: Path) -> None:
