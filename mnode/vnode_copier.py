@@ -19,7 +19,7 @@ _log = logger(__name__)
 _MESSAGES_MAX = 64
 _TURN_S = 0.2
 _ASK_AGAIN_S = 2.0
-_REST_S, _REST_MOST_S = 5.0, 60.0
+_REST_S, _REST_MOST_S = 5.0, 15.0
 _PAUSE_MOST_S = 5.0
 
 

@@ -252,6 +252,8 @@ class ZookeeperRegistry:
         self._note_problem(
             f"ZooKeeper at {self._settings.hosts} ends sessions after {session_s:g} s, and sessionTimeout is "
             f"{self._settings.session_timeout_s:g} s: make that smaller, or ZooKeeper's maxSessionTimeout larger")
+        # The session that there was lasts no longer now, either: what was counted on it isn't had.
+        self._tell(SessionLost("a server of ZooKeeper ends sessions sooner"))
 
     def _note_problem(self, problem: str) -> None:
         if self.problem != problem:

@@ -132,10 +132,16 @@ class ZooKeeper(Server):
             assert not IN_CI, "ZooKeeper isn't installed"
             pytest.skip("ZooKeeper isn't installed")
         self._classes = str(jar)
+        self._folder = folder
         self._configuration = folder / "zoo.cfg"
+        self.limit_sessions(60.0)
+
+    def limit_sessions(self, most_s: float) -> None:
+        """Has sessions last no longer, from the next start on."""
         self._configuration.write_text(
-            f"tickTime=250\ndataDir={folder}\nclientPortAddress={host}\nclientPort={self.port}\n"
-            "minSessionTimeout=500\nmaxSessionTimeout=60000\nadmin.enableServer=false\nmaxClientCnxns=0\n")
+            f"tickTime=250\ndataDir={self._folder}\nclientPortAddress={self.host}\nclientPort={self.port}\n"
+            f"minSessionTimeout=500\nmaxSessionTimeout={round(1000 * most_s)}\nadmin.enableServer=false\n"
+            "maxClientCnxns=0\n")
 
     def _command(self) -> Sequence[str]:
         return [self._java, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", self._classes,

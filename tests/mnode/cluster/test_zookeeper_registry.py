@@ -151,7 +151,7 @@ def test_candidates_are_noted_and_gone_with_their_session(clients: list[Client])
 
 
 def test_without_zookeeper_nobody_knows(tmp_path: Any) -> None:
-    """Requests are answered as unknown, until it is there again."""
+    """Requests are answered as unknown, until it is there again. With a shorter session the lease is given up."""
     server = ZooKeeper(tmp_path)
     server.start()
     client = Client(server, "/cluster", 11)
@@ -163,6 +163,10 @@ def test_without_zookeeper_nobody_knows(tmp_path: Any) -> None:
         wait_until(lambda: client.outcome(RenewLease(1)) in (DONE, REFUSED), 20, "it doesn't come back")
         server.kill()
         wait_until(lambda: client.outcome(RenewLease(1)) is UNKNOWN, 20, "a dead server answers")
+        server.limit_sessions(2.0)
+        server.start()
+        lost = SessionLost("a server of ZooKeeper ends sessions sooner")
+        wait_until(lambda: lost in client.told.queue, 20, "a lease is counted on for longer than its session lasts")
     finally:
         client.registry.close()
         server.kill()
