@@ -6,6 +6,7 @@ per stream is under way. One that doesn't come to an end is abandoned, visibly, 
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -199,6 +200,8 @@ class CheckpointMachine:
     def __init__(self, settings: CheckpointSettings) -> None:
         self._settings = settings
         self._streams: dict[int, CheckpointProgress] = {}
+        #: when something is due by time, with the stream; what doesn't hold any more is left out when it comes up
+        self._due: list[tuple[float, int]] = []
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             AttemptRuns: self._handle_attempt_runs,
             AttemptEnds: self._handle_attempt_ends,
@@ -219,12 +222,9 @@ class CheckpointMachine:
 
     def next_deadline(self) -> float | None:
         """Returns the earliest time at which a CheckpointTick would change something, or None."""
-        times = [
-            p.started_at + self._settings.timeout_s if p.phase is CheckpointPhase.COLLECTING else p.next_at
-            for p in self._streams.values()
-            if p.phase is not CheckpointPhase.COMMITTING
-        ]
-        return min(times, default=None)
+        while self._due and not self._holds(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else None
 
     def validate(self) -> None:
         """Raises InternalError if the books don't balance."""
@@ -251,6 +251,7 @@ class CheckpointMachine:
             now + interval_s,
             event.layout,
         )
+        self._note_due(self._streams[event.stream_id])
         return instructions
 
     def _handle_attempt_ends(self, event: AttemptEnds, now: float, now_ms: int) -> list[Instruction]:
@@ -347,6 +348,7 @@ class CheckpointMachine:
         self._move(progress, CheckpointPhase.RESTING, reason, now)
         # Whoever was too slow now would be so again at once: a full interval to recover, however long this one took.
         progress.next_at = now + progress.interval_s
+        self._note_due(progress)
         return [
             CallOff(progress.stream_id, progress.checkpoint_id),
             Finished(progress.stream_id, progress.checkpoint_id, "abandoned", reason),
@@ -358,13 +360,11 @@ class CheckpointMachine:
 
     def _handle_tick(self, event: CheckpointTick, now: float, now_ms: int) -> list[Instruction]:
         instructions: list[Instruction] = []
-        for progress in list(self._streams.values()):
-            if progress.phase is CheckpointPhase.RESTING and now >= progress.next_at:
+        while (at := self.next_deadline()) is not None and at <= now:
+            progress = self._streams[heapq.heappop(self._due)[1]]
+            if progress.phase is CheckpointPhase.RESTING:
                 instructions.append(self._begin(progress, now, now_ms))
-            elif (
-                progress.phase is CheckpointPhase.COLLECTING
-                and now >= progress.started_at + self._settings.timeout_s
-            ):
+            else:
                 missing = ", ".join(str(t) for t in sorted(progress.tasks - progress.acknowledged.keys()))
                 reason = f"not acknowledged by {missing} within {self._settings.timeout_s:g} s"
                 instructions += self._abandon(progress, reason, now, now_ms)
@@ -375,3 +375,20 @@ class CheckpointMachine:
                          progress.story)
         progress.story.append(f"{now:.3f} {progress.phase.name} -> {phase.name} ({reason})")
         progress.phase = phase
+        self._note_due(progress)
+
+    def _note_due(self, progress: CheckpointProgress) -> None:
+        """Takes note of when time alone changes something for a stream."""
+        at = self._due_at(progress)
+        if at is not None:
+            heapq.heappush(self._due, (at, progress.stream_id))
+
+    def _due_at(self, progress: CheckpointProgress) -> float | None:
+        if progress.phase is CheckpointPhase.COLLECTING:
+            return progress.started_at + self._settings.timeout_s
+        return progress.next_at if progress.phase is CheckpointPhase.RESTING else None
+
+    def _holds(self, at: float, stream_id: int) -> bool:
+        """Tells whether a note of when something is due is still true."""
+        progress = self._streams.get(stream_id)
+        return progress is not None and self._due_at(progress) == at

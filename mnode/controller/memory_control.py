@@ -83,7 +83,7 @@ class MemoryControl:
         shortage = self._watch.shortage(memory.total)
         if shortage is not None and self._hooks.end_queries(shortage):
             self._watch.note_ended(memory.total)
-        found = self._watch.decide(memory.total, workers, list(self._holdings()))
+        found = self._watch.decide(memory.total, workers, [] if shortage is None else list(self._holdings()))
         if found is not None:
             holding, reason = found
             self._pauses.pause_for(self._state[holding.stream_id], PauseCause(reason), until_room=True)

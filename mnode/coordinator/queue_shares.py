@@ -4,15 +4,22 @@ A share is lowered at once, but what is queued above it still has to drain: unti
 as held, and nobody else gets it. A stream that comes finds room all the same: as many bytes as one more of the largest
 stream would get are shared out to nobody, and nobody is given more than half of what is free. So streams whose full
 queues nobody empties leave others less, but never nothing.
+
+Shares are lowered in steps: else each stream that comes would change those of all others, by less each time, and a
+thousand streams would be told a thousand times.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _WORTH_TELLING = 8
 """A share that can't grow to the full grows by this part of itself at least."""
+
+_STEPS = 8
+"""As many steps are there from a number of queues to its double; of less than twice so many, each one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +52,16 @@ class QueueShares:
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._leases: dict[int, _Lease] = {}
+        self._counts: Counter[int] = Counter()  # how many leases have so many queues
+        self._queues = 0  # of all of them
+        self._held = 0  # by all of them
         self._settled = True  # nothing has changed since nobody was to get another share
+        self._settled_fair: int | None = None  # what was fair then
 
     @property
     def held(self) -> int:
         """Bytes that the queues of all streams hold at most."""
-        return sum(sum(lease.held) for lease in self._leases.values())
+        return self._held
 
     def enter(self, stream_id: int, queues: Sequence[int], queue_bytes_max: int) -> int:
         """Returns what each queue of a stream's new attempt may hold. `queues`: how many there are on each worker.
@@ -60,20 +71,28 @@ class QueueShares:
         self.leave(stream_id)
         lease = _Lease(tuple(queues), queue_bytes_max, 0, [0] * len(queues))
         self._leases[stream_id] = lease
-        lease.queue_bytes = self._affordable(lease, self._target(lease, self._fair()), self._budget - self.held)
-        lease.held = [count * lease.queue_bytes for count in lease.queues]
+        self._count(lease, 1)
+        fair = self._fair()
+        target = self._target(lease, fair)
+        lease.queue_bytes = self._affordable(lease, target, self._budget - self._held)
+        self._hold(lease, [count * lease.queue_bytes for count in lease.queues])
+        # The others have what they should as before, and this one has it, too.
+        self._settled = self._settled and fair == self._settled_fair and lease.queue_bytes == target
         return lease.queue_bytes
 
     def leave(self, stream_id: int) -> None:
         """Nothing is left of a stream."""
-        self._leases.pop(stream_id, None)
-        self._settled = False
+        lease = self._leases.pop(stream_id, None)
+        if lease is not None:
+            self._count(lease, -1)
+            self._hold(lease, [])
+            self._settled = False
 
     def heard(self, stream_id: int, worker: int, order: int, held: int) -> None:
         """A worker holds at most `held` bytes for the current attempt of a stream, since it has got this order."""
         lease = self._leases.get(stream_id)
         if lease is not None and order == lease.order and held != lease.held[worker]:
-            lease.held[worker] = held
+            self._hold(lease, [*lease.held[:worker], held, *lease.held[worker + 1:]])
             self._settled = False
 
     def decide(self) -> list[QueueShare]:
@@ -81,7 +100,7 @@ class QueueShares:
         if self._settled:
             return []
         changed: list[QueueShare] = []
-        fair, free = self._fair(), self._budget - self.held
+        fair, free = self._fair(), self._budget - self._held
         for stream_id, lease in self._leases.items():
             target = self._target(lease, fair)
             if lease.queue_bytes > target:
@@ -91,11 +110,23 @@ class QueueShares:
             more = self._affordable(lease, target, free)
             growth = more - lease.queue_bytes
             if growth > 0 and (more == target or growth >= more // _WORTH_TELLING):
-                lease.held = [held + count * growth for held, count in zip(lease.held, lease.queues, strict=True)]
+                self._hold(
+                    lease, [held + count * growth for held, count in zip(lease.held, lease.queues, strict=True)])
                 free -= lease.count * growth
                 changed.append(self._give(stream_id, lease, more))
-        self._settled = not changed
+        self._settled, self._settled_fair = not changed, fair
         return changed
+
+    def _count(self, lease: _Lease, times: int) -> None:
+        """Counts the queues of a lease that comes (1) or goes (-1)."""
+        self._counts[lease.count] += times
+        self._counts = +self._counts
+        self._queues += times * lease.count
+
+    def _hold(self, lease: _Lease, held: list[int]) -> None:
+        """Books what the queues of a lease hold from now on, by worker."""
+        self._held += sum(held) - sum(lease.held)
+        lease.held = held
 
     def _give(self, stream_id: int, lease: _Lease, queue_bytes: int) -> QueueShare:
         lease.queue_bytes = queue_bytes
@@ -106,8 +137,9 @@ class QueueShares:
         """Returns what each queue gets once everybody has drained to it, if there is a budget."""
         if not self._budget:
             return None
-        counts = [lease.count for lease in self._leases.values()]
-        return self._budget // (sum(counts) + max(counts, default=1))
+        queues = self._queues + max(self._counts, default=1)
+        step = 1 << max(0, queues.bit_length() - _STEPS.bit_length())
+        return self._budget // (-(-queues // step) * step)
 
     @staticmethod
     def _target(lease: _Lease, fair: int | None) -> int:

@@ -57,6 +57,9 @@ STREAM_TRANSITIONS: dict[StreamState, frozenset[StreamState]] = {
     StreamState.GONE: frozenset(),
 }
 
+TIMED_STATES = frozenset({StreamState.DEPLOYING, StreamState.STOPPING, StreamState.BACKOFF})
+"""What ends after a while if nothing happens."""
+
 
 @dataclass(slots=True)
 class Group:
@@ -128,6 +131,7 @@ class GroupBook:
         self.settings = settings
         self.groups: dict[int, Group] = {}
         self.streams: dict[int, PlacedStream] = {}
+        self._timed: dict[int, PlacedStream] = {}  # those whose state ends by time
         self.slots: int | None = None
         self.closing = False
         self._next_number = 1
@@ -186,6 +190,10 @@ class GroupBook:
         return (f"{missing} {slots} missing: its worker group needs {group.workers}, "
                 f"{group.workers - missing} of Spark's {self.slots} are free")
 
+    def timed(self) -> list[PlacedStream]:
+        """Returns the streams of running groups whose state ends by time, if by nothing else. There are few."""
+        return [stream for stream in self._timed.values() if stream.group.state is GroupState.RUNNING]
+
     def delay(self, failures: int) -> float:
         """Returns how many seconds to wait after so many failures in a row."""
         settings = self.settings
@@ -205,9 +213,7 @@ class GroupBook:
                 times.append(group.retry_at)
             elif group.state is GroupState.RUNNING and not group.streams:
                 times.append(group.empty_since + settings.idle_timeout_s)
-        for stream in self.streams.values():
-            if stream.group.state is not GroupState.RUNNING:
-                continue
+        for stream in self.timed():
             if stream.state is StreamState.DEPLOYING:
                 times.append(stream.since + settings.deploy_timeout_s)
             elif stream.state is StreamState.STOPPING:
@@ -222,6 +228,8 @@ class GroupBook:
             group = stream.group
             if stream.stream_id not in group.streams or group.number not in self.groups:
                 raise InternalError(f"stream {stream.stream_id} and group {group.name} don't know each other")
+            if (stream.state in TIMED_STATES) != (self._timed.get(stream.stream_id) is stream):
+                raise InternalError(f"stream {stream.stream_id} is {stream.state.name}, and its time isn't kept")
             active = stream.state in (StreamState.DEPLOYING, StreamState.RUNNING, StreamState.PREPARING)
             if active and group.state is not GroupState.RUNNING:
                 raise InternalError(f"stream {stream.stream_id} is {stream.state.name} in a group that isn't")
@@ -240,6 +248,10 @@ class GroupBook:
         check_transition(STREAM_TRANSITIONS, f"stream {stream.stream_id:x}", stream.state, state, reason, stream.story)
         stream.story.append(f"{now:.3f} {stream.state.name} -> {state.name} ({reason})")
         stream.state, stream.reason, stream.since = state, reason, now
+        if state in TIMED_STATES:
+            self._timed[stream.stream_id] = stream
+        else:
+            self._timed.pop(stream.stream_id, None)
 
     def move_group(self, group: Group, state: GroupState, reason: str, now: float) -> None:
         """Puts a group into another state; one that is GONE is forgotten. Raises InvalidTransitionError."""

@@ -137,8 +137,8 @@ class GroupMachine:
         instructions: list[Instruction] = []
         for group in list(self._book.groups.values()):
             instructions += self._groups.tick(group, now)
-        for stream in list(self._book.streams.values()):
-            if stream.group.state is GroupState.RUNNING:
+        for stream in self._book.timed():
+            if stream.group.state is GroupState.RUNNING:  # still: another one may have cost it its group
                 instructions += self._tick_stream(stream, now)
         return instructions
 
