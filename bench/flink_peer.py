@@ -29,13 +29,14 @@ from bench.queries import WATERMARK_MS, Query
 from bench.rows import CAMPAIGNS, FIRST_MS, GROUPS, Shape
 
 StateBackend = Literal["rocksdb", "hashmap"]
-QUERIES = ("q1", "q2", "q3", "q4", "q5", "ysb")
+QUERIES = ("q1", "q2", "q3", "q4", "q5", "ysb", "accounts")
 _WARM_ROWS = 100_000
 _SLOTS = 2
 _LOG = "flink.log"
 _VOLTAGE, _CURRENT, _PHASE = "210 + n * 7919 % 20", "9.5 + (n * 104729 % 1000) / 1000.0", "n % 97"
 _KIND = "n * 7919 % 3"
-_TUMBLING = {"q1": "10", "q2": "1", "ysb": "10"}
+_ACCOUNT, _AMOUNT = "n * 2654435761 % 4294967296 % {accounts}", "1 + n * 7919 % 997"
+_TUMBLING = {"q1": "10", "q2": "1", "ysb": "10", "accounts": "10"}
 
 
 def catch_up(
@@ -137,6 +138,7 @@ def _source(shape: Shape, rows_per_second: int | None) -> str:
         f"ts AS TO_TIMESTAMP_LTZ({FIRST_MS} + n / {shape.tables} * 1000, 3), "
         f"`current` AS CAST({_CURRENT} AS FLOAT), voltage AS CAST({_VOLTAGE} AS INT), "
         f"phase AS CAST({_PHASE} AS FLOAT), "
+        f"account AS CAST({_ACCOUNT.format(accounts=shape.accounts)} AS INT), amount AS CAST({_AMOUNT} AS INT), "
         f"WATERMARK FOR ts AS ts - INTERVAL '{WATERMARK_MS // 1000}' SECOND) WITH ('connector' = 'datagen', "
         f"'fields.n.kind' = 'sequence', 'fields.n.start' = '0', 'fields.n.end' = '{shape.rows - 1}', "
         f"'rows-per-second' = '{limit}')")
@@ -152,10 +154,11 @@ def _target(query: Query, path: Path) -> str:
 def _select(query: Query, shape: Shape) -> str:
     aggregates = {
         "a": "avg(CAST(`current` AS DOUBLE))", "m": "CAST(max(voltage) AS BIGINT)", "c": "count(*)",
-        "l": "min(`current`)", "h": "max(`current`)", "s": "sum(CAST(voltage AS BIGINT))",
+        "l": "min(`current`)", "h": "max(`current`)",
+        "s": f"sum(CAST({'amount' if query.source == 'accounts' else 'voltage'} AS BIGINT))",
     }
     values = ", ".join(aggregates[name] for name in query.values if name in aggregates)
-    key = {"g": f"tn % {CAMPAIGNS if query.source == 'ads' else GROUPS}"}.get(query.keys[0], "tn")
+    key = {"g": f"tn % {CAMPAIGNS if query.source == 'ads' else GROUPS}", "k": "account"}.get(query.keys[0], "tn")
     rows = f"(SELECT {key} AS k, * FROM source WHERE {_filter(query, f'n / {shape.tables}', 'tn')})"
     if query.name == "q5":
         return (f"SELECT k, CAST(ts AS TIMESTAMP(3)), CAST(`current` AS DOUBLE) * voltage, phase, CURRENT_TIMESTAMP "
@@ -190,7 +193,8 @@ def _checked(folder: Path, query: Query, shape: Shape) -> tuple[pa.Table, int]:
             f"CREATE TEMP TABLE source AS SELECT * FROM (SELECT n, n % {shape.tables} tbname, "
             f"(n % {shape.tables} % {CAMPAIGNS if query.source == 'ads' else GROUPS})::BIGINT tag, "
             f"{FIRST_MS} + n // {shape.tables} * 1000 ts, ({_CURRENT})::FLOAT AS current, ({_VOLTAGE})::INT voltage, "
-            f"({_PHASE})::FLOAT phase, CASE WHEN {_KIND} = 0 THEN 'view' ELSE 'click' END event_type "
+            f"({_PHASE})::FLOAT phase, ({_ACCOUNT.format(accounts=shape.accounts)})::INT account, "
+            f"({_AMOUNT})::INT amount, CASE WHEN {_KIND} = 0 THEN 'view' ELSE 'click' END event_type "
             f"FROM (SELECT range n FROM range({shape.rows}))) WHERE {_filter(query, f'n // {shape.tables}', 'tbname')}")
         (rows,) = connection.execute("SELECT count(*) FROM source").fetchall()[0]
         found = _read(connection, folder / "out", query)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.load import Schedule
-from bench.queries import ACCOUNTS, OPEN, Q1, QUERIES, Query, Trigger
+from bench.queries import ACCOUNTS, ACCOUNTS_COLUMN, OPEN, Q1, QUERIES, Query, Trigger
 from bench.rows import Shape
 
 DEFAULT_SINK_RATE = {"streamSinkDataRate": 2}
@@ -71,9 +71,9 @@ def variants(options: Options) -> Iterator[Job]:
 
 
 def growth(options: Options) -> Iterator[Job]:
-    """What memory and processors cost as vnodes, groups, streams and open windows become more: series that are drawn.
+    """What memory and processors cost as vnodes, streams and open windows become more: series that are drawn.
 
-    `--growth` is the part of the greatest sizes: 1 goes up to a million groups and ten million open windows.
+    `--growth` is the part of the greatest sizes: 1 goes up to ten million open windows.
     """
     from bench.throughput import catch_up
 
@@ -88,14 +88,34 @@ def growth(options: Options) -> Iterator[Job]:
     for streams in (1, 5, 10, 25, 50):
         rows = max(options.tables * 60, options.rows // streams)
         yield job("streams", streams, Q1, replace(shape, rows=rows), vgroups=1, streams=streams)
-    for share in (1_000, 100, 10, 1):
-        groups = max(10, round(1_000_000 * options.growth / share))
-        yield job("groups", groups, ACCOUNTS, replace(shape, accounts=groups), vgroups=options.vgroups)
     for share in (100, 10, 1):
         # As many rows per account, and as many per window, whatever the number of accounts is.
         accounts = max(1_000, round(1_000_000 * options.growth / share))
         yield job("open windows", 10 * accounts, OPEN, Shape(accounts // 1_000, 10 * accounts, accounts=accounts),
                   vgroups=options.vgroups, count_open=True)
+
+
+def groups(options: Options) -> Iterator[Job]:
+    """What memory and processors cost as groups become more, up to a million times `--growth`, beside peers.
+
+    Results are in a child table for each group, with the group as tag or as a column, and in files of the peers.
+    """
+    from bench import flink_peer, spark_peer
+    from bench.throughput import catch_up
+
+    for share in (5_000, 500, 50, 5, 1):
+        size = max(10, round(1_000_000 * options.growth / share))
+        shape = ACCOUNTS.of(replace(_shape(options), accounts=size))
+        about = {"series": "groups", "size": size}
+        for query in (ACCOUNTS, ACCOUNTS_COLUMN):
+            yield Job("groups", f"{query.name} {size}", catch_up, {
+                "query": query, "shape": shape, "vgroups": options.vgroups, "batch_rows": options.batch_rows}, about)
+        for store in ("rocksdb", "memory"):
+            yield Job("groups", f"spark {store} {size}", spark_peer.catch_up, {
+                "query": ACCOUNTS, "shape": shape, "store": store}, about)
+        for store in ("rocksdb", "hashmap") if options.flink_python is not None else ():
+            yield Job("groups", f"flink {store} {size}", flink_peer.catch_up, {
+                "query": ACCOUNTS, "shape": shape, "store": store, "python": options.flink_python}, about)
 
 
 def starts(options: Options) -> Iterator[Job]:
@@ -205,7 +225,8 @@ def flink(options: Options) -> Iterator[Job]:
 
 PARTS: Mapping[str, Callable[[Options], Iterator[Job]]] = {
     part.__name__: part
-    for part in (throughput, variants, growth, starts, history, latency, checkpoints, recovery, duckdb, spark, flink)}
+    for part in (throughput, variants, growth, groups, starts, history, latency, checkpoints, recovery, duckdb, spark,
+                 flink)}
 
 
 def _chosen(options: Options, *names: str) -> list[Query]:

@@ -20,7 +20,8 @@ WATERMARK_MS = 5000
 class Query:
     """One query in both forms. `keys` name a result row; `values` are compared, numbers within a relative 1e-6.
 
-    `select`: the stream's SELECT. `tags`: the result's tag, which is also its partition. `width_ms`: of its windows,
+    `select`: the stream's SELECT. `tags`: the result's tag, which is also its partition; "": a number of the group is,
+    and the partition is a column. `width_ms`: of its windows,
     where a row lies in exactly one of them; 0 otherwise. `takes_late`: else IGNORE EXPIRED must be 1.
     `peer_hold_ms`: peers close the window so much later: their sessions end with the gap, not with the last row.
     """
@@ -43,8 +44,9 @@ class Query:
         """Returns the CREATE STREAM statement; `options` go before INTO."""
         when = f"TRIGGER {trigger} WATERMARK {WATERMARK_MS}a " if self.windowed else ""
         expired = 0 if self.takes_late else 1
+        tags = f"TAGS ({self.tags}) " if self.tags else ""
         return (f"CREATE STREAM {name} {when}IGNORE EXPIRED {expired} IGNORE UPDATE 0 {options} "
-                f"INTO {target} TAGS ({self.tags}) AS {self.select}")
+                f"INTO {target} {tags}AS {self.select}")
 
     def of(self, shape: Shape) -> Shape:
         """Returns the shape with the rows that this query is about."""
@@ -154,6 +156,9 @@ ACCOUNTS = Query(
     f"SELECT account k, {_tumbling(10_000)}, count(*) c, sum(amount)::BIGINT s, "
     "any_value(ts - ts % 10000) + 10000 ended FROM source GROUP BY 1, 2",
     ("k", "ts"), ("c", "s"), source="accounts")
+ACCOUNTS_COLUMN = replace(
+    ACCOUNTS, name="accounts_column", tags="",
+    select="SELECT _wstart ts, account k, count(*) c, sum(amount) s FROM accounts PARTITION BY account INTERVAL(10s)")
 
 # Each row lies in ten windows, and nearly all windows that rows of the last 10,000 s lie in are open at the end.
 OPEN = Query(

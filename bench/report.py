@@ -18,6 +18,7 @@ Measurement = Mapping[str, Any]
 BEGIN, END = "<!-- bench.report begins -->", "<!-- bench.report ends -->"
 _DOCS = Path(__file__).parent.parent / "docs" / "performance.md"
 _OWN, _LIMIT = "penstock", "duckdb-batch"
+_GROUPS = "groups"
 _NAMED = ("part", "measure", "engine", "query", "trigger", "streams", "vgroups", "tables", "late", "updated", "groups",
           "killed", "series", "size", "streamSinkDataRate", "sinkCallsPerSecond", "checkpointInterval", "follow",
           "rows_per_record")
@@ -61,7 +62,7 @@ def report(measurements: Iterable[Measurement]) -> str:
             distinct[(*(each.get(name) for name in _NAMED), rate)] = each
     known = list(distinct.values())
     sections = [_conditions(known, failed), _peers(known), _own(known), _latency(known), _recovery(known),
-                _starts(known), _growth(known), _profiles(known)]
+                _starts(known), _growth(known), _groups(known), _profiles(known)]
     return "\n".join(section for section in sections if section)
 
 
@@ -150,7 +151,7 @@ def _starts(known: Sequence[Measurement]) -> str:
 
 def _growth(known: Sequence[Measurement]) -> str:
     """A table and a picture of memory per series: what more streams, groups, windows or vnodes cost."""
-    chosen = [each for each in known if "series" in each]
+    chosen = [each for each in known if each.get("series", _GROUPS) != _GROUPS]
     sections = []
     for series in dict.fromkeys(each["series"] for each in chosen):
         points = sorted((each for each in chosen if each["series"] == series), key=lambda each: each["size"])
@@ -165,6 +166,29 @@ def _growth(known: Sequence[Measurement]) -> str:
             _drawn(f"Cost by {series}", "CPU-s per million rows", sizes,
                    [round(1e6 / each["rows_per_cpu_second"], 3) for each in points])]))
     return "### Growth\n\n" + "\n".join(sections) if sections else ""
+
+
+def _groups(known: Sequence[Measurement]) -> str:
+    """What more groups cost, beside peers; of results with the group as a column the query says so."""
+    chosen = sorted((each for each in known if each.get("series") == _GROUPS), key=lambda each: each["size"])
+    if not chosen:
+        return ""
+    sizes = list(dict.fromkeys(each["size"] for each in chosen))
+    kinds = sorted({(each["engine"] != _OWN, each["engine"], each["query"]) for each in chosen})
+    sections = []
+    for title, unit, figure in (
+            ("Rows per second of processors", "", lambda each: each["rows_per_cpu_second"]),
+            ("Rows per second", "", lambda each: each["rows_per_second"]),
+            ("PSS of all processes at most", " MiB", lambda each: each["memory_mib"]["pss"])):
+        of = {(each["engine"], each["query"], each["size"]): figure(each) for each in chosen}
+        rows = [[engine, query, *(f"{_count(of[engine, query, size])}{unit}" if (engine, query, size) in of else ""
+                                  for size in sizes)] for _, engine, query in kinds]
+        sections.append(f"{title}, by groups:\n\n" + _table(["engine", "query", *map(_count, sizes)], rows))
+    for query in dict.fromkeys(query for peer, _, query in kinds if not peer):
+        costs = [round(1e6 / each["rows_per_cpu_second"], 3) for each in chosen
+                 if (each["engine"], each["query"]) == (_OWN, query)]
+        sections.append(_drawn(f"Cost of {query} by groups", "CPU-s per million rows", [*map(_count, sizes)], costs))
+    return "### Many groups, beside peers\n\n" + "\n".join(sections)
 
 
 def _drawn(title: str, unit: str, sizes: Sequence[str], values: Sequence[float]) -> str:

@@ -30,7 +30,7 @@ from bench.queries import WATERMARK_MS, Query
 from bench.rows import Shape, all_rows
 
 StateStore = Literal["rocksdb", "memory"]
-QUERIES = ("q1", "q2", "q3", "q4", "q5", "ysb")
+QUERIES = ("q1", "q2", "q3", "q4", "q5", "ysb", "accounts")
 _PROVIDERS: dict[StateStore, str] = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "memory": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -165,4 +165,6 @@ def _query(spark: SparkSession, query: Query, source: Path, example: Path) -> Da
         case "ysb":
             rows_of = rows.where("event_type = 'view'")
             return windows([tag], f.window("ts", "10 seconds"), count)
+        case "accounts":
+            return windows([rows.account.alias("k")], f.window("ts", "10 seconds"), count, f.sum("amount"))
     raise ValueError(f"no form of {query.name} for Spark")

@@ -20,7 +20,7 @@ from bench.latency import with_vnodes
 from bench.load import Schedule, play, receive, start_sender, wait_for
 from bench.neighbours import ratios
 from bench.profiling import profile
-from bench.queries import QUERIES, Query
+from bench.queries import ACCOUNTS_COLUMN, QUERIES, Query
 from bench.report import BEGIN, END, replaced, report
 from bench.rows import FIRST_MS, LATE_MAX, Shape, all_rows, arrivals
 from bench.soak import Sample, phases, summary
@@ -174,7 +174,7 @@ def test_a_wrong_answer_is_refused() -> None:
         check(Q1, right, right.slice(1))
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=lambda query: query.name)
+@pytest.mark.parametrize("query", [*QUERIES.values(), ACCOUNTS_COLUMN], ids=lambda query: query.name)
 def test_streams_give_the_answers_of_their_batch_queries(query: Query, tmp_path: Path) -> None:
     """Both forms of each query mean the same: the profile of a stream checks its answer."""
     shape = query.of(Shape(20, 4000, accounts=50))
@@ -187,7 +187,7 @@ def test_every_part_has_jobs() -> None:
     options = Options(queries=list(QUERIES), flink_python=Path("python"))
     for name, part in PARTS.items():
         assert list(part(options)), name
-        if name != "growth":  # its series are what they are
+        if name not in ("growth", "groups"):  # their series are what they are
             assert all(job.arguments["query"].name == "q4" for job in part(replace(options, queries=["q4"])))
 
 
@@ -210,12 +210,23 @@ def test_a_report_compares_with_the_best_peer() -> None:
 
 def test_a_report_draws_growth() -> None:
     """A series is a table in the order of its sizes with two pictures, and no part of the other tables."""
-    text = report([throughput("penstock", 2_000_000, series="groups", size=size, streams=1, checkpoint_seconds=1.0,
+    text = report([throughput("penstock", 2_000_000, series="streams", size=size, streams=1, checkpoint_seconds=1.0,
                               memory_mib={"rss": 2, "pss": size // 1000}) for size in (100_000, 1_000)])
     assert "peers" not in text
     assert text.index("| 1 k | q1 |") < text.index("| 100 k | q1 |")
     assert text.count('x-axis ["1 k", "100 k"]') == 2
     assert "bar [1, 100]" in text
+
+
+def test_a_report_has_many_groups_beside_peers() -> None:
+    """A line for each engine and form of results, a column for each number of groups, and a picture of each of ours."""
+    text = report([throughput(engine, 1_000_000, series="groups", size=size, query=query)
+                   for size in (200_000, 200) for engine, query in (
+                       ("flink-hashmap", "accounts"), ("penstock", "accounts_column"), ("penstock", "accounts"))])
+    assert "| engine | query | 200 | 200 k |" in text
+    assert text.index("| penstock | accounts |") < text.index("| penstock | accounts_column | 500 k | 500 k |")
+    assert text.index("| penstock | accounts_column |") < text.index("| flink-hashmap | accounts | 500 k | 500 k |")
+    assert text.count('x-axis ["200", "200 k"]') == 2
 
 
 def test_a_report_goes_between_its_marks() -> None:
