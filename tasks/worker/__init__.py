@@ -1,4 +1,4 @@
-"""Where tasks run: the worker process, its runner and exchange, and Spark's edge.
+"""Where tasks run: the worker process, its runner, and Spark's edge.
 
 Imports of this part: every other room.
 """

@@ -27,6 +27,9 @@ from penstock.tasks.dnode_access.data_place import reaches_files
 from penstock.tasks.dnode_access.dnode_client import DnodeClient
 from penstock.tasks.dnode_access.log_notifier import WalNotifier
 from penstock.tasks.dnode_access.remote_log import RemoteLogs
+from penstock.tasks.exchange.channel_frames import ChannelId
+from penstock.tasks.exchange.exchange_server import ExchangeServer
+from penstock.tasks.exchange.outgoing_bundles import OutgoingBundles
 from penstock.tasks.flow.queues import ChannelQueue, QueueSet
 from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol import control
@@ -43,7 +46,6 @@ from penstock.tasks.protocol.control import (
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
 from penstock.tasks.protocol.messages import DroppedRow, ReadBack, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
-from penstock.tasks.worker.exchange import ChannelId, ExchangeServer, RemoteLink
 from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue
@@ -120,6 +122,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._paths = DataPaths(Path(spec.data_directory))
         # Whoever reaches the mnode from this address can be reached at it: on loopback by nobody else's machine.
         self._exchange = ExchangeServer(spec.secret, connection.own_host)
+        self._bundles = OutgoingBundles(spec.secret, clock)
         self._dnode = DnodeClient(spec.dnode_address, spec.secret)
         self._scratch = scratch
         self._logs = (None if reaches_files(self._paths, fs, spec.secret)
@@ -185,7 +188,7 @@ class Worker(OrderedWorker[_ThreadedStream]):
         build = self._spec.build or _default_builder()
         tasks = build(deployment, self._index, stream.environment)
         links = connect_tasks(
-            tasks, deployment, peers, self._index, self._exchange, self._spec.secret, self._clock, stream.runner.wake,
+            tasks, deployment, peers, self._index, self._exchange, self._bundles, self._clock, stream.runner.wake,
         )  # fmt: skip
         stream.queues.add(queues_of(tasks))
         for task in tasks:
@@ -273,7 +276,7 @@ def connect_tasks(
     peers: Sequence[str],
     index: int,
     exchange: ExchangeServer,
-    secret: bytes,
+    bundles: OutgoingBundles,
     clock: Clock,
     wake: Callable[[], None],
 ) -> list[Link]:
@@ -293,7 +296,7 @@ def connect_tasks(
                 links.append(LocalLink(task.id, downstream, task.output, by_id[downstream].input, clock))
             else:
                 channel = ChannelId(attempt, task.id, downstream)
-                links.append(RemoteLink(channel, peers[worker_of(downstream)], secret, task.output, clock, wake))
+                links.append(bundles.link(channel, peers[worker_of(downstream)], task.output, wake))
     return links
 
 

@@ -1,4 +1,4 @@
-"""The exchange between workers: order, bounds, blocking, schemas, attempts and the secret."""
+"""Channels between workers over real connections: order, bounds, blocking, attempts, the secret, and what ends."""
 
 from __future__ import annotations
 
@@ -17,20 +17,15 @@ from kits.engines.runtime_fakes import numbers
 
 from penstock.common.admission import REASONS, ConnectionBounds, PortCounts
 from penstock.common.clock import SystemClock
-from penstock.common.errors import PenstockError, StaleAttemptError, UnavailableError
+from penstock.common.errors import StaleAttemptError, UnavailableError
+from penstock.tasks.exchange import outgoing_bundles
+from penstock.tasks.exchange.channel_frames import ChannelId
+from penstock.tasks.exchange.exchange_server import ExchangeServer
+from penstock.tasks.exchange.outgoing_bundles import OutgoingBundles
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol import wire
 from penstock.tasks.protocol.messages import Barrier, Block, End, Item, TaskId, Watermark
 from penstock.tasks.protocol.wire import SENT_AHEAD, call_options
-from penstock.tasks.worker import exchange as exchange_module
-from penstock.tasks.worker.exchange import (
-    FRAME_SIGNALS_MAX,
-    ChannelId,
-    ExchangeServer,
-    Frame,
-    RemoteLink,
-    next_frame,
-)
 
 SECRET = b"secret"
 UP, DOWN = TaskId(1, "source", 0), TaskId(1, "agg", 1)
@@ -42,25 +37,27 @@ class Channel:
 
     def __init__(
         self, server: ExchangeServer, input_rows: int = 1000, attempt: int = 1, send_as: int = 1,
-        output_rows: int = 1000,
+        output_rows: int = 1000, bundles: OutgoingBundles | None = None, place: int = 0,
     ) -> None:
+        """Channels with the same `bundles` go over one connection; `place`: several of a server have different ones."""
         self.server = server
         self.changed = threading.Condition()
-        self.output: ChannelQueue[TaskId] = ChannelQueue(output_rows * ROW_BYTES, [DOWN], self.change)
-        self.input: ChannelQueue[TaskId] = ChannelQueue(input_rows * ROW_BYTES, [UP], self.change)
-        server.register(ChannelId(attempt, UP, DOWN), self.input)
-        self.link = RemoteLink(
-            ChannelId(send_as, UP, DOWN), server.address, SECRET, self.output, SystemClock(), self.change
-        )
+        self.up, self.down = TaskId(1 + place, "source", 0), TaskId(1 + place, "agg", 1)
+        self.output: ChannelQueue[TaskId] = ChannelQueue(output_rows * ROW_BYTES, [self.down], self.change)
+        self.input: ChannelQueue[TaskId] = ChannelQueue(input_rows * ROW_BYTES, [self.up], self.change)
+        server.register(ChannelId(attempt, self.up, self.down), self.input)
+        self.bundles = OutgoingBundles(SECRET, SystemClock()) if bundles is None else bundles
+        self.link = self.bundles.link(
+            ChannelId(send_as, self.up, self.down), server.address, self.output, self.change)
 
     def change(self) -> None:
-        self.server.queue_changed(1)
+        self.server.queue_changed(self.up.stream_id)
         with self.changed:
             self.changed.notify_all()
 
     def send(self, *items: Item) -> None:
         for item in items:
-            assert self.output.try_put(DOWN, item)
+            assert self.output.try_put(self.down, item)
         self.link.move()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -71,7 +68,7 @@ class Channel:
         items: list[Item] = []
         while len(items) < count:
             self.wait_for(lambda: not self.input.is_empty())
-            item = self.input.take(UP)
+            item = self.input.take(self.up)
             assert item is not None
             items.append(item)
             self.link.move()
@@ -96,7 +93,7 @@ def opened(channel: Channel) -> Iterator[Channel]:
     try:
         yield channel
     finally:
-        channel.server.unregister(1)
+        channel.server.unregister(channel.up.stream_id)
         channel.link.close()
 
 
@@ -117,13 +114,13 @@ def test_only_what_may_have_to_wait_is_left_to_the_links_thread(
 ) -> None:
     """The first frame, which opens the exchange, and large ones are sent by the thread, small ones by the caller."""
     senders: list[bool] = []
-    send = exchange_module._Exchange.send
+    write = outgoing_bundles._PeerConnection.write
 
-    def noted(exchange: exchange_module._Exchange, frame: Frame) -> None:
+    def noted(connection: outgoing_bundles._PeerConnection, header: bytes, wrapped: pa.RecordBatch | None) -> None:
         senders.append(threading.current_thread() is threading.main_thread())
-        send(exchange, frame)
+        write(connection, header, wrapped)
 
-    monkeypatch.setattr(exchange_module._Exchange, "send", noted)
+    monkeypatch.setattr(outgoing_bundles._PeerConnection, "write", noted)
     rows = SENT_AHEAD // ROW_BYTES + 1
     items: list[Item] = [Watermark(1), Block(numbers(0, 5)), Block(numbers(0, rows)), Watermark(2)]
     with opened(Channel(server, input_rows=rows, output_rows=rows)) as channel:
@@ -188,36 +185,25 @@ def test_a_new_attempt_cuts_the_old_one_off(server: ExchangeServer) -> None:
 
 def test_a_sender_without_the_secret_is_refused(server: ExchangeServer) -> None:
     """Only those who know the deployment's secret may deliver."""
-    with opened(Channel(server)) as channel:
-        stranger = RemoteLink(
-            ChannelId(1, UP, DOWN), server.address, b"guess", channel.output, SystemClock(), channel.change
-        )
-        channel.output.try_put(DOWN, Watermark(1))
-        stranger.move()
-        channel.wait_for(lambda: stranger.failure() is not None)
-        assert "secret" in str(stranger.failure())
+    with opened(Channel(server, bundles=OutgoingBundles(b"guess", SystemClock()))) as channel:
+        channel.send(Watermark(1))
+        assert "secret" in str(channel.wait_failure())
         assert channel.input.is_empty()
-        stranger.close()
 
 
 def test_a_dead_receiver_is_an_error_that_names_the_channel() -> None:
     """If the peer's server goes away, the link fails with an UnavailableError."""
     server = ExchangeServer(SECRET)
-    channel = Channel(server)
-    channel.send(Watermark(1))
-    assert channel.receive(1) == [Watermark(1)]
-    server.unregister(1)
-    channel.link.close()
+    with opened(Channel(server)) as channel:
+        channel.send(Watermark(1))
+        assert channel.receive(1) == [Watermark(1)]
     server.shutdown()
-    orphan = RemoteLink(ChannelId(1, UP, DOWN), server.address, SECRET, channel.output, SystemClock(), channel.change)
-    channel.output.try_put(DOWN, Watermark(2))
-    orphan.move()
-    channel.wait_for(lambda: orphan.failure() is not None)
-    failure = orphan.failure()
-    assert isinstance(failure, PenstockError)
+    channel.link = channel.bundles.link(ChannelId(1, UP, DOWN), server.address, channel.output, channel.change)
+    channel.send(Watermark(2))
+    failure = channel.wait_failure()
     assert isinstance(failure, UnavailableError)
     assert "1-source-0 -> 1-agg-1" in str(failure)
-    orphan.close()
+    channel.link.close()
 
 
 def test_a_queue_tells_of_room_only_to_those_who_wait_for_it() -> None:
@@ -234,36 +220,12 @@ def test_a_queue_tells_of_room_only_to_those_who_wait_for_it() -> None:
     assert len(told) == 3
 
 
-def test_frames_hold_one_block_and_what_stands_behind_it() -> None:
-    """A frame takes the oldest block with the signals behind it, or leading signals, never two blocks."""
-    queue: ChannelQueue[TaskId] = ChannelQueue(1000, [DOWN], lambda: None)
-    assert next_frame(queue, DOWN, 0) is None
-    for item in (Watermark(1), Block(numbers(0, 1)), Watermark(2), Barrier(3), Block(numbers(1, 1))):
-        queue.try_put(DOWN, item)
-    assert next_frame(queue, DOWN, 0) == Frame(0, None, (Watermark(1),))
-    queue.take(DOWN)
-    assert next_frame(queue, DOWN, 1) == Frame(1, Block(numbers(0, 1)), (Watermark(2), Barrier(3)))
-    signals: ChannelQueue[TaskId] = ChannelQueue(1000, [DOWN], lambda: None)
-    for n in range(FRAME_SIGNALS_MAX + 5):
-        signals.try_put(DOWN, Watermark(n))
-    frame = next_frame(signals, DOWN, 0)
-    assert frame is not None
-    assert frame.size == FRAME_SIGNALS_MAX
-
-
 SIGNALS = st.one_of(
     st.builds(Watermark, st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), st.booleans(),
               st.floats(0, 1e9)),
     st.builds(Barrier, st.integers(0, 2**62)),
     st.just(End()),
 )
-
-
-@given(st.integers(0, 2**62), st.lists(SIGNALS, max_size=10))
-def test_frame_headers_survive_the_wire(sequence: int, signals: list[Watermark | Barrier | End]) -> None:
-    """What a header says is read back the same."""
-    frame = Frame(sequence, None, tuple(signals))
-    assert Frame.from_wire(frame.header(), None) == frame
 
 
 @settings(max_examples=15, deadline=None)
@@ -276,6 +238,82 @@ def test_any_sequence_arrives_as_it_was_sent(server: ExchangeServer, items: list
         wait_until(channel.output.is_empty)
 
 
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith(("send to", "hear "))}
+
+
+def test_channels_to_one_worker_share_a_connection_and_its_threads(server: ExchangeServer) -> None:
+    """Any number of channels has one connection and two threads; those begin with a frame, and end with the last."""
+    bundles = OutgoingBundles(SECRET, SystemClock())
+    before = threads()
+    channels = [Channel(server, bundles=bundles, place=place) for place in range(20)]
+    assert (len(bundles), threads()) == (1, before)
+    for channel in channels:
+        channel.send(Block(numbers(0, 5)), Watermark(3))
+    for channel in channels:
+        assert channel.receive(2) == [Block(numbers(0, 5)), Watermark(3)]
+    assert threads() - before == {f"send to {server.address}", f"hear {server.address}"}
+    for channel in channels[1:]:
+        channel.link.close()
+    channels[0].send(Watermark(4))
+    assert channels[0].receive(1) == [Watermark(4)]
+    assert len(bundles) == 1
+    channels[0].link.close()
+    assert (len(bundles), threads()) == (0, before)
+    for channel in channels:
+        server.unregister(channel.up.stream_id)
+
+
+def test_a_blocked_channel_holds_no_other_one_up(server: ExchangeServer) -> None:
+    """While one channel waits for room, another of the same connection goes on, with large blocks, too."""
+    bundles = OutgoingBundles(SECRET, SystemClock())
+    rows = SENT_AHEAD // ROW_BYTES + 1
+    with (opened(Channel(server, input_rows=10, bundles=bundles)) as full,
+          opened(Channel(server, input_rows=rows, output_rows=3 * rows, bundles=bundles, place=1)) as free):
+        full.send(Block(numbers(0, 10)), Block(numbers(10, 10)))
+        full.wait_for(lambda: full.link.blocked_since() is not None)
+        items: list[Item] = [Block(numbers(0, rows)), Watermark(1), Block(numbers(0, rows)), Block(numbers(0, 2))]
+        free.send(*items)
+        assert free.receive(4) == items
+        assert full.link.blocked_since() is not None
+        assert full.receive(2) == [Block(numbers(0, 10)), Block(numbers(10, 10))]
+
+
+def test_a_refused_attempt_leaves_the_connection_to_the_others(server: ExchangeServer) -> None:
+    """A channel that is refused fails alone."""
+    bundles = OutgoingBundles(SECRET, SystemClock())
+    with (opened(Channel(server, attempt=5, send_as=4, bundles=bundles)) as stale,
+          opened(Channel(server, bundles=bundles, place=1)) as other):
+        stale.send(Watermark(1))
+        assert isinstance(stale.wait_failure(), StaleAttemptError)
+        other.send(Watermark(2))
+        assert other.receive(1) == [Watermark(2)]
+        assert other.link.failure() is None
+
+
+def test_a_broken_connection_fails_its_channels_and_the_next_one_is_new() -> None:
+    """All channels of a connection that breaks fail, each with its name; a later channel gets another connection."""
+    bundles = OutgoingBundles(SECRET, SystemClock())
+    server = ExchangeServer(SECRET)
+    channels = [Channel(server, bundles=bundles, place=place) for place in range(2)]
+    for channel in channels:
+        channel.send(Watermark(1))
+        assert channel.receive(1) == [Watermark(1)]
+    connection = next(iter(bundles._bundles.values()))._connection
+    assert connection is not None
+    connection.write(b"neither frame nor end", None)
+    for channel in channels:
+        assert f"channel {channel.up} -> {channel.down} (attempt 1)" in str(channel.wait_failure())
+        assert "header" in str(channel.wait_failure())
+    assert len(bundles) == 0
+    with opened(Channel(server, bundles=bundles, attempt=2, send_as=2)) as channel:
+        channel.send(Watermark(2))
+        assert channel.receive(1) == [Watermark(2)]
+    for channel in channels:
+        channel.link.close()
+    server.shutdown()
+
+
 def test_idle_callers_keep_no_channel_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that never present the secret are closed; one that has may rest."""
     monkeypatch.setattr(wire, "WORKER_PORTS", ConnectionBounds(strangers=5, login_timeout_s=2.0))
@@ -284,7 +322,7 @@ def test_idle_callers_keep_no_channel_away(monkeypatch: pytest.MonkeyPatch) -> N
         stack.callback(server.shutdown)
         client = stack.enter_context(flight.FlightClient(f"grpc://{server.address}"))
         _, reader = client.do_exchange(flight.FlightDescriptor.for_command(b""), call_options(SECRET))
-        with pytest.raises(flight.FlightError):  # there is no such channel, but the caller knows the secret
+        with pytest.raises(flight.FlightError, match="none for channels"):  # but the caller knows the secret
             reader.read_chunk()
         wait_until(lambda: server.guard.admission.counts() == PortCounts(1, 0, dict.fromkeys(REASONS, 0)))
         for _ in range(50):
