@@ -79,6 +79,16 @@ class Thousand:
         return {"measure": "idle", "streams": self._streams,
                 "cpu_of_a_core": round((cpu_seconds() - cpu) / (time.monotonic() - begun), 3), "pss_mib": _pss_mib()}
 
+    def first_rows(self) -> dict[str, Any]:
+        """Returns what the first rows of all streams take, which make their child tables and have code loaded."""
+        cpu, begun = cpu_seconds(), time.monotonic()
+        for number in range(len(self._databases)):
+            self._insert(number, self._next_ms, _CHILDREN)
+        self._next_ms += 60_000
+        self._wait_counted()
+        return {"measure": "first rows", "streams": self._streams, "cpu_s": round(cpu_seconds() - cpu, 1),
+                "seconds": round(time.monotonic() - begun, 1)}
+
     def flow(self, rows_per_second: int, rows_per_insert: int, seconds: float) -> dict[str, Any]:
         """Returns how the streams fare beside rows that come into all sources in turn.
 
@@ -101,15 +111,16 @@ class Thousand:
                 cpu, counted_since, calls = cpu_seconds(), time.monotonic(), self._node.results.calls
                 latencies.found.clear()
             self._insert(number, first_ms + int(number * gap_s * 1000), rows_per_insert)
-        sent = time.monotonic()
+        sent, counted_cpu = time.monotonic(), cpu_seconds() - cpu
+        calls = self._node.results.calls - calls
         counted = self._wait_counted()
-        done = time.monotonic()
-        cpu = cpu_seconds() - cpu
+        last_ns = self._node.results.last_ns
         self._node.results.hear = None
         return {"measure": "flow", "streams": self._streams, "rows_per_second": rows_per_second,
                 "rows_per_insert": rows_per_insert, "planned_s": seconds, "sent_in_s": round(sent - begun, 1),
-                "all_counted_after_s": round(done - sent, 1), "cpu_of_a_core": round(cpu / (done - counted_since), 2),
-                "result_writes_per_second": round((self._node.results.calls - calls) / (done - counted_since)),
+                "last_result_after_s": round(0.0 if last_ns is None else max(0.0, last_ns / 1e9 - sent), 1),
+                "cpu_of_a_core": round(counted_cpu / (sent - counted_since), 2),
+                "result_writes_per_second": round(calls / (sent - counted_since)),
                 "latency_ms": percentiles(np.array(latencies.found)), "pss_mib": _pss_mib(), **counted}
 
     def _insert(self, number: int, ts: int, rows: int) -> None:
@@ -181,6 +192,7 @@ def measure(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any
         thousand = Thousand(node, options.streams, options.per_database)
         yield from thousand.create()
         yield thousand.idle(options.idle_seconds)
+        yield thousand.first_rows()
         for rows in options.rows_per_insert:
             yield thousand.flow(options.rows_per_second, rows, options.seconds)
 

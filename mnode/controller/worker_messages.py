@@ -57,7 +57,8 @@ class WorkerMessages:
         worker.heard_at = self._clock.monotonic()
         match message:
             case control.Heartbeat():
-                worker.gathering_s = message.gathering_s
+                worker.gathering_s, worker.busy = message.gathering_s, message.busy
+                self._state.workers.tell_crowd(worker)
                 self._heartbeat(message, connection.index)
             case control.Deployed():
                 self._deployed(message, connection.index)
@@ -75,9 +76,12 @@ class WorkerMessages:
 
     def _heartbeat(self, message: control.Heartbeat, index: int) -> None:
         known = [status for status in message.statuses if status.task.stream_id in self._state]
-        self._state.monitor.heartbeat(known, self._clock.monotonic())
-        for stream_id in {status.task.stream_id for status in known}:
-            self._pauses.watch(stream_id)
+        now = self._clock.monotonic()
+        self._state.monitor.heartbeat(known, now, index)
+        self._state.monitor.still(message.still, now, index)
+        for stream_id in {*(status.task.stream_id for status in known), *message.still}:
+            if stream_id in self._state:
+                self._pauses.watch(stream_id)
         self._queues.heard(message.queues, index)
 
     def _deployed(self, message: control.Deployed, index: int) -> None:

@@ -11,15 +11,24 @@ from penstock.mnode.controller.runtime_environment import WorkerLine
 from penstock.tasks.protocol import control
 
 SILENCE_CHECK_S = 0.5
+_CROWD_CHANGE = 0.1
 
 
 @dataclass(slots=True)
 class JoinedWorker:
-    """A worker that has said Hello. `heard_at`: monotonic seconds. `gathering_s`: as its last heartbeat has it."""
+    """A worker that has said Hello. `heard_at`: monotonic seconds. `gathering_s`, `busy`: as its last heartbeat has it.
+    `crowd`: how crowded its machine is, as it was told."""
 
     connection: WorkerLine
     heard_at: float
     gathering_s: float = 0.0
+    busy: float = 0.0
+    crowd: float = 1.0
+
+    @property
+    def machine(self) -> str:
+        """What workers on the same machine have in common."""
+        return self.connection.exchange_address.rpartition(":")[0]
 
 
 class WorkerRoster:
@@ -63,6 +72,15 @@ class WorkerRoster:
         """Sends a message to all workers of a group."""
         for worker in self.group(group).values():
             worker.connection.send(message)
+
+    def tell_crowd(self, worker: JoinedWorker) -> None:
+        """Tells a worker what the turns of all workers on its machine take, if that has changed by some percent."""
+        machine = worker.machine
+        busy = [other.busy for _, _, other in self if other.machine == machine]
+        crowd = min(sum(busy) / worker.busy, float(len(busy))) if worker.busy > 0 else 1.0
+        if abs(crowd - worker.crowd) > _CROWD_CHANGE * worker.crowd:
+            worker.crowd = crowd
+            worker.connection.send(control.Crowded(crowd))
 
     def end(self, group: str) -> None:
         """Closes the connections of a group's workers, and has their processes killed."""

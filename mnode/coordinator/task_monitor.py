@@ -61,28 +61,47 @@ class _Track:
     def __init__(self) -> None:
         self.status: TaskStatus | None = None
         self.dropped: tuple[DroppedRow, ...] | None = None
-        self.at = 0.0
+        self.worker = 0
+        self.at = 0.0  # when it was heard last, if only that nothing has changed
         self.samples: deque[_Sample] = deque()
         self.progress: tuple[int | None, int, int] | None = None
         self.progress_at = 0.0
 
     def add(self, status: TaskStatus, now: float) -> None:
+        self.catch_up()
         passed, spent = status.progress, status.spent
         sample = _Sample(
             now, passed.rows_in, passed.rows_out, passed.bytes_in, passed.bytes_out, spent.elapsed_s, spent.busy_s,
             spent.blocked_s, spent.limited_s, spent.udf_s)
-        if self.samples and (
-                sample.rows_in < self.samples[-1].rows_in or sample.elapsed_s < self.samples[-1].elapsed_s):
+        before = self.status
+        if before is not None and (
+                passed.rows_in < before.progress.rows_in or spent.elapsed_s < before.spent.elapsed_s):
             self.samples.clear()  # another attempt counts from zero
-        self.samples.append(sample)
-        while len(self.samples) > 2 and now - self.samples[1].at >= RATE_WINDOW_S:
-            self.samples.popleft()
+        self._append(sample)
         progress = (status.log.processed_version, passed.rows_in, passed.rows_out)
         if progress != self.progress or not _has_work(status):
             self.progress, self.progress_at = progress, now
         if status.dropped is not None:
             self.dropped = status.dropped
         self.status, self.at = status, now
+
+    def still(self, now: float) -> None:
+        """Takes note that the task rests and is as it was."""
+        self.at = self.progress_at = now
+
+    def catch_up(self) -> None:
+        """Adds what is known of the time in which the task has rested."""
+        if not self.samples:
+            return
+        for at in (self.at - RATE_WINDOW_S, self.at):
+            last = self.samples[-1]
+            if at > last.at:
+                self._append(dataclasses.replace(last, at=at, elapsed_s=last.elapsed_s + at - last.at))
+
+    def _append(self, sample: _Sample) -> None:
+        self.samples.append(sample)
+        while len(self.samples) > 2 and sample.at - self.samples[1].at >= RATE_WINDOW_S:
+            self.samples.popleft()
 
     def whole_status(self) -> TaskStatus | None:
         """Returns the latest status with the rows left out. Heartbeats are many more than looks: it is made here."""
@@ -113,13 +132,22 @@ class Monitor:
         self._stall_after_s = stall_after_s
         self._tracks: dict[int, dict[TaskId, _Track]] = {}  # by stream
 
-    def heartbeat(self, statuses: Iterable[TaskStatus], now: float) -> None:
+    def heartbeat(self, statuses: Iterable[TaskStatus], now: float, worker: int = 0) -> None:
+        """Tasks are as the worker at this place of their group says."""
         for status in statuses:
             tracks = self._tracks.setdefault(status.task.stream_id, {})
             track = tracks.get(status.task)
             if track is None:
                 track = tracks[status.task] = _Track()
+            track.worker = worker
             track.add(status, now)
+
+    def still(self, streams: Iterable[int], now: float, worker: int) -> None:
+        """The tasks of some streams on the worker at this place rest, and are as it said last."""
+        for stream_id in streams:
+            for track in self._tracks.get(stream_id, {}).values():
+                if track.worker == worker:
+                    track.still(now)
 
     def forget(self, stream_id: int) -> None:
         """Drops all that is known of a stream's tasks."""
@@ -143,6 +171,7 @@ class Monitor:
         return [tracks[task] for task in sorted(tracks)]
 
     def _report(self, track: _Track, status: TaskStatus, now: float) -> TaskReport:
+        track.catch_up()
         first, last = track.samples[0], track.samples[-1]
         seconds = last.at - first.at
         silent_s = now - track.at

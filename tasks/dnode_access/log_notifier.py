@@ -14,8 +14,9 @@ _log = logger(__name__)
 
 #: How long it waits for news while streams are at work, and while none is.
 _WAIT_S, _IDLE_WAIT_S = 0.25, 1.0
-#: A stream that no record concerns reads on after so long all the same, so that its position in the log moves on.
-_REST_S = 0.05
+#: A stream that no record concerns reads on after so long all the same, so that its position in the log moves on;
+#: where streams gather after so many rounds, but after the longest rest at the latest.
+_REST_S, _REST_ROUNDS, _LONGEST_REST_S = 0.05, 8, 5.0
 
 
 class News(Protocol):
@@ -98,7 +99,9 @@ class WalNotifier:
         while followed.followers and not self._stopping.is_set():
             try:
                 patience_s = _WAIT_S if at_work else _IDLE_WAIT_S
-                if not followed.news.wait(_REST_S if followed.behind else patience_s):
+                if followed.behind:
+                    patience_s = min(patience_s, max(_REST_S, followed.rest_until - self._clock.monotonic()))
+                if not followed.news.wait(patience_s):
                     self._clock.wait(self._stopping, self._interval_s)
                 woken = self._look(followed)
                 at_work = self._after_look()
@@ -124,7 +127,7 @@ class WalNotifier:
                      if not follower.table_uids.isdisjoint(tables)}
             if followed.news.version != before:
                 if not followed.behind:
-                    followed.rest_until = now + _REST_S
+                    followed.rest_until = now + max(_REST_S, min(_REST_ROUNDS * self._rest_s(), _LONGEST_REST_S))
                 followed.behind |= followers.keys() - woken
             if followed.behind and now >= followed.rest_until:
                 woken |= followed.behind & followers.keys()

@@ -113,14 +113,18 @@ class QueuesHeld:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The state of all tasks of the worker; sent in regular intervals, also when there are none.
+    """The state of the worker's tasks; sent in regular intervals, also when there are none.
 
     `gathering_s`: how long its streams rest at least between two turns, so that rows gather; 0: it has time for each.
+    `busy`: of a processor, what their turns took since the last one. `still`: the streams whose tasks all rest here and
+    are as they were said to be last. `queues`: those that have changed.
     """
 
     statuses: tuple[TaskStatus, ...]
     queues: tuple[QueuesHeld, ...] = ()
     gathering_s: float = 0.0
+    busy: float = 0.0
+    still: tuple[int, ...] = ()
 
 
 WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | ReadBackWanted | Heartbeat
@@ -172,15 +176,23 @@ class BoundQueues:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowded:
+    """The turns of all workers on the machine take `times` as much as those of this one, which counts as many times as
+    there are workers at most."""
+
+    times: float
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End all streams and leave."""
 
 
-MnodeMessage = Deploy | StartTasks | StopTasks | PostEvent | BoundQueues | Shutdown
+MnodeMessage = Deploy | StartTasks | StopTasks | PostEvent | BoundQueues | Crowded | Shutdown
 
 _MESSAGES = (
     Hello, Deployed, Failed, Stopped, Acknowledged, ReadBackWanted, Heartbeat,
-    Deploy, StartTasks, StopTasks, PostEvent, BoundQueues, Shutdown,
+    Deploy, StartTasks, StopTasks, PostEvent, BoundQueues, Crowded, Shutdown,
 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from penstock.tasks.worker.timesheet import Timesheet
 from penstock.tasks.worker.turn_threads import TurnThreads
 
 _log = logger(__name__)
-_TURN_S = 0.005
+_TURN_S, _LONG_ROUND_S = 0.005, 0.1
 
 
 class Link(Protocol):
@@ -190,6 +190,8 @@ class StreamRunner:
         self._stopping = False
         self._failed = False
         self._status_wanted = False
+        self._stirred = True  # it has had a turn since its tasks were asked how they are
+        self.answers = 0  # how often they were
         self._timesheet = Timesheet(clock, 0)
         self._statuses: tuple[TaskStatus, ...] = ()
         self._answered_at = 0.0
@@ -237,9 +239,15 @@ class StreamRunner:
         self._deliver(event)
 
     def ask_statuses(self) -> None:
-        """Asks for what `statuses` returns to be renewed."""
+        """Asks for what `statuses` returns to be renewed: soon, or in the next turn where rows gather for long."""
         self._status_wanted = True
-        self._threads.wake(self._seat, at_once=True)
+        # A turn for each look would be most of those that a thousand busy streams have.
+        self._threads.wake(self._seat, at_once=self._threads.gathering_s(self._seat) < _LONG_ROUND_S)
+
+    @property
+    def is_still(self) -> bool:
+        """Whether all tasks rest with nothing to do, and are as their last statuses have it. Any thread."""
+        return not self._stirred and not self._status_wanted and all(map(_rests, self._statuses))
 
     def statuses(self) -> tuple[TaskStatus, ...]:
         """Returns the tasks' statuses as of the last request that was answered.
@@ -296,6 +304,8 @@ class StreamRunner:
         if not self._ready or self._leaving:
             return None
         self._driver = threading.get_ident()
+        if not self._status_wanted:
+            self._stirred = True
         self._turn += 1
         self._gathers = self._threads.gathering_s(self._seat) > 0.0
         try:
@@ -316,7 +326,7 @@ class StreamRunner:
                 if self._status_wanted:
                     # What nothing has woken the tasks for counts as well: records of other tables.
                     self._answer()
-                    self._status_wanted = False
+                    self._stirred = self._status_wanted = False
                 if not self._started:
                     return None
                 return begun if progressed else next_deadline(self._tasks)  # others may be waiting
@@ -334,6 +344,7 @@ class StreamRunner:
         self._statuses = self._timesheet.filled_in(tuple(
             dataclasses.replace(status, pacing=pacing) for status in statuses(self._tasks, self._links)))
         self._answered_at = self._clock.monotonic()
+        self.answers += 1
 
     def _leave(self) -> None:
         """Has the tasks closed, which may take long, by a thread of their own."""
@@ -365,6 +376,14 @@ class StreamRunner:
         if not self._failed:
             self._failed = True
             self._on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)
+
+
+def _rests(status: TaskStatus) -> bool:
+    if status.state == "PAUSED":
+        return True
+    queues, log = status.queues, status.log
+    waiting = queues.input_bytes or queues.output_bytes or queues.in_flight_bytes
+    return status.state == "IDLE" and not waiting and log.processed_version == log.wal_version
 
 
 def _nothing(*ignored: object) -> None:

@@ -25,7 +25,8 @@ class Gathering:
 
     Streams may have bounds of their own for it; those with the same bound go in rounds together. The usual bound yields
     where turns fill most of a processor: streams wait for each other then anyway, and fewer turns leave time to those
-    who write rows and results, too.
+    who write rows and results, too. Where many workers share a machine, what counts is what the turns of all of them
+    take: none takes much by itself, and each of them gathers as if it took as much of a processor as all do.
     """
 
     def __init__(self, share: float, longest_s: float) -> None:
@@ -39,7 +40,14 @@ class Gathering:
         self._least_s = self._most_s = longest_s
         self._busy = 0.0
         self._since: float | None = None
+        self._crowd = 1.0
         self.seconds = 0.0
+        self.spent_s = 0.0  # of processors, by all turns
+
+    def note_crowd(self, times: float) -> None:
+        """Takes note that the turns of all workers take, of each processor, so many times as much as those of this
+        one of one. Any thread."""
+        self._crowd = max(1.0, times)
 
     def join(self, bound: float | None) -> None:
         """Takes note of a stream with this bound, None for the usual one."""
@@ -70,10 +78,10 @@ class Gathering:
         self._least_s, self._most_s = min(bounds), max(bounds)
 
     def _let_usual_bound_yield(self, share: float) -> None:
-        """`share`: of one processor, what turns take now."""
+        """`share`: of a processor, what turns take now."""
         if share > _TOO_MUCH:
             if self.seconds >= self._usual_now_s:
-                self._usual_now_s = min(self._usual_now_s * _FASTER, self._usual_s * _USUAL_TIMES)
+                self._usual_now_s = min(self._usual_now_s * _FASTER, self._usual_s * _USUAL_TIMES * self._crowd)
         elif self._usual_now_s > self._usual_s:
             self._usual_now_s = max(self._usual_s,
                                     self._usual_now_s / (_FASTER if share < _TOO_MUCH / 2 else _SLOWER))
@@ -85,10 +93,11 @@ class Gathering:
         if self._since is None:
             self._since = begun
         self._busy += spent_s
+        self.spent_s += spent_s
         passed = ended - self._since
         if passed < _LOOK_EVERY_S:
             return
-        allowed = self._share * passed
+        allowed = self._share * passed / self._crowd
         if self._busy > allowed:
             self.seconds = min(self._most_s, max(_SHORTEST_S, self.seconds * _FASTER))
         elif self.seconds > _SHORTEST_S:
@@ -96,7 +105,7 @@ class Gathering:
             self.seconds /= _FASTER if self._busy < allowed / 2 else _SLOWER
         else:
             self.seconds = 0.0
-        self._let_usual_bound_yield(self._busy / passed)
+        self._let_usual_bound_yield(self._busy / passed * self._crowd)
         self._busy, self._since = 0.0, ended
 
 

@@ -67,6 +67,8 @@ class OrderedWorker(ABC, Generic[H]):
                 stream = self._find(stream_id, attempt)
                 if stream is not None:
                     stream.bound(order, queue_bytes)
+            case control.Crowded(times):
+                self._crowded(times)
             case control.Shutdown():
                 self.leave()
             case _:
@@ -75,6 +77,9 @@ class OrderedWorker(ABC, Generic[H]):
     def _find(self, stream_id: int, attempt: int) -> H | None:
         stream = self.streams.get(stream_id)
         return stream if stream is not None and stream.deployment.attempt == attempt else None
+
+    def _crowded(self, times: float) -> None:
+        """Takes note of what other workers on the machine take; see `control.Crowded`."""
 
     @abstractmethod
     def leave(self) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -37,20 +37,19 @@ from penstock.tasks.protocol.control import (
     Acknowledged,
     ControlConnection,
     Deployed,
-    Heartbeat,
     Hello,
-    QueuesHeld,
     ReadBackWanted,
     Stopped,
 )
 from penstock.tasks.protocol.deployment import Deployment, StreamDeployment
-from penstock.tasks.protocol.messages import DroppedRow, ReadBack, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.worker.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue
 from penstock.tasks.worker.worker_environment import WorkerEnvironment
 from penstock.tasks.worker.worker_orders import OrderedWorker, failed
+from penstock.tasks.worker.worker_report import WorkerReport
 from penstock.wal.shared_reading import RecentReads
 
 _log = logger(__name__)
@@ -59,6 +58,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _STATUS_TIMEOUT_S = 0.02
 _TURN_THREADS = 8
+_PROCESSORS = os.cpu_count() or 1
 
 TaskBuilder = Callable[[Deployment, int, TaskEnvironment], Sequence[StreamTask]]
 
@@ -218,6 +218,9 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._exchange.shutdown()
         self._dnode.close()
 
+    def _crowded(self, times: float) -> None:
+        self._gathering.note_crowd(times / _PROCESSORS)
+
     # --- reports -----------------------------------------------------------------------------------------------
 
     def fail(self, deployment: Deployment, task: TaskId | None, error: BaseException) -> None:
@@ -238,24 +241,14 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._send(Stopped(deployment.stream_id, deployment.attempt))
 
     def _send_heartbeats(self) -> None:
-        sent: dict[TaskId, tuple[DroppedRow, ...] | None] = {}
+        report = WorkerReport(self._clock, self._gathering)
         while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
             streams = list(self.streams.values())
-            runners = [stream.runner for stream in streams]
-            for runner in runners:
-                runner.ask_statuses()
+            asked = report.ask(streams)
             # A moment for the runners to answer; one that is in a long step is reported as of its last answer.
             if self._clock.wait(self._leaving, _STATUS_TIMEOUT_S):
                 return
-            statuses = [status for runner in runners for status in runner.statuses()]
-            news = tuple(
-                replace(status, dropped=None)
-                if status.dropped and sent.get(status.task) is status.dropped else status
-                for status in statuses)
-            sent = {status.task: status.dropped for status in statuses}
-            held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
-                    for stream in streams if (known := stream.queues.held()) is not None]
-            self._send(Heartbeat(news, tuple(held), self._gathering.seconds))
+            self._send(report.heartbeat(streams, asked))
 
     def _send(self, message: control.WorkerMessage) -> None:
         """Sends a message if the mnode is there; the receiving thread notices if it isn't."""

@@ -72,6 +72,22 @@ def test_a_task_with_work_that_gets_nowhere_is_stalled() -> None:
         assert monitor.report(now)[0].stalled_s is None
 
 
+def test_a_task_that_rests_is_heard_of_without_a_status() -> None:
+    """It is neither silent nor stalled, its rates fall to nothing and rise at once with the next rows; tasks of the
+    stream on another worker, which says nothing, are silent."""
+    monitor = Monitor(3, 30)
+    other = TaskStatus(TaskId(1, "source", 1), "IDLE")
+    monitor.heartbeat([status(0)], 0.0, worker=0)
+    monitor.heartbeat([status(1000)], 1.0, worker=0)
+    monitor.heartbeat([other], 1.0, worker=1)
+    for second in range(2, 60):
+        monitor.still([1, 7], float(second), worker=0)
+    rests, silent = monitor.report(59.0)
+    assert (rests.silent_s, rests.stalled_s, rests.rows_in_rate, silent.silent_s) == (None, None, 0.0, 58.0)
+    monitor.heartbeat([status(2000)], 60.0, worker=0)
+    assert monitor.report(60.0)[0].rows_in_rate == pytest.approx(1000 / 6)
+
+
 def test_a_forgotten_stream_leaves_nothing() -> None:
     """After the stream is dropped, its tasks aren't reported."""
     monitor = Monitor(3, 30)

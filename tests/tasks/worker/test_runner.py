@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from kits.basics.waiting import wait_until
 from kits.engines.runtime_fakes import numbers
 
 from penstock.common.clock import ManualClock, SystemClock
-from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.flow.queues import ChannelQueue, QueueSet
+from penstock.tasks.protocol.control import Heartbeat
 from penstock.tasks.protocol.messages import (
     Block,
     CheckpointCommitted,
@@ -26,6 +28,7 @@ from penstock.tasks.protocol.task_status import Pacing, TaskStatus
 from penstock.tasks.worker.runner import LocalLink, StreamRunner, TaskFailure, drive_once, next_deadline, statuses
 from penstock.tasks.worker.turn_threads import TurnThreads
 from penstock.tasks.worker.turns import Gathering, TurnQueue
+from penstock.tasks.worker.worker_report import WorkerReport
 
 SOURCE, AGG, SINK = (TaskId(1, level, 0) for level in ("source", "agg", "sink"))  # type: ignore[arg-type]
 ROW_BYTES = numbers(0, 1).nbytes
@@ -240,6 +243,42 @@ def test_statuses_tell_how_rows_gather() -> None:
     wait_until(lambda: pacing().turns > 0)
     turns = pacing().turns
     assert pacing().turns == turns
+    running.runner.stop()
+    assert running.runner.join(60)
+
+
+def test_a_stream_that_rests_is_told_of_once() -> None:
+    """Then heartbeats only name it, until it has had a turn, or has been named for long; its queues are told of when
+    what they hold changes."""
+    running = Running()
+    running.runner.launch()
+    assert running.ready.wait(60)
+    running.runner.start()
+    source, _, sink = running.tasks
+    queues = QueueSet()
+    queues.add([source.input])
+    stream = SimpleNamespace(
+        deployment=SimpleNamespace(stream_id=5, attempt=2), queues=queues, runner=running.runner)
+    report = WorkerReport(SystemClock(), Gathering(1.0, 0.0))
+
+    def beat() -> Heartbeat:
+        answers = running.runner.answers
+        asked = report.ask([stream])
+        wait_until(lambda: not asked or running.runner.answers > answers)
+        return report.heartbeat([stream], asked)
+
+    wait_until(lambda: source.steps > 0)
+    first = beat()
+    assert len(first.statuses) == len(running.tasks)
+    assert (first.still, [held.attempt for held in first.queues]) == ((), [2])
+    wait_until(lambda: beat().still == (5,))
+    assert beat().queues == ()
+    source.input.try_put(SOURCE, Watermark(1))
+    wait_until(lambda: sink.received == [Watermark(1)])
+    wait_until(lambda: beat().statuses != ())
+    queues.bound(1, 17)
+    assert [(held.order, held.held_bytes) for held in beat().queues] == [(1, 17)]
+    assert 1 <= [bool(beat().statuses) for _ in range(20)].count(True) < 6
     running.runner.stop()
     assert running.runner.join(60)
 

@@ -127,6 +127,28 @@ def test_the_usual_bound_yields_where_turns_fill_a_processor() -> None:
     assert 0.06 <= gathering.rest_s(None) <= 0.09
 
 
+def test_where_workers_share_a_machine_what_all_of_them_take_counts() -> None:
+    """One of twenty workers on two processors gathers long before its own turns fill one, and for up to ten times as
+    long; a worker that takes next to nothing doesn't gather; alone again, it gathers no more than before."""
+    gathering = Gathering(0.2, 0.02)
+    gathering.join(None)
+    gathering.note_crowd(10.0)
+    now, rests = 0.0, []
+    for busy in [0.001] * 20 + [0.004] * 60 + [0.009] * 100 + [0.001] * 100:
+        gathering.note_turn(now, now + 0.1, busy)
+        now += 0.1
+        rests.append(gathering.rest_s(None))
+    assert set(rests[:20]) == {0.0}
+    assert max(rests[:80]) == 0.02
+    assert max(rests[80:180]) == 1.6
+    assert rests[-1] == 0.0
+    gathering.note_crowd(1.0)
+    for _ in range(100):
+        gathering.note_turn(now, now + 0.1, 0.09)
+        now += 0.1
+    assert gathering.rest_s(None) == 0.16
+
+
 def test_a_stream_that_gathers_waits_and_one_that_is_stopped_does_not() -> None:
     """What comes while it rests waits for the rest's end, but orders don't."""
     queue = TurnQueue(Gathering(0.0, 0.02))

@@ -538,6 +538,26 @@ def test_who_was_woken_may_rest_from_news() -> None:
         notifier.stop()
 
 
+def test_where_rounds_last_long_streams_read_on_less_often() -> None:
+    """A stream that no record concerns is woken after eight rounds, not in each one for results of others."""
+    clock = _StandingClock()
+    notifier = WalNotifier(clock, 0.0005, rest_s=lambda: 0.1)
+    news, woken = _News(has_bell=True), list[str]()
+    try:
+        notifier.follow(2, 1, 10, lambda: news, lambda: woken.append("s1"))
+        news.grow(frozenset({77}))
+        wait_until(news.seen)
+        woken.clear()
+        clock.advance(0.5)
+        news.grow(frozenset({77}))
+        wait_until(news.seen)
+        assert woken == []
+        clock.advance(0.5)
+        wait_until(lambda: woken == ["s1"])
+    finally:
+        notifier.stop()
+
+
 @pytest.mark.parametrize("has_bell", [True, False])
 def test_streams_are_woken_for_records_that_concern_them(has_bell: bool) -> None:
     """By the log's bell or by looking; one that nothing concerns reads on a little later, one that has left never."""
