@@ -28,7 +28,7 @@ from bench.node import Node
 from bench.processes import ask, cpu_seconds, tree
 from penstock.tasks.protocol.messages import ResultWrite
 
-_CHILDREN = 100
+_CHILDREN, _GROUPS = 100, 10
 _FIRST_MS = 1_700_000_000_000
 _PATIENCE_S, _POLL_S = 600.0, 0.5
 _REPORT_EVERY = 100
@@ -67,7 +67,7 @@ class Thousand:
     def _create_table(self, database: str) -> None:
         for text in (f"CREATE DATABASE {database} VGROUPS 1 KEEP 36500d",
                      f"CREATE TABLE {database}.m (ts TIMESTAMP, v DOUBLE, k INT) TAGS (g INT)",
-                     "CREATE TABLE " + " ".join(f"{database}.d{n} USING {database}.m TAGS ({n % 10})"
+                     "CREATE TABLE " + " ".join(f"{database}.d{n} USING {database}.m TAGS ({n % _GROUPS})"
                                                 for n in range(_CHILDREN))):
             self._node.execute(text)
 
@@ -81,13 +81,20 @@ class Thousand:
 
     def first_rows(self) -> dict[str, Any]:
         """Returns what the first rows of all streams take, which make their child tables and have code loaded."""
+        missing = dict.fromkeys(self._stream_ids(), _GROUPS)
+        self._node.results.hear = lambda _, write: missing.update(
+            {write.stream_id: missing[write.stream_id] - write.rows.num_rows})
         cpu, begun = cpu_seconds(), time.monotonic()
         for number in range(len(self._databases)):
             self._insert(number, self._next_ms, _CHILDREN)
         self._next_ms += 60_000
-        self._wait_counted()
+        self._node.wait_until(lambda: max(missing.values()) <= 0, _PATIENCE_S, _POLL_S)
+        self._node.results.hear = None
         return {"measure": "first rows", "streams": self._streams, "cpu_s": round(cpu_seconds() - cpu, 1),
                 "seconds": round(time.monotonic() - begun, 1)}
+
+    def _stream_ids(self) -> list[int]:
+        return [stream.id for stream in self._node.engine.catalog.streams.all()]
 
     def flow(self, rows_per_second: int, rows_per_insert: int, seconds: float) -> dict[str, Any]:
         """Returns how the streams fare beside rows that come into all sources in turn.

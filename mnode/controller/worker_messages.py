@@ -79,6 +79,7 @@ class WorkerMessages:
         now = self._clock.monotonic()
         self._state.monitor.heartbeat(known, now, index)
         self._state.monitor.still(message.still, now, index)
+        self._state.monitor.untold(message.untold, now, index)
         for stream_id in {*(status.task.stream_id for status in known), *message.still}:
             if stream_id in self._state:
                 self._pauses.watch(stream_id)

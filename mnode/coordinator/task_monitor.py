@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.tasks.protocol.messages import DroppedRow, TaskId
@@ -62,7 +62,8 @@ class _Track:
         self.status: TaskStatus | None = None
         self.dropped: tuple[DroppedRow, ...] | None = None
         self.worker = 0
-        self.at = 0.0  # when it was heard last, if only that nothing has changed
+        self.at = 0.0  # when it was heard last how the task is, if only that nothing has changed
+        self.heard_at = 0.0  # when it was heard last that the task is there
         self.samples: deque[_Sample] = deque()
         self.progress: tuple[int | None, int, int] | None = None
         self.progress_at = 0.0
@@ -83,11 +84,11 @@ class _Track:
             self.progress, self.progress_at = progress, now
         if status.dropped is not None:
             self.dropped = status.dropped
-        self.status, self.at = status, now
+        self.status, self.at, self.heard_at = status, now, now
 
     def still(self, now: float) -> None:
         """Takes note that the task rests and is as it was."""
-        self.at = self.progress_at = now
+        self.at = self.heard_at = self.progress_at = now
 
     def catch_up(self) -> None:
         """Adds what is known of the time in which the task has rested."""
@@ -144,10 +145,17 @@ class Monitor:
 
     def still(self, streams: Iterable[int], now: float, worker: int) -> None:
         """The tasks of some streams on the worker at this place rest, and are as it said last."""
-        for stream_id in streams:
-            for track in self._tracks.get(stream_id, {}).values():
-                if track.worker == worker:
-                    track.still(now)
+        for track in self._of(streams, worker):
+            track.still(now)
+
+    def untold(self, streams: Iterable[int], now: float, worker: int) -> None:
+        """The tasks of some streams on the worker at this place are there; how they are will be heard later."""
+        for track in self._of(streams, worker):
+            track.heard_at = now
+
+    def _of(self, streams: Iterable[int], worker: int) -> Iterator[_Track]:
+        return (track for stream_id in streams for track in self._tracks.get(stream_id, {}).values()
+                if track.worker == worker)
 
     def forget(self, stream_id: int) -> None:
         """Drops all that is known of a stream's tasks."""
@@ -174,7 +182,7 @@ class Monitor:
         track.catch_up()
         first, last = track.samples[0], track.samples[-1]
         seconds = last.at - first.at
-        silent_s = now - track.at
+        silent_s = now - track.heard_at
 
         def rate(name: str) -> float:
             if seconds <= 0:

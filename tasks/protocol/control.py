@@ -117,7 +117,8 @@ class Heartbeat:
 
     `gathering_s`: how long its streams rest at least between two turns, so that rows gather; 0: it has time for each.
     `busy`: of a processor, what their turns took since the last one. `still`: the streams whose tasks all rest here and
-    are as they were said to be last. `queues`: those that have changed.
+    are as they were said to be last; `untold`: those that something has happened to, of which later ones will tell.
+    `queues`: those that have changed.
     """
 
     statuses: tuple[TaskStatus, ...]
@@ -125,6 +126,7 @@ class Heartbeat:
     gathering_s: float = 0.0
     busy: float = 0.0
     still: tuple[int, ...] = ()
+    untold: tuple[int, ...] = ()
 
 
 WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | ReadBackWanted | Heartbeat

@@ -26,7 +26,9 @@ from penstock.tasks.worker.timesheet import Timesheet
 from penstock.tasks.worker.turn_threads import TurnThreads
 
 _log = logger(__name__)
-_TURN_S, _LONG_ROUND_S = 0.005, 0.1
+_TURN_S = 0.005
+#: Where rows gather for so long, a turn for each look at a stream would be most of what it has.
+LONG_ROUND_S = 0.1
 
 
 class Link(Protocol):
@@ -241,8 +243,7 @@ class StreamRunner:
     def ask_statuses(self) -> None:
         """Asks for what `statuses` returns to be renewed: soon, or in the next turn where rows gather for long."""
         self._status_wanted = True
-        # A turn for each look would be most of those that a thousand busy streams have.
-        self._threads.wake(self._seat, at_once=self._threads.gathering_s(self._seat) < _LONG_ROUND_S)
+        self._threads.wake(self._seat, at_once=self._threads.gathering_s(self._seat) < LONG_ROUND_S)
 
     @property
     def is_still(self) -> bool:

@@ -12,10 +12,11 @@ from penstock.tasks.protocol.control import Heartbeat, QueuesHeld
 from penstock.tasks.protocol.deployment import Deployment
 from penstock.tasks.protocol.messages import DroppedRow, TaskId
 from penstock.tasks.protocol.task_status import TaskStatus
-from penstock.tasks.worker.runner import StreamRunner
+from penstock.tasks.worker.runner import LONG_ROUND_S, StreamRunner
 from penstock.tasks.worker.turns import Gathering
 
-_ALL_EVERY = 10  # heartbeats: some of what is told follows from time alone
+_STILL_EVERY = 10  # heartbeats: some of what is told follows from time alone
+_BUSY_EVERY = 5  # where rows gather for long
 _SHORTEST_S = 1e-3
 
 _Attempt = tuple[int, int]
@@ -30,8 +31,11 @@ class Reported(Protocol):
 
 
 class WorkerReport:
-    """Makes one heartbeat after the other; for one thread. To ask a thousand resting streams each second how they are
-    would keep a processor busy."""
+    """Makes one heartbeat after the other; for one thread.
+
+    To ask a thousand streams each second how they are keeps half a processor busy. Those that rest are asked seldom,
+    and so are all while rows gather for long, for then turns are dear: a few in each heartbeat.
+    """
 
     def __init__(self, clock: Clock, gathering: Gathering) -> None:
         self._clock = clock
@@ -46,12 +50,19 @@ class WorkerReport:
     def ask(self, streams: Sequence[Reported]) -> list[Reported]:
         """Asks the streams for their statuses that may have other ones now; returns those. They answer soon."""
         self._number += 1
-        everybody = self._number % _ALL_EVERY == 0
-        asked = [stream for stream in streams if everybody or not stream.runner.is_still
-                 or self._told.get(_attempt(stream)) != stream.runner.answers]
+        busy = self._gathering.seconds >= LONG_ROUND_S
+        asked = [stream for stream in streams if self._is_due(stream, busy)]
         for stream in asked:
             stream.runner.ask_statuses()
         return asked
+
+    def _is_due(self, stream: Reported, busy: bool) -> bool:
+        told = self._told.get(_attempt(stream))
+        if told is None:
+            return True
+        still = told == stream.runner.answers and stream.runner.is_still
+        every = _STILL_EVERY if still else _BUSY_EVERY if busy else 1
+        return (self._number + stream.deployment.stream_id) % every == 0
 
     def heartbeat(self, streams: Sequence[Reported], asked: Sequence[Reported]) -> Heartbeat:
         """Returns what is to be told of the streams, of which `asked` may have answered."""
@@ -59,13 +70,16 @@ class WorkerReport:
         for stream in asked:
             told[_attempt(stream)] = stream.runner.answers  # an answer that comes now is told again
         statuses = tuple(self._news(status) for stream in asked for status in stream.runner.statuses())
-        still = tuple(stream.deployment.stream_id for stream in streams if _attempt(stream) not in told)
+        others = [stream for stream in streams if _attempt(stream) not in told]
+        still = {stream.deployment.stream_id for stream in others
+                 if self._told.get(_attempt(stream)) == stream.runner.answers and stream.runner.is_still}
+        untold = tuple(id_ for stream in others if (id_ := stream.deployment.stream_id) not in still)
         held = self._queues(streams)
         there = {_attempt(stream) for stream in streams}
         self._told = {attempt: answer for attempt, answer in (self._told | told).items() if attempt in there}
         ids = {stream.deployment.stream_id for stream in streams}
         self._dropped = {task: rows for task, rows in self._dropped.items() if task.stream_id in ids}
-        return Heartbeat(statuses, held, self._gathering.seconds, self._busy(), still)
+        return Heartbeat(statuses, held, self._gathering.seconds, self._busy(), tuple(still), untold)
 
     def _news(self, status: TaskStatus) -> TaskStatus:
         """Returns a status without the dropped rows that were told with the one before."""

@@ -88,6 +88,21 @@ def test_a_task_that_rests_is_heard_of_without_a_status() -> None:
     assert monitor.report(60.0)[0].rows_in_rate == pytest.approx(1000 / 6)
 
 
+def test_a_busy_task_may_be_told_of_later() -> None:
+    """It isn't silent meanwhile; its rates, and whether it gets anywhere, are as it told itself."""
+    monitor = Monitor(3, 30)
+    for second in range(0, 60, 5):
+        monitor.heartbeat([status(second * 10, 1, 9)], float(second))
+        for later in range(1, 5):
+            monitor.untold([1], float(second + later), worker=0)
+    (report,) = monitor.report(59.0)
+    assert (report.silent_s, report.stalled_s, report.rows_in_rate) == (None, None, 10.0)
+    for second in range(60, 100):
+        monitor.untold([1], float(second), worker=0)
+    (report,) = monitor.report(99.0)
+    assert (report.silent_s, report.stalled_s) == (None, 44.0)
+
+
 def test_a_forgotten_stream_leaves_nothing() -> None:
     """After the stream is dropped, its tasks aren't reported."""
     monitor = Monitor(3, 30)

@@ -259,7 +259,8 @@ def test_a_stream_that_rests_is_told_of_once() -> None:
     queues.add([source.input])
     stream = SimpleNamespace(
         deployment=SimpleNamespace(stream_id=5, attempt=2), queues=queues, runner=running.runner)
-    report = WorkerReport(SystemClock(), Gathering(1.0, 0.0))
+    gathering = Gathering(1.0, 0.0)
+    report = WorkerReport(SystemClock(), gathering)
 
     def beat() -> Heartbeat:
         answers = running.runner.answers
@@ -279,6 +280,16 @@ def test_a_stream_that_rests_is_told_of_once() -> None:
     queues.bound(1, 17)
     assert [(held.order, held.held_bytes) for held in beat().queues] == [(1, 17)]
     assert 1 <= [bool(beat().statuses) for _ in range(20)].count(True) < 6
+    running.threads.gathering_s = lambda seat: 0.0  # type: ignore[method-assign]  # turns come all the same
+    gathering.seconds = 0.5
+    told = []
+    for n in range(10):
+        source.input.try_put(SOURCE, Watermark(2 + n))
+        wait_until(lambda n=n: sink.received[-1] == Watermark(2 + n))
+        heard = beat()
+        told.append((bool(heard.statuses), heard.untold))
+    assert told.count((True, ())) == 2
+    assert told.count((False, (5,))) == 8
     running.runner.stop()
     assert running.runner.join(60)
 
