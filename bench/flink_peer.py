@@ -36,7 +36,7 @@ _LOG = "flink.log"
 _VOLTAGE, _CURRENT, _PHASE = "210 + n * 7919 % 20", "9.5 + (n * 104729 % 1000) / 1000.0", "n % 97"
 _KIND = "n * 7919 % 3"
 _ACCOUNT, _AMOUNT = "n * 2654435761 % 4294967296 % {accounts}", "1 + n * 7919 % 997"
-_TUMBLING = {"q1": "10", "q2": "1", "ysb": "10", "accounts": "10"}
+_TUMBLING = {"q1": "10", "q2": "1", "ysb": "10", "accounts": "10", "accounts_minute": "60"}
 
 
 def catch_up(
@@ -135,7 +135,7 @@ def _source(shape: Shape, rows_per_second: int | None) -> str:
     limit = rows_per_second or 1_000_000_000
     return (
         f"CREATE TABLE source (n BIGINT, tn AS n % {shape.tables}, "
-        f"ts AS TO_TIMESTAMP_LTZ({FIRST_MS} + n / {shape.tables} * 1000, 3), "
+        f"ts AS TO_TIMESTAMP_LTZ({FIRST_MS} + n / {shape.tables} * {shape.period_ms}, 3), "
         f"`current` AS CAST({_CURRENT} AS FLOAT), voltage AS CAST({_VOLTAGE} AS INT), "
         f"phase AS CAST({_PHASE} AS FLOAT), "
         f"account AS CAST({_ACCOUNT.format(accounts=shape.accounts)} AS INT), amount AS CAST({_AMOUNT} AS INT), "
@@ -192,7 +192,7 @@ def _checked(folder: Path, query: Query, shape: Shape) -> tuple[pa.Table, int]:
         connection.execute(
             f"CREATE TEMP TABLE source AS SELECT * FROM (SELECT n, n % {shape.tables} tbname, "
             f"(n % {shape.tables} % {CAMPAIGNS if query.source == 'ads' else GROUPS})::BIGINT tag, "
-            f"{FIRST_MS} + n // {shape.tables} * 1000 ts, ({_CURRENT})::FLOAT AS current, ({_VOLTAGE})::INT voltage, "
+            f"{_time(shape)} ts, ({_CURRENT})::FLOAT AS current, ({_VOLTAGE})::INT voltage, "
             f"({_PHASE})::FLOAT phase, ({_ACCOUNT.format(accounts=shape.accounts)})::INT account, "
             f"({_AMOUNT})::INT amount, CASE WHEN {_KIND} = 0 THEN 'view' ELSE 'click' END event_type "
             f"FROM (SELECT range n FROM range({shape.rows}))) WHERE {_filter(query, f'n // {shape.tables}', 'tbname')}")
@@ -201,6 +201,11 @@ def _checked(folder: Path, query: Query, shape: Shape) -> tuple[pa.Table, int]:
         # A source that ends closes all windows.
         check(query, found, batch_answer(connection, query, shape, "AT_ONCE"))
         return found, shape.rows if query.name in ("q5", "ysb") else rows
+
+
+def _time(shape: Shape) -> str:
+    """Returns when row `n` is, in DuckDB's SQL."""
+    return f"{FIRST_MS} + n // {shape.tables} * {shape.period_ms}"
 
 
 def _read(connection: duckdb.DuckDBPyConnection, path: Path, query: Query) -> pa.Table:
@@ -218,7 +223,7 @@ def _latencies(folder: Path, query: Query, shape: Shape, warm_rows: float) -> An
         results = _read(connection, folder / "out", query)
         connection.register("results", results)
         found = connection.sql(
-            f"WITH arrivals AS (SELECT {FIRST_MS} + n // {shape.tables} * 1000 ts, max(epoch_ms(at_ms::TIMESTAMP)) ms "
+            f"WITH arrivals AS (SELECT {_time(shape)} ts, max(epoch_ms(at_ms::TIMESTAMP)) ms "
             f"FROM read_csv('{folder}/arrivals/part-*', header = false, names = ['n', 'at_ms']) "
             f"WHERE n >= {warm_rows} GROUP BY ALL) SELECT results.at_ms - arrivals.ms ms FROM results "
             f"JOIN arrivals ON arrivals.ts = results.ts + {query.width_ms + WATERMARK_MS}").fetchnumpy()

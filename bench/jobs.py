@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.load import Schedule
-from bench.queries import ACCOUNTS, ACCOUNTS_COLUMN, OPEN, Q1, QUERIES, Query, Trigger
+from bench.queries import ACCOUNTS, ACCOUNTS_COLUMN, ACCOUNTS_MINUTE, OPEN, Q1, QUERIES, Query, Trigger
 from bench.rows import Shape
 
 DEFAULT_SINK_RATE = {"streamSinkDataRate": 2}
 # More than one per tick of the sender: the default of 50 evenly spaced calls would be most of the latency.
 MANY_SINK_CALLS = {"sinkCallsPerSecond": 1000}
 _TDENGINE_TABLES, _TDENGINE_ROWS_EACH = 10_000, 100_000
+# From the first row, which is 40 s before the end of its minute, to well behind that and the watermark.
+_MINUTE_ROWS_MS = 48_000
 _LATE_LATENCY_TICK_MS = 100  # peers take files; more of them a second would cost them more than it helps
 
 
@@ -98,6 +100,7 @@ def growth(options: Options) -> Iterator[Job]:
 def groups(options: Options) -> Iterator[Job]:
     """What memory and processors cost as groups become more, up to a million times `--growth`, beside peers.
 
+    Of windows of 10 s nearly each row is one of many groups; of a minute each group has one, with most of the rows.
     Results are in a child table for each group, with the group as tag or as a column, and in files of the peers.
     """
     from bench import flink_peer, spark_peer
@@ -106,16 +109,18 @@ def groups(options: Options) -> Iterator[Job]:
     for share in (5_000, 500, 50, 5, 1):
         size = max(10, round(1_000_000 * options.growth / share))
         shape = ACCOUNTS.of(replace(_shape(options), accounts=size))
+        minute = replace(shape, period_ms=-(-_MINUTE_ROWS_MS // shape.periods))
         about = {"series": "groups", "size": size}
-        for query in (ACCOUNTS, ACCOUNTS_COLUMN):
+        for query, rows in ((ACCOUNTS, shape), (ACCOUNTS_COLUMN, shape), (ACCOUNTS_MINUTE, minute)):
             yield Job("groups", f"{query.name} {size}", catch_up, {
-                "query": query, "shape": shape, "vgroups": options.vgroups, "batch_rows": options.batch_rows}, about)
-        for store in ("rocksdb", "memory"):
-            yield Job("groups", f"spark {store} {size}", spark_peer.catch_up, {
-                "query": ACCOUNTS, "shape": shape, "store": store}, about)
-        for store in ("rocksdb", "hashmap") if options.flink_python is not None else ():
-            yield Job("groups", f"flink {store} {size}", flink_peer.catch_up, {
-                "query": ACCOUNTS, "shape": shape, "store": store, "python": options.flink_python}, about)
+                "query": query, "shape": rows, "vgroups": options.vgroups, "batch_rows": options.batch_rows}, about)
+        for query, rows in ((ACCOUNTS, shape), (ACCOUNTS_MINUTE, minute)):
+            for store in ("rocksdb", "memory"):
+                yield Job("groups", f"{query.name} {size}, spark {store}", spark_peer.catch_up, {
+                    "query": query, "shape": rows, "store": store}, about)
+            for store in ("rocksdb", "hashmap") if options.flink_python is not None else ():
+                yield Job("groups", f"{query.name} {size}, flink {store}", flink_peer.catch_up, {
+                    "query": query, "shape": rows, "store": store, "python": options.flink_python}, about)
 
 
 def starts(options: Options) -> Iterator[Job]:

@@ -149,16 +149,23 @@ EVENT = Query(
     "GROUP BY tbname, number HAVING bool_or(started) AND bool_or(started AND voltage < 214)",
     ("tn", "ts"), ("c",))
 
-ACCOUNTS = Query(
-    "accounts", "per value of a column with many, 10 s tumbling",
-    "SELECT _wstart ts, count(*) c, sum(amount) s FROM accounts PARTITION BY account k INTERVAL(10s)",
-    "k INT",
-    f"SELECT account k, {_tumbling(10_000)}, count(*) c, sum(amount)::BIGINT s, "
-    "any_value(ts - ts % 10000) + 10000 ended FROM source GROUP BY 1, 2",
-    ("k", "ts"), ("c", "s"), source="accounts")
-ACCOUNTS_COLUMN = replace(
-    ACCOUNTS, name="accounts_column", tags="",
-    select="SELECT _wstart ts, account k, count(*) c, sum(amount) s FROM accounts PARTITION BY account INTERVAL(10s)")
+
+
+def _accounts(name: str, title: str, width: str, width_ms: int, *, column: bool = False) -> Query:
+    """`column`: the group is a column of the result instead of its tag."""
+    return Query(
+        name, f"per value of a column with many, {title}",
+        f"SELECT _wstart ts, {'account k, ' if column else ''}count(*) c, sum(amount) s FROM accounts "
+        f"PARTITION BY account{'' if column else ' k'} INTERVAL({width})",
+        "" if column else "k INT",
+        f"SELECT account k, {_tumbling(width_ms)}, count(*) c, sum(amount)::BIGINT s, "
+        f"any_value(ts - ts % {width_ms}) + {width_ms} ended FROM source GROUP BY 1, 2",
+        ("k", "ts"), ("c", "s"), source="accounts")
+
+
+ACCOUNTS = _accounts("accounts", "10 s tumbling", "10s", 10_000)
+ACCOUNTS_COLUMN = _accounts("accounts_column", "10 s tumbling, in a column", "10s", 10_000, column=True)
+ACCOUNTS_MINUTE = _accounts("accounts_minute", "1 min tumbling", "1m", 60_000)
 
 # Each row lies in ten windows, and nearly all windows that rows of the last 10,000 s lie in are open at the end.
 OPEN = Query(

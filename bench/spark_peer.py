@@ -165,6 +165,7 @@ def _query(spark: SparkSession, query: Query, source: Path, example: Path) -> Da
         case "ysb":
             rows_of = rows.where("event_type = 'view'")
             return windows([tag], f.window("ts", "10 seconds"), count)
-        case "accounts":
-            return windows([rows.account.alias("k")], f.window("ts", "10 seconds"), count, f.sum("amount"))
+        case "accounts" | "accounts_minute":
+            width = "1 minute" if query.name == "accounts_minute" else "10 seconds"
+            return windows([rows.account.alias("k")], f.window("ts", width), count, f.sum("amount"))
     raise ValueError(f"no form of {query.name} for Spark")

@@ -20,7 +20,7 @@ from bench.latency import with_vnodes
 from bench.load import Schedule, play, receive, start_sender, wait_for
 from bench.neighbours import ratios
 from bench.profiling import profile
-from bench.queries import ACCOUNTS_COLUMN, QUERIES, Query
+from bench.queries import ACCOUNTS_COLUMN, ACCOUNTS_MINUTE, QUERIES, Query
 from bench.report import BEGIN, END, replaced, report
 from bench.rows import FIRST_MS, LATE_MAX, Shape, all_rows, arrivals
 from bench.soak import Sample, phases, summary
@@ -174,7 +174,7 @@ def test_a_wrong_answer_is_refused() -> None:
         check(Q1, right, right.slice(1))
 
 
-@pytest.mark.parametrize("query", [*QUERIES.values(), ACCOUNTS_COLUMN], ids=lambda query: query.name)
+@pytest.mark.parametrize("query", [*QUERIES.values(), ACCOUNTS_COLUMN, ACCOUNTS_MINUTE], ids=lambda query: query.name)
 def test_streams_give_the_answers_of_their_batch_queries(query: Query, tmp_path: Path) -> None:
     """Both forms of each query mean the same: the profile of a stream checks its answer."""
     shape = query.of(Shape(20, 4000, accounts=50))
