@@ -85,6 +85,37 @@ def number(ids: Array, table: Array, shift: int, numbers: Array, firsts: Array) 
     return count
 
 
+def among(ids: Array, times: Array, some_ids: Array, some_times: Array, table: Array, shift: int, found: Array) -> None:
+    """Tells of each (id, time) whether it is among some others. Times are unsigned here; `table` is empty before."""
+    mask = np.uint64(len(table) - 1)
+    for other in range(len(some_ids)):
+        id_, time = some_ids[other], some_times[other]
+        place = (((id_ ^ (id_ >> _HALF)) * _MULTIPLIER ^ time) * _MULTIPLIER) >> shift
+        while table[place] != FREE and (some_ids[table[place]] != id_ or some_times[table[place]] != time):
+            place = (place + _ONE) & mask
+        table[place] = other
+    for row in range(len(ids)):
+        id_, time = ids[row], times[row]
+        place = (((id_ ^ (id_ >> _HALF)) * _MULTIPLIER ^ time) * _MULTIPLIER) >> shift
+        while table[place] != FREE and (some_ids[table[place]] != id_ or some_times[table[place]] != time):
+            place = (place + _ONE) & mask
+        found[row] = table[place] != FREE
+
+
+def last_ones(ids: Array, times: Array, table: Array, shift: int, last: Array) -> None:
+    """Tells of each (id, time) whether no equal one comes behind it. Times are unsigned here; `table` is empty before.
+    """
+    mask = np.uint64(len(table) - 1)
+    for row in range(len(ids) - 1, -1, -1):
+        id_, time = ids[row], times[row]
+        place = (((id_ ^ (id_ >> _HALF)) * _MULTIPLIER ^ time) * _MULTIPLIER) >> shift
+        while table[place] != FREE and (ids[table[place]] != id_ or times[table[place]] != time):
+            place = (place + _ONE) & mask
+        last[row] = table[place] == FREE
+        if last[row]:
+            table[place] = row
+
+
 def look_up(ids: Array, low: int, numbers: Array, found: Array) -> bool:
     """Puts `numbers[id - low]` of each id into `found`; False if there is none, or it is negative, for one of them."""
     count = np.uint64(len(numbers))
@@ -191,6 +222,8 @@ SIGNATURES: dict[str, list[str]] = {
     "enter": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
     "leave": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
     "number": [f"i8({_IDS}, i4[::1], u8, i8[::1], i8[::1])"],
+    "among": [f"void({_IDS}, {_IDS}, {_IDS}, {_IDS}, i4[::1], u8, b1[::1])"],
+    "last_ones": [f"void({_IDS}, {_IDS}, i4[::1], u8, b1[::1])"],
     "look_up": [f"b1({_IDS}, u8, i8[::1], i8[::1])"],
     "panes": [f"void({_NUMBERS}, i8, i8, i8[::1], i8[::1])"],
     "combine": [f"void({_NUMBERS}, i8, i8, i8[::1])"],

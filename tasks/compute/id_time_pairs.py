@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.tasks.compiled.compiled_loops import compiled
+from penstock.tasks.compiled.loops import FREE
+
 
 def among(
     ids: npt.NDArray[Any], times: npt.NDArray[np.int64], some_ids: npt.NDArray[Any], some_times: npt.NDArray[np.int64]
@@ -14,6 +17,10 @@ def among(
     """Returns which of the (id, time)s are among some others."""
     found: npt.NDArray[np.bool_] = np.zeros(len(ids), bool)
     if not len(ids) or not len(some_ids):
+        return found
+    loops = compiled()
+    if loops is not None:
+        loops.among(*map(_unsigned, (ids, times, some_ids, some_times)), *_places(len(some_ids)), found)
         return found
     distinct, moment_of = np.unique(some_times, return_inverse=True)
     known = np.unique(some_ids)
@@ -26,3 +33,26 @@ def among(
     wanted = np.searchsorted(known, some_ids) * len(distinct) + moment_of
     found[near[both]] = np.isin(codes, wanted)
     return found
+
+
+def last_ones(ids: npt.NDArray[Any], times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Returns which of the (id, time)s have no equal one behind them."""
+    last: npt.NDArray[np.bool_] = np.ones(len(ids), bool)
+    loops = compiled()
+    if loops is not None:
+        loops.last_ones(_unsigned(ids), _unsigned(times), *_places(len(ids)), last)
+        return last
+    order = np.lexsort((times, ids))  # stable: of equal ones the last is the last
+    ids, times = ids[order], times[order]
+    last[order[:-1]] = (ids[1:] != ids[:-1]) | (times[1:] != times[:-1])
+    return last
+
+
+def _places(count: int) -> tuple[npt.NDArray[np.int32], np.uint64]:
+    """Returns an empty hash table for so many, and its shift; see `loops`."""
+    bits = max(2 * count, 2).bit_length()
+    return np.full(1 << bits, FREE, np.int32), np.uint64(64 - bits)
+
+
+def _unsigned(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(numbers).view(np.uint64)

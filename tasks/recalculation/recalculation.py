@@ -5,7 +5,7 @@ The fast path adds rows; this one is exact for any change. Both must give the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,13 @@ from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.id_time_pairs import among
 from penstock.tasks.protocol.block_schema import GROUP, WINDOW_START
+from penstock.tasks.recalculation.stored_rows import StoredRows
 from penstock.wal.record import DeleteRecord
 
 ROWS_PER_READ = 1 << 19
 _FIRST_WINDOWS = 1_000
 _GROWTH = 8
 
-ReadRows = Callable[[pa.Array | None, int, int, int], pa.Table]
-"""(tuids or None, first_ts, last_ts, as_of) -> the relation `rows` of the vnode's store at that WAL version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +46,19 @@ class Recalculation:
     """Answers, for one vnode, which parts of the results a change invalidates, and what they are now."""
 
     def __init__(
-        self, plan: StreamPlan, first_stage: FirstStage, schema: pa.Schema, read_rows: ReadRows
+        self, plan: StreamPlan, first_stage: FirstStage, schema: pa.Schema, stored: StoredRows
     ) -> None:
         self._plan = plan
         self._first_stage = first_stage
         self._schema = schema
-        self._read_rows = read_rows
+        self._stored = stored
         self._time = plan.source.time_column
         # Each read opens all parts of its time, so few reads are best; their size follows what windows held so far.
         self._windows_per_read = _FIRST_WINDOWS
         self._grid = None if plan.time_windows is None else plan.time_windows.grid
+        panes = None if plan.source.kernel is None else plan.source.kernel.panes
+        # By which rows in memory are told whose window is one of some.
+        self._panes = panes if panes is not None and panes.step == panes.width and plan.source.group_is_table else None
 
     def windows(
         self, change: Change, added: Sequence[pa.RecordBatch]
@@ -82,17 +84,29 @@ class Recalculation:
         `known`: one partial of each, sorted by start; only its keys count.
         """
         found: list[pa.RecordBatch] = []
-        for first, last, members in self._runs(known):
-            gids, starts = _windows_of(members)
-            tuids = pa.array(np.unique(gids)) if self._plan.source.group_is_table else None
-            rows = self._read_rows(tuids, first, last, as_of)
+        behind = self._stored.recent.known_behind(as_of)
+        first_here = known.num_rows if behind is None else int(
+            np.searchsorted(_windows_of(known)[1], behind, side="right"))
+        for first, last, members in self._runs(known.slice(0, first_here)) if first_here else ():
+            tuids = pa.array(np.unique(_windows_of(members)[0])) if self._plan.source.group_is_table else None
+            rows = self._stored.read(tuids, first, last, as_of)
             self._observe(members.num_rows, rows.num_rows)
-            fresh = self._partials(rows)
-            found.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
-            gone = ~among(gids, starts, *_windows_of(fresh))
-            if gone.any():
-                found.append(self._emptied(members.filter(pa.array(gone))))
+            found += self._fresh(members, rows)
+        here = known.slice(first_here)
+        if here.num_rows:
+            assert self._grid is not None
+            gids, starts = _windows_of(here)
+            rows = self._stored.recent.of_windows(gids, starts, end_of(int(starts[-1]), self._grid), self._panes, as_of)
+            found += self._fresh(here, self._stored.counting(rows, as_of))
         return [batch for batch in found if batch.num_rows]
+
+    def _fresh(self, windows: pa.RecordBatch, rows: pa.Table) -> list[pa.RecordBatch]:
+        """Returns what rows, all of some windows among them, come to in these; where none are, that there are none."""
+        gids, starts = _windows_of(windows)
+        fresh = self._partials(rows)
+        gone = ~among(gids, starts, *_windows_of(fresh))
+        emptied = [self._emptied(windows.filter(pa.array(gone)))] if gone.any() else []
+        return [fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))), *emptied]
 
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
         """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written.
@@ -151,16 +165,25 @@ class Recalculation:
         found: list[pa.Table] = []
         if change.rows is not None and change.updated is not None:
             keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
-            ts = keys.column(self._time).to_numpy()
-            tuids = pa.array(np.unique(keys.column("_tuid").to_numpy()), pa.uint64())
-            stored = self._read_rows(tuids, int(ts.min()), int(ts.max()), as_of)
-            wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(),
-                            keys.column("_tuid").to_numpy(), ts)
-            found.append(stored.filter(pa.array(wanted)))
+            found += self._of_keys(keys.column("_tuid").to_numpy(), keys.column(self._time).to_numpy(), as_of)
         for delete in change.deletes:
             tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
-            found.append(self._read_rows(tuids, delete.first_ts, delete.last_ts, as_of))
+            found.append(self._stored.read(tuids, delete.first_ts, delete.last_ts, as_of))
         return pa.concat_tables(found, promote_options="default")
+
+    def _of_keys(self, tuids: npt.NDArray[np.uint64], ts: npt.NDArray[np.int64], as_of: int) -> list[pa.Table]:
+        """Returns the rows with some keys, as of a version."""
+        found: list[pa.Table] = []
+        behind = self._stored.recent.known_behind(as_of)
+        here = np.zeros(len(ts), bool) if behind is None else ts > behind
+        if here.any():
+            found.append(self._stored.counting(self._stored.recent.of_keys(tuids[here], ts[here], as_of), as_of))
+            tuids, ts = tuids[~here], ts[~here]
+        if len(ts):
+            stored = self._stored.read(pa.array(np.unique(tuids), pa.uint64()), int(ts.min()), int(ts.max()), as_of)
+            wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(), tuids, ts)
+            found.append(stored.filter(pa.array(wanted)))
+        return found
 
     # -- which windows -----------------------------------------------------------------------------------------
 

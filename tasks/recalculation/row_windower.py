@@ -35,7 +35,8 @@ from penstock.tasks.compute.row_segments import (
 )
 from penstock.tasks.protocol.block_schema import GROUP, ROWS, WINDOW_START
 from penstock.tasks.recalculation.expired_rows import EXPIRED, ExpiredRows, TimeRange
-from penstock.tasks.recalculation.recalculation import Change, ReadRows, Recalculation
+from penstock.tasks.recalculation.recalculation import Change, Recalculation
+from penstock.tasks.recalculation.stored_rows import ReadRows
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import damaged, pack, unpack
 from penstock.wal.record import DeleteRecord

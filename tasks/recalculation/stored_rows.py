@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 
@@ -11,19 +13,24 @@ from penstock.tasks.compute.quarantine import keys_of
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.messages import RowKey
+from penstock.tasks.recalculation.recent_rows import RecentRows
 from penstock.vnode.read.snapshot import TimeSpan
+
+ReadRows = Callable[[pa.Array | None, int, int, int], pa.Table]
+"""(tuids or None, first_ts, last_ts, as_of) -> the relation `rows` of the vnode's store at that WAL version."""
 
 
 class StoredRows:
     """The rows of one vnode's store, each read as of a version of its WAL.
 
+    `recent`: those of them that are in memory as well, unfiltered.
     `unseen`: the versions, (first, last], whose rows the stream has never seen; windows that rows define can't have
     them. `rewritten`: while rows that are read back are tried as well, the keys that the block writes; else None.
     """
 
     def __init__(
         self, plan: StreamPlan, environment: TaskEnvironment, vgroup_id: int, computable: ComputableRows,
-        start_version: int,
+        start_version: int, recent: RecentRows,
     ) -> None:
         self._plan = plan
         self._source = plan.source
@@ -31,12 +38,16 @@ class StoredRows:
         self._vgroup_id = vgroup_id
         self._computable = computable
         self._quarantine = computable.dropped.quarantine
+        self.recent = recent
         self.unseen: list[tuple[int, int]] = [(0, start_version)] if plan.source.history is None else []
         self.rewritten: frozenset[RowKey] | None = None
 
     def read(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns rows without those that are dropped for good."""
-        rows = self._stored(tuids, first_ts, last_ts, as_of)
+        return self.counting(self._stored(tuids, first_ts, last_ts, as_of), as_of)
+
+    def counting(self, rows: pa.Table, as_of: int) -> pa.Table:
+        """Returns rows, as they are stored as of a version, without those that are dropped for good."""
         held = self._quarantine.holds(rows, as_of)
         rows = rows.filter(pa.array(~held)) if held.any() else rows
         return rows if self.rewritten is None else self._computable.of(rows, self.rewritten)

@@ -63,7 +63,7 @@ class ChangeEmitter:
         self._store = store
         self._grid = None if plan.time_windows is None else plan.time_windows.grid
         schema = block_schema(plan)
-        self._recalculation = Recalculation(plan, first_stage, schema, stored.read)
+        self._recalculation = Recalculation(plan, first_stage, schema, stored)
         self._reserved = 0
         self._windower: Windower | None = None
         if plan.row_window is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.tasks.compute.first_stage import FirstStage
-from penstock.tasks.compute.lateness import ClassifiedRows, classify, never_late, what_is_read
+from penstock.tasks.compute.lateness import NEVER, UPDATED, ClassifiedRows, classify, never_late, what_is_read
 from penstock.tasks.compute.quarantine import TableTimes
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters
@@ -26,6 +26,7 @@ from penstock.tasks.protocol.messages import Recalculate, Replay, TaskEvent, Tas
 from penstock.tasks.protocol.task_status import ConnectionStatus, TaskProgress, TaskStatus
 from penstock.tasks.recalculation.history_reader import HistoryReader
 from penstock.tasks.recalculation.range_recalculation import RangeRecalculation
+from penstock.tasks.recalculation.recent_rows import RecentRows
 from penstock.tasks.recalculation.stored_rows import StoredRows
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.source.change_emitter import ChangeEmitter
@@ -34,9 +35,12 @@ from penstock.tasks.source.lookup_copy import LookupCopy
 from penstock.tasks.source.record_runs import runs
 from penstock.tasks.source.source_rates import SourceRates
 from penstock.tasks.source.source_time import SourceTime
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
 
 _TOO_NEW = "is too far in the future"
+_RECENT_PART = 4
+"""Rows that may be rewritten take this part of what a queue may hold at most."""
 
 
 def inherited(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,12 +75,15 @@ class SourceTask(BaseSourceTask):
         self._reads = what_is_read(self._source)
         self._history_bytes = 0
         self._live_had_its_turn = False
+        #: the greatest time of rows that were stored before the first that the task has seen; None: nobody has looked
+        self._newest_before: int | None = None
         meta = self._restore_store(deployment.checkpoint_id)
         self._dead_letters = self._open_dead_letters(deployment)
         self._dropped = DroppedRows(plan, self._store, self._children, self._dead_letters)
         self._first_stage = FirstStage(plan, block_schema(plan), self._computer, self._children)
         computable = ComputableRows(plan, self._first_stage, self._functions, self._dropped)
-        self._stored = StoredRows(plan, environment, self._vgroup_id, computable, start_version)
+        self._recent = RecentRows(settings.queue_bytes // _RECENT_PART)
+        self._stored = StoredRows(plan, environment, self._vgroup_id, computable, start_version, self._recent)
         self._history = None if plan.source.history is None else HistoryReader(
             plan.source.history, start_version, self._rates.old_rows_at_once, self._stored.time_span,
             self._stored.read_range, self._clock)
@@ -88,6 +95,10 @@ class SourceTask(BaseSourceTask):
             settings.lookup_freshness_s, self._clock, environment.wake)
         if meta is not None:
             self._restore(meta)
+        self._keeps_recent = plan.counts_updates and plan.row_window is None and self._source.key_column is None
+        if self._keeps_recent and self._newest_before is None:
+            span = self._stored.time_span(TS_MIN, TS_MAX, self._version)
+            self._newest_before = NEVER if span is None else span.last_ts
         self._open_wal()
         self._emitter = self._new_emitter(computable)
         if deployment.attempt > 1:
@@ -192,7 +203,7 @@ class SourceTask(BaseSourceTask):
 
     @property
     def _table_bytes(self) -> int:
-        return 0 if self._lookup is None else self._lookup.memory_bytes
+        return self._recent.memory_bytes + (0 if self._lookup is None else self._lookup.memory_bytes)
 
     def contributions(self, windows: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Returns what the stored rows of its vnode come to in some (group, window)s: what it should have sent.
@@ -231,6 +242,7 @@ class SourceTask(BaseSourceTask):
 
     def _skip_to_end(self) -> None:
         self._log.discard()
+        self._recent.forget()
         self._wal.close()
         skipped_from, self._version = self._version, self._wal.acknowledged_version
         self._stored.unseen.append((skipped_from, self._version))
@@ -294,6 +306,7 @@ class SourceTask(BaseSourceTask):
         rows: list[RowsRecord] = []
         deletes: list[DeleteRecord] = []
         noted: list[int | None] = []
+        only_adds = True
         writers = self._time.writers
         for record in records:
             match record:
@@ -302,12 +315,15 @@ class SourceTask(BaseSourceTask):
                     self._time.wake()
                 case MetaRecord(body=body):
                     self._children.apply(body)
+                    only_adds = only_adds and body.get("op") == "create_children"
                 case RowsRecord(table_uid=uid) if uid == self._source.storage_uid:
                     rows.append(record)
                     if writers is not None:
                         noted.append(writers.advance(record.ingest_time_ms))
                 case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid:
                     deletes.append(record)
+        if deletes or not only_adds:
+            self._recent.forget()
         if not rows and not deletes:
             self._time.send()
             return
@@ -318,11 +334,27 @@ class SourceTask(BaseSourceTask):
             self._time.send()
             return
         self._dropped.quarantine.release_deleted(deletes)
-        self._emitter.emit(classified, deletes, before=records[0].version - 1, after=records[-1].version)
+        before, after = records[0].version - 1, records[-1].version
+        if classified is not None and only_adds and not deletes:
+            self._keep_recent(rows, classified, before, after)
+        self._emitter.emit(classified, deletes, before=before, after=after)
+        self._recent.settle()
         self._dropped.quarantine.settle()
         self._dropped.block = ()
         if classified is not None:
             self._time.advance(classified.newest)
+
+    def _keep_recent(self, records: Sequence[RowsRecord], classified: ClassifiedRows, before: int, after: int) -> None:
+        """Keeps the rows of a block in memory while rows are rewritten, where they are what the store has."""
+        if not self._keeps_recent:
+            return
+        wanted = [column.physical for column in self._source.columns]
+        if not all(name in record.batch.schema.names for record in records for name in wanted):
+            self._recent.forget()  # the store has the values from before in the columns that weren't written
+            return
+        known = (self._newest_before, self._time.newest)
+        self._recent.take(classified.rows, classified.ts, before, after, max(ts for ts in known if ts is not None),
+                          updates=classified.change is not None and bool((classified.change == UPDATED).any()))
 
     def _classified(self, rows: Sequence[RowsRecord], noted: Sequence[int | None] | None) -> ClassifiedRows | None:
         """Returns the rows of records without those from the future, which are dropped."""
@@ -343,13 +375,14 @@ class SourceTask(BaseSourceTask):
         self._emitter.save()
         return {"version": self._version, "table_times": self._table_times.save(), "unseen": self._stored.unseen,
                 "history": None if self._history is None else self._history.save(), "ranges": self._ranges.save(),
-                **self._time.save(), **self._dropped.save()}
+                "newest_before": self._newest_before, **self._time.save(), **self._dropped.save()}
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._version = meta["version"]
         self._stored.unseen = [(first, last) for first, last in meta["unseen"]]
         if "table_times" in meta:  # checkpoints of older versions have none
             self._table_times.restore(meta["table_times"])
+        self._newest_before = meta.get("newest_before")  # checkpoints of older versions have none
         self._time.restore(meta)
         self._dropped.restore(meta)
         self._ranges.restore(meta["ranges"])
