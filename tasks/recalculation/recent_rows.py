@@ -48,9 +48,15 @@ class RecentRows:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._blocks: list[_KeptBlock] = []
+        self._schema = pa.schema([])
         self._behind: int | None = None  # of the rows up to that time some aren't here; None: nothing is kept
         self._quiet = 0
         self._before = self._after = 0
+
+    @property
+    def keeps(self) -> bool:
+        """Whether blocks are taken although none of their rows rewrites another."""
+        return self._behind is not None
 
     @property
     def memory_bytes(self) -> int:
@@ -81,6 +87,7 @@ class RecentRows:
                                            np.concatenate([other.tuids, last.tuids]),
                                            np.concatenate([other.ts, last.ts])))
         self._blocks.append(_KeptBlock.of(rows, ts))
+        self._schema = rows.schema
         self._before, self._after = before, after
 
     def settle(self) -> None:
@@ -138,7 +145,7 @@ class RecentRows:
         assert blocks is not None
         found = [block.chosen(places(block)) for block in blocks]
         if not found:
-            return self._blocks[-1].rows.slice(0, 0)
+            return self._schema.empty_table()
         rows = pa.concat_tables([block.rows for block in found])
         tuids, ts = np.concatenate([block.tuids for block in found]), np.concatenate([block.ts for block in found])
         newest = last_ones(tuids, ts)

@@ -346,7 +346,8 @@ class SourceTask(BaseSourceTask):
 
     def _keep_recent(self, records: Sequence[RowsRecord], classified: ClassifiedRows, before: int, after: int) -> None:
         """Keeps the rows of a block in memory while rows are rewritten, where they are what the store has."""
-        if not self._keeps_recent:
+        updates = classified.change is not None and bool((classified.change == UPDATED).any())
+        if not self._keeps_recent or not (updates or self._recent.keeps):
             return
         wanted = [column.physical for column in self._source.columns]
         if not all(name in record.batch.schema.names for record in records for name in wanted):
@@ -354,7 +355,7 @@ class SourceTask(BaseSourceTask):
             return
         known = (self._newest_before, self._time.newest)
         self._recent.take(classified.rows, classified.ts, before, after, max(ts for ts in known if ts is not None),
-                          updates=classified.change is not None and bool((classified.change == UPDATED).any()))
+                          updates=updates)
 
     def _classified(self, rows: Sequence[RowsRecord], noted: Sequence[int | None] | None) -> ClassifiedRows | None:
         """Returns the rows of records without those from the future, which are dropped."""

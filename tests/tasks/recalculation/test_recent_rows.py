@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from conftest import times
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.basics.shared_duckdb import duckdb_with
 from kits.streams.interval_streams import AGGREGATES, INTO, PARTITIONS, batch, stream
@@ -49,37 +50,39 @@ def steps_of(moves: list[tuple[str, Any]]) -> list[Step]:
     return steps
 
 
-@pytest.fixture(params=[1, 50_000], ids=["all that fits", "a few rows"])
-def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much of a queue's bytes rows in memory may have: much, or so little that most are let go of."""
-    monkeypatch.setattr(source_task, "_RECENT_PART", request.param)
+#: Which part of a queue's bytes rows in memory may have: much, or so little that most are let go of.
+PART = st.sampled_from([1, 50_000])
+CASES = [*((partition, "interval(10s)") for partition in PARTITIONS), ("table", "interval(10s) sliding(5s)")]
 
 
-@pytest.mark.usefixtures("part")
-@pytest.mark.parametrize(("partition", "window"), [
-    *((partition, "interval(10s)") for partition in PARTITIONS), ("table", "interval(10s) sliding(5s)")])
-@given(moves=st.lists(MOVE, min_size=4, max_size=24), vnodes=st.integers(1, 2), block=st.integers(1, 4))
-@example(moves=[("insert", [(0, 0, 1, 0.0, "x")]), ("insert", [(0, 4, 2, 0.0, "x")]), ("run", None),
-                ("insert", [(0, 0, 1, 0.0, "x")]), ("run", None), ("insert", [(0, 4, 5, 0.0, "y")]), ("run", None)],
-         vnodes=1, block=4)
+@settings(max_examples=times(40, 2_000))
+@given(case=st.sampled_from(CASES), part=PART, moves=st.lists(MOVE, min_size=4, max_size=24),
+       vnodes=st.integers(1, 2), block=st.integers(1, 4))
+@example(case=("table", "interval(10s)"), part=1, vnodes=1, block=4, moves=[
+    ("insert", [(0, 0, 1, 0.0, "x")]), ("insert", [(0, 4, 2, 0.0, "x")]), ("run", None),
+    ("insert", [(0, 0, 1, 0.0, "x")]), ("run", None), ("insert", [(0, 4, 5, 0.0, "y")]), ("run", None)])
 def test_windows_equal_the_batch(
-    tmp_path_factory: pytest.TempPathFactory, partition: str, window: str, moves: list[Any], vnodes: int, block: int
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[str, str], part: int, moves: list[Any], vnodes: int,
+    block: int
 ) -> None:
     """Whatever is rewritten, in part or wholly, deleted in between, or after a kill."""
+    partition, window = case
     clause, key, oracle_key = PARTITIONS[partition]
     sql = (f"create stream s trigger at_once ignore expired 0 ignore update 0 into {INTO[partition]} as "
            f"select _wstart, {AGGREGATES}{f', {key}' if key else ''} from meters {clause} {window}")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, tables=TABLES,
-                    settings=unhurried(block_rows_max=block))
-    try:
-        play(kit, steps_of(moves))
-        kit.run()
-        if "sliding" in window:
-            assert counts(kit) == sliding_counts(kit)
-        else:
-            assert_same(stream(kit, key), batch(kit, oracle_key))
-    finally:
-        kit.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_task, "_RECENT_PART", part)
+        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, tables=TABLES,
+                        settings=unhurried(block_rows_max=block))
+        try:
+            play(kit, steps_of(moves))
+            kit.run()
+            if "sliding" in window:
+                assert counts(kit) == sliding_counts(kit)
+            else:
+                assert_same(stream(kit, key), batch(kit, oracle_key))
+        finally:
+            kit.close()
 
 
 def counts(kit: StreamKit) -> list[tuple[Any, ...]]:
@@ -94,23 +97,26 @@ def sliding_counts(kit: StreamKit) -> list[tuple[Any, ...]]:
             "(SELECT unnest([0, 1]) step) GROUP BY ALL ORDER BY 1, 2").fetchall()
 
 
-@pytest.mark.usefixtures("part")
-@given(moves=st.lists(MOVE, min_size=4, max_size=24), block=st.integers(1, 4))
+@settings(max_examples=times(20, 1_000))
+@given(part=PART, moves=st.lists(MOVE, min_size=4, max_size=24), block=st.integers(1, 4))
 def test_rows_without_windows_equal_the_batch(
-    tmp_path_factory: pytest.TempPathFactory, moves: list[Any], block: int
+    tmp_path_factory: pytest.TempPathFactory, part: int, moves: list[Any], block: int
 ) -> None:
     """A row that its WHERE no longer lets through is deleted."""
     sql = ("create stream s trigger at_once ignore expired 0 ignore update 0 into o subtable(tbname) as "
            "select ts, voltage, note from meters where voltage > 0 partition by tbname")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, tables=TABLES, settings=unhurried(block_rows_max=block))
-    try:
-        play(kit, steps_of(moves))
-        kit.run()
-        with duckdb_with({"source": kit.source()}) as connection:
-            wanted = connection.execute("SELECT ts, voltage, note FROM source WHERE voltage > 0").fetchall()
-        assert sorted((millis(row["ts"]), row["voltage"], row["note"]) for row in kit.rows()) == sorted(wanted)
-    finally:
-        kit.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_task, "_RECENT_PART", part)
+        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, tables=TABLES,
+                        settings=unhurried(block_rows_max=block))
+        try:
+            play(kit, steps_of(moves))
+            kit.run()
+            with duckdb_with({"source": kit.source()}) as connection:
+                wanted = connection.execute("SELECT ts, voltage, note FROM source WHERE voltage > 0").fetchall()
+            assert sorted((millis(row["ts"]), row["voltage"], row["note"]) for row in kit.rows()) == sorted(wanted)
+        finally:
+            kit.close()
 
 
 def test_the_store_is_not_asked_for_what_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,3 +212,9 @@ def test_the_oldest_rows_go_where_there_are_too_many() -> None:
     assert recent.of_keys(np.array([1], np.uint64), np.array([50], np.int64), 5).num_rows == 1
     recent.forget()
     assert recent.known_behind(5) is None
+    nothing = RecentRows(0)
+    take(nothing, 1, (1, 10, 1))
+    nothing.settle()
+    assert nothing.known_behind(1) == 10
+    found = nothing.of_windows(np.array([1], np.uint64), np.array([20], np.int64), 30, None, 1)
+    assert (found.num_rows, found.column_names) == (0, ["_tuid", "ts", "v"])
