@@ -122,7 +122,8 @@ class ClusterRun:
                 self._keep_less(node)
             return
         active = process.active
-        if active.epoch not in self._begun:
+        # Who stood still between hearing of its tenure and this is active no more, and others may have been since.
+        if active.epoch not in self._begun and process.role.may_acknowledge(now):
             self._begin(node, active.epoch)
         for number, log in node.disk.stored.items():
             if self.chance.random() < 0.7 and log.synced < log.written:
