@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import FileFinder
 from io import BytesIO
 from pathlib import Path
 from threading import RLock
@@ -167,7 +168,7 @@ def _module(function: UserFunction, directory: Path) -> tuple[ModuleType, str, s
     here = (directory / f"{first}.py").is_file() or (directory / first).is_dir()
     try:
         with _without_bytecode():
-            importlib.invalidate_caches()
+            _look_again()
             if not here:
                 return importlib.import_module(where), name, package
             if package not in sys.modules:
@@ -180,6 +181,18 @@ def _module(function: UserFunction, directory: Path) -> tuple[ModuleType, str, s
         text = (f"there is no module {where} in {directory} nor on the Python path" if missing
                 else f"importing {where} failed: {type(error).__name__}: {error}")
         raise _wrong(function, text) from error
+
+
+def _look_again() -> None:
+    """Has files be found that are new in their directories.
+
+    Archives aren't read again, as `importlib.invalidate_caches` would: of Spark's jars that takes seconds.
+    """
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder is None:  # there was no such directory
+            sys.path_importer_cache.pop(path, None)
+        elif isinstance(finder, FileFinder):
+            finder.invalidate_caches()
 
 
 def _forget(package: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import zipfile
+import zipimport
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +23,7 @@ from penstock.common.clock import SystemClock
 from penstock.common.errors import InvalidStreamError, UserFunctionError
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT, BOOL, INT, VARCHAR, DataType
+from penstock.tasks.compute.function_loader import LoadedFunction, load
 
 CODE = '''
 from dataclasses import dataclass
@@ -319,6 +323,24 @@ def test_a_missing_module_ends_the_attempt_with_a_clear_error(tmp_path: Path) ->
     with pytest.raises(UserFunctionError, match="function scatter: there is no module streamed in "):
         make_kit(tmp_path, tmp_path / "empty", "create stream s trigger at_once into o as select _wstart, "
                  "scatter(voltage) v from meters interval(10s)")
+
+
+def test_archives_are_not_read_again_for_new_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's jars are on a worker's Python path; a new file in a directory is found all the same."""
+    archive = tmp_path / "spark.jar"
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("org/some.class", b"")
+    importer = zipimport.zipimporter(str(archive))
+    monkeypatch.setitem(sys.path_importer_cache, str(archive), importer)
+    reads: list[None] = []
+    monkeypatch.setattr(zipimport.zipimporter, "invalidate_caches", lambda self: reads.append(None))
+    directory = tmp_path / "udf"
+    directory.mkdir()
+    for name in ("first", "second"):
+        (directory / f"{name}.py").write_text("def one(x):\n    return x\n")
+        function = UserFunction(name, False, (INT,), INT, f"{name}:one")
+        assert isinstance(load(function, directory), LoadedFunction)
+    assert reads == []
 
 
 def test_an_aggregate_needs_a_window(kits: Any) -> None:
