@@ -34,7 +34,7 @@ _OTHER_EACH_TIME = re.compile(r"\b(NOW|TODAY|SELECT|FILE)\b", re.IGNORECASE)
 _PATIENCE_S = 60.0
 _LOOK_S = 5.0
 _REST_S = 1.5  # one that says nothing must not keep the next look from finding the one that has just taken over
-_PAUSE_S, _PAUSE_MOST_S = 0.05, 0.25
+_PAUSE_S = 0.25
 
 
 def read_hosts(text: str, port: int) -> list[tuple[str, int]]:
@@ -194,14 +194,9 @@ class SeveralHosts:
 
     def _check(self, until: float, error: PenstockError) -> None:
         """Raises `error` when there was time enough to find another node."""
-        self._pause(until)
+        self._clock.wait(self._never, _PAUSE_S)
         if self._clock.monotonic() >= until:
             raise error
-
-    def _pause(self, until: float) -> None:
-        """Rests for as long as it has taken up to now, within bounds: a switchover is over soon, a takeover isn't."""
-        taken_s = self._clock.monotonic() - (until - _PATIENCE_S)
-        self._clock.wait(self._never, min(_PAUSE_MOST_S, max(_PAUSE_S, taken_s)))
 
     def _still_active(self, engine: RemoteEngine) -> bool:
         try:
@@ -234,4 +229,4 @@ class SeveralHosts:
                 names = ", ".join(f"{host}:{port}" for host, port in self._hosts)
                 raise UnavailableError(f"none of {names} is the active node of a cluster",
                                        hint=None if problem is None else str(problem))
-            self._pause(end)
+            self._clock.wait(self._never, _PAUSE_S)
