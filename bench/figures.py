@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.queries import WATERMARK_MS, Query
+from penstock.tasks.protocol.messages import ResultWrite
 
 _SHARES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 
@@ -23,6 +25,27 @@ def percentiles(values: npt.NDArray[np.float64]) -> dict[str, float]:
         raise ValueError("no values to take percentiles of")
     found = {name: float(np.percentile(values, share, method="inverted_cdf")) for name, share in _SHARES.items()}
     return {**{name: round(value, 3) for name, value in found.items()}, "max": round(float(values.max()), 3)}
+
+
+class NewestRowLatencies:
+    """How long rows took to their results, in ms: of each result write the newest row, whose time is `latest` there."""
+
+    def __init__(self, due_ms: Callable[[int], float], streams_max: int) -> None:
+        """`due_ms`: when the row of a time was due, by the monotonic clock. `streams_max`: of so many streams, since a
+        look at each result would be a load of its own.
+        """
+        self._due_ms = due_ms
+        self._streams_max = streams_max
+        self._streams: set[int] = set()
+        self.found: list[float] = []
+
+    def note(self, at_ns: int, write: ResultWrite) -> None:
+        """Takes note of a result write."""
+        if len(self._streams) < self._streams_max:
+            self._streams.add(write.stream_id)
+        if write.stream_id in self._streams and "latest" in write.rows.schema.names:
+            newest = int(write.rows.column("latest").cast(pa.int64()).to_numpy().max())
+            self.found.append(at_ns / 1e6 - self._due_ms(newest))
 
 
 def closing_rows(

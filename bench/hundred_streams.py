@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
-import pyarrow as pa
 
-from bench.figures import percentiles
+from bench.figures import NewestRowLatencies, percentiles
 from bench.node import Node
-from bench.processes import ask, cpu_seconds, tree
-from penstock.tasks.protocol.messages import ResultWrite
+from bench.processes import cpu_seconds, memory_of
 
 _CHILDREN = 100
 _FIRST_MS = 1_700_000_000_000
 _WARM_UP_S, _POLL_S = 10.0, 0.5
-_LISTENED_TO = 10  # streams whose results are timed: a look at each result would be a load of its own
+_LISTENED_TO = 10  # streams whose results are timed
 _DATABASES = ("hundred0", "hundred1")  # one may have 61
 _LOOKS = 24  # at the memory, which takes long with many processes
 
@@ -39,7 +36,7 @@ def measure_hundred(
             create_streams(node.execute, streams // len(_DATABASES), database)
         node.wait_running()
         begun = time.monotonic()
-        latencies = _Latencies(begun, per_second)
+        latencies = NewestRowLatencies(lambda ts: 1e3 * (begun + (ts - _FIRST_MS) / per_second), _LISTENED_TO)
         node.results.hear = latencies.note
         memory = _Memory(begun + _WARM_UP_S, seconds / _LOOKS)
         pause = threading.Event()
@@ -66,24 +63,6 @@ def measure_hundred(
                 "latency_ms": percentiles(np.array(latencies.found)), "pss_mib": memory.found}
 
 
-class _Latencies:
-    """How long rows took to their results, in ms."""
-
-    def __init__(self, begun: float, per_second: int) -> None:
-        self._begun = begun
-        self._per_second = per_second
-        self._streams: set[int] = set()
-        self.found: list[float] = []
-
-    def note(self, at_ns: int, write: ResultWrite) -> None:
-        """Takes note of a result write."""
-        if len(self._streams) < _LISTENED_TO:
-            self._streams.add(write.stream_id)
-        if write.stream_id in self._streams and "latest" in write.rows.schema.names:
-            newest = int(write.rows.column("latest").cast(pa.int64()).to_numpy().max())
-            self.found.append(at_ns / 1e6 - (self._begun + (newest - _FIRST_MS) / self._per_second) * 1e3)
-
-
 class _Memory:
     """What all processes hold now and then, in MiB."""
 
@@ -96,5 +75,4 @@ class _Memory:
         """Looks if it is time."""
         if time.monotonic() >= self._next:
             self._next += self._every_s
-            found = [ask(process.memory_full_info) for process in tree(psutil.Process())]
-            self.found.append(sum(each.pss for each in found if each is not None) >> 20)
+            self.found.append(memory_of().pss)

@@ -35,10 +35,18 @@ def tree(root: psutil.Process) -> list[psutil.Process]:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Peaks of sums over all processes, in MiB. `pss` shares pages between those that map them; `rss` counts twice."""
+    """Sums over all processes, or their peaks, in MiB. `pss` shares pages between those that map them; `rss` counts
+    them for each."""
 
     rss: int
     pss: int
+
+
+def memory_of(root: psutil.Process | None = None) -> Memory:
+    """Returns what a process and its descendants hold now; nothing if it has ended. None: this process."""
+    found = [ask(process.memory_full_info) for process in tree(root or psutil.Process())]
+    used = [each for each in found if each is not None]
+    return Memory(sum(each.rss for each in used) >> 20, sum(each.pss for each in used) >> 20)
 
 
 class MemoryWatch(Background):
@@ -56,13 +64,12 @@ class MemoryWatch(Background):
     @property
     def peak(self) -> Memory:
         """The greatest sums so far."""
-        return Memory(self._rss >> 20, self._pss >> 20)
+        return Memory(self._rss, self._pss)
 
     def _run(self) -> None:
         while True:
-            used = [ask(process.memory_full_info) for process in tree(self._root)]
-            self._rss = max(self._rss, sum(each.rss for each in used if each is not None))
-            self._pss = max(self._pss, sum(each.pss for each in used if each is not None))
+            now = memory_of(self._root)
+            self._rss, self._pss = max(self._rss, now.rss), max(self._pss, now.pss)
             if self._stop.wait(_SAMPLE_S):
                 return
 

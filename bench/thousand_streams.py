@@ -20,19 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 
-from bench.figures import percentiles
+from bench.figures import NewestRowLatencies, percentiles
 from bench.node import Node
-from bench.processes import ask, cpu_seconds, tree
-from penstock.tasks.protocol.messages import ResultWrite
+from bench.processes import cpu_seconds, memory_of
 
 _CHILDREN, _GROUPS = 100, 10
 _FIRST_MS = 1_700_000_000_000
 _PATIENCE_S, _POLL_S = 600.0, 0.5
 _REPORT_EVERY = 100
-_LISTENED_TO = 40  # streams whose results are timed: a look at each result would be a load of its own
+_LISTENED_TO = 40  # streams whose results are timed
 _WARM_UP = 0.25  # of the time that rows come
 
 
@@ -77,7 +75,8 @@ class Thousand:
         cpu, begun = cpu_seconds(), time.monotonic()
         threading.Event().wait(seconds)
         return {"measure": "idle", "streams": self._streams,
-                "cpu_of_a_core": round((cpu_seconds() - cpu) / (time.monotonic() - begun), 3), "pss_mib": _pss_mib()}
+                "cpu_of_a_core": round((cpu_seconds() - cpu) / (time.monotonic() - begun), 3),
+                "pss_mib": memory_of().pss}
 
     def first_rows(self) -> dict[str, Any]:
         """Returns what the first rows of all streams take, which make their child tables and have code loaded."""
@@ -107,7 +106,7 @@ class Thousand:
         first_ms = self._next_ms
         self._next_ms += int(inserts * gap_s * 1000) + 60_000
         begun = time.monotonic()
-        latencies = _Latencies(begun, first_ms)
+        latencies = NewestRowLatencies(lambda ts: 1e3 * begun + ts - first_ms, _LISTENED_TO)
         self._node.results.hear = latencies.note
         pause = threading.Event()
         cpu, counted_since, calls = cpu_seconds(), begun, self._node.results.calls
@@ -128,7 +127,7 @@ class Thousand:
                 "last_result_after_s": round(0.0 if last_ns is None else max(0.0, last_ns / 1e9 - sent), 1),
                 "cpu_of_a_core": round(counted_cpu / (sent - counted_since), 2),
                 "result_writes_per_second": round(calls / (sent - counted_since)),
-                "latency_ms": percentiles(np.array(latencies.found)), "pss_mib": _pss_mib(), **counted}
+                "latency_ms": percentiles(np.array(latencies.found)), "pss_mib": memory_of().pss, **counted}
 
     def _insert(self, number: int, ts: int, rows: int) -> None:
         database = self._databases[number % len(self._databases)]
@@ -167,29 +166,6 @@ class Thousand:
 
     def _answer(self, query: str) -> list[tuple[Any, ...]]:
         return sorted((row["w"], row["c"], round(row["a"], 6), row["l"]) for row in self._node.rows(query))
-
-
-class _Latencies:
-    """How long rows took to their results, in ms. INSERTs are due at the times of their rows, `first_ms` at `begun`."""
-
-    def __init__(self, begun: float, first_ms: int) -> None:
-        self._begun = begun
-        self._first_ms = first_ms
-        self._streams: set[int] = set()
-        self.found: list[float] = []
-
-    def note(self, at_ns: int, write: ResultWrite) -> None:
-        """Takes note of a result write."""
-        if len(self._streams) < _LISTENED_TO:
-            self._streams.add(write.stream_id)
-        if write.stream_id in self._streams and "latest" in write.rows.schema.names:
-            newest = int(write.rows.column("latest").cast(pa.int64()).to_numpy().max())
-            self.found.append(at_ns / 1e6 - self._begun * 1e3 - (newest - self._first_ms))
-
-
-def _pss_mib() -> int:
-    found = [ask(process.memory_full_info) for process in tree(psutil.Process())]
-    return sum(each.pss for each in found if each is not None) >> 20
 
 
 def measure(folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

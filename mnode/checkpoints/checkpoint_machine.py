@@ -345,10 +345,9 @@ class CheckpointMachine:
         return progress if progress.phase is CheckpointPhase.COMMITTING else None
 
     def _abandon(self, progress: CheckpointProgress, reason: str, now: float, now_ms: int) -> list[Instruction]:
-        self._move(progress, CheckpointPhase.RESTING, reason, now)
         # Whoever was too slow now would be so again at once: a full interval to recover, however long this one took.
         progress.next_at = now + progress.interval_s
-        self._note_due(progress)
+        self._move(progress, CheckpointPhase.RESTING, reason, now)
         return [
             CallOff(progress.stream_id, progress.checkpoint_id),
             Finished(progress.stream_id, progress.checkpoint_id, "abandoned", reason),

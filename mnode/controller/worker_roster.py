@@ -39,6 +39,8 @@ class WorkerRoster:
         self._mailbox = mailbox
         self._timeout_s = timeout_s
         self._groups: dict[str, dict[int, JoinedWorker]] = {}
+        #: by machine, and there by group and place: each heartbeat looks at those of one machine
+        self._machines: dict[str, dict[tuple[str, int], JoinedWorker]] = {}
         self._checked_at = clock.monotonic()
 
     def __bool__(self) -> bool:
@@ -61,7 +63,10 @@ class WorkerRoster:
 
     def join(self, connection: WorkerLine) -> None:
         workers = self._groups.setdefault(connection.group, {})
-        workers[connection.index] = JoinedWorker(connection, self._clock.monotonic())
+        if connection.index in workers:
+            self._leave_machine(workers[connection.index])
+        worker = workers[connection.index] = JoinedWorker(connection, self._clock.monotonic())
+        self._machines.setdefault(worker.machine, {})[connection.group, connection.index] = worker
 
     def of(self, connection: WorkerLine) -> JoinedWorker | None:
         """Returns the worker at the other end of a connection; None if it isn't there any more, or another is."""
@@ -75,8 +80,7 @@ class WorkerRoster:
 
     def tell_crowd(self, worker: JoinedWorker) -> None:
         """Tells a worker what the turns of all workers on its machine take, if that has changed by some percent."""
-        machine = worker.machine
-        busy = [other.busy for _, _, other in self if other.machine == machine]
+        busy = [other.busy for other in self._machines[worker.machine].values()]
         crowd = min(sum(busy) / worker.busy, float(len(busy))) if worker.busy > 0 else 1.0
         if abs(crowd - worker.crowd) > _CROWD_CHANGE * worker.crowd:
             worker.crowd = crowd
@@ -85,6 +89,7 @@ class WorkerRoster:
     def end(self, group: str) -> None:
         """Closes the connections of a group's workers, and has their processes killed."""
         for worker in self._groups.pop(group, {}).values():
+            self._leave_machine(worker)
             worker.connection.close()
             self._mailbox.helper(worker.connection.kill)
 
@@ -101,3 +106,9 @@ class WorkerRoster:
         for group, index, worker in list(self):
             if now - worker.heard_at > self._timeout_s and self.of(worker.connection) is worker:
                 lost(group, index, f"no heartbeat for {self._timeout_s:g} s")
+
+    def _leave_machine(self, worker: JoinedWorker) -> None:
+        there = self._machines[worker.machine]
+        del there[worker.connection.group, worker.connection.index]
+        if not there:
+            del self._machines[worker.machine]

@@ -349,8 +349,8 @@ class SourceTask(BaseSourceTask):
         updates = classified.change is not None and bool((classified.change == UPDATED).any())
         if not self._keeps_recent or not (updates or self._recent.keeps):
             return
-        wanted = [column.physical for column in self._source.columns]
-        if not all(name in record.batch.schema.names for record in records for name in wanted):
+        wanted = {column.physical for column in self._source.columns}
+        if not all(wanted.issubset(record.batch.schema.names) for record in records):
             self._recent.forget()  # the store has the values from before in the columns that weren't written
             return
         known = (self._newest_before, self._time.newest)

@@ -66,9 +66,7 @@ class WorkerReport:
 
     def heartbeat(self, streams: Sequence[Reported], asked: Sequence[Reported]) -> Heartbeat:
         """Returns what is to be told of the streams, of which `asked` may have answered."""
-        told = {}
-        for stream in asked:
-            told[_attempt(stream)] = stream.runner.answers  # an answer that comes now is told again
+        told = {_attempt(stream): stream.runner.answers for stream in asked}  # an answer that comes now is told again
         statuses = tuple(self._news(status) for stream in asked for status in stream.runner.statuses())
         others = [stream for stream in streams if _attempt(stream) not in told]
         still = {stream.deployment.stream_id for stream in others
