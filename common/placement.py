@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import repeat
 
 import google_crc32c
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,10 @@ def place(full_name: str, places: int) -> int:
     return _hash(full_name) % places
 
 
-def places(database: str, tables: Iterable[str], count: int) -> list[int]:
+def places(database: str, tables: Sequence[str], count: int) -> list[int]:
     """Returns what `place` does for each of these tables of a database; of many it is several times as fast."""
-    return [digest % count for digest in _hashes(database, tables)]
+    found: list[int] = (np.fromiter(_hashes(database, tables), np.int64, len(tables)) % count).tolist()
+    return found
 
 
 def even_shares(places: int) -> tuple[Share, ...]:

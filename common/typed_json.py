@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON and back, by their annotations: only classes that a root leads to are ever built.
+"""Frozen dataclasses and named tuples as JSON and back, by annotations: only what a root leads to is ever built.
 
 The JSON is a list of parts, each a class with its fields; what a part holds of dataclasses stands in front of it and is
 named by its place, so that equal parts are written once and nothing is nested, however deep the value is.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 Parts = Mapping[str, Any]
@@ -24,8 +24,11 @@ _CLASS, _PLACE, _BYTES = "class", "#", "base64"
 
 
 def parts_of_dataclass(kind: type) -> Parts | None:
-    """Returns the fields of a dataclass, None for other classes."""
-    return {one.name: one.default for one in fields(kind)} if is_dataclass(kind) else None
+    """Returns the fields of a dataclass or a named tuple, None for other classes."""
+    if is_dataclass(kind):
+        return {one.name: one.default for one in fields(kind)}
+    names, defaults = getattr(kind, "_fields", None), getattr(kind, "_field_defaults", {})
+    return None if names is None else {name: defaults.get(name, MISSING) for name in names}
 
 
 class TypedJson(Generic[T]):
@@ -127,10 +130,10 @@ class TypedJson(Generic[T]):
         pending = [getattr(value, one) for one in self._fields[self._name_of(value)]]
         while pending:
             inner = pending.pop()
-            if isinstance(inner, tuple):
-                pending += inner
-            elif self._parts_of(type(inner)) is not None:
+            if self._parts_of(type(inner)) is not None:
                 yield inner
+            elif isinstance(inner, tuple):
+                pending += inner
 
     def _classes_in(self, hint: Any, where: str) -> list[type]:
         """Returns the dataclasses that an annotation names. Raises TypeError for what can't be written."""
@@ -147,9 +150,9 @@ class TypedJson(Generic[T]):
 
 def _hints_of(kind: type, names: Iterable[str]) -> dict[str, Any]:
     """Returns the annotations of some attributes of a class; those of other attributes needn't mean anything."""
-    hints: dict[str, Any] = {}
+    hints: dict[str, Any] = get_type_hints(kind) if issubclass(kind, tuple) else {}
     for base in reversed(kind.__mro__):
-        if not inspect.get_annotations(base).keys().isdisjoint(names):
+        if not (issubclass(base, tuple) or inspect.get_annotations(base).keys().isdisjoint(names)):
             hints |= inspect.get_annotations(base, eval_str=True)
     return {name: hints[name] for name in names}
 
@@ -157,12 +160,12 @@ def _hints_of(kind: type, names: Iterable[str]) -> dict[str, Any]:
 def _plain(value: Any, places: dict[int, int]) -> Any:
     if isinstance(value, Enum):
         return value.name
+    if id(value) in places:
+        return {_PLACE: places[id(value)]}
     if isinstance(value, tuple):
         return [_plain(one, places) for one in value]
     if isinstance(value, bytes):
         return {_BYTES: base64.b64encode(value).decode()}
-    if id(value) in places:
-        return {_PLACE: places[id(value)]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"a {type(value).__name__} is no typed JSON")

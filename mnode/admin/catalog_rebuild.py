@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from penstock.mnode.catalog.vnode_descriptions import Description, read_descript
 from penstock.mnode.dnode.view_keeper import stored_tag
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import Kind
+from penstock.tasks.protocol.child_records import new_children
 from penstock.vnode.repair.vnode_check import read_segment
 from penstock.vnode.store import manifest as manifests
 from penstock.wal.record import DamagedRecordError, MetaRecord, RowsRecord
@@ -190,7 +191,7 @@ def _children(paths: DataPaths, base: Catalog, table: Table, database: Database,
             for uid in body["children"]:
                 found.pop(uid, None)
         elif body["op"] in ("create_children", "set_tags"):
-            for uid, name, values in body["children"] if body["op"] == "create_children" else [body["child"]]:
+            for uid, name, values in _told(body):
                 keep(uid, name, tuple(
                     bytes.fromhex(value) if tag.type.kind in _BINARY and isinstance(value, str) else value
                     for tag, value in zip(table.tags, values, strict=False)))
@@ -198,6 +199,13 @@ def _children(paths: DataPaths, base: Catalog, table: Table, database: Database,
                               child.create_time_ms) for uid, child in found.items()}
     by_name = {child.name: uid for uid, child in sorted(placed.items())}  # a name that came again is the newer table's
     return {uid: child for uid, child in placed.items() if by_name[child.name] == uid}
+
+
+def _told(body: dict[str, Any]) -> Iterable[tuple[int, str, Sequence[Any]]]:
+    """Returns uid, name and tag values of the child tables that a META record tells of."""
+    if body["op"] == "set_tags":
+        return [body["child"]]
+    return new_children(body).rows()
 
 
 def _listed(path: Path, table: Table) -> list[tuple[int, str, tuple[TagValue, ...]]]:

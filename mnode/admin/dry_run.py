@@ -235,7 +235,7 @@ class _Copy:
         wanted: dict[str, tuple[TagValue, ...]] = {}
         for name in names:
             known = self._catalog.child(self.database.name, name)
-            wanted[name] = known[1].tag_values if known is not None else tuple(None for _ in self.table.tags)
+            wanted[name] = known.tag_values if known is not None else tuple(None for _ in self.table.tags)
         found = self._sandbox.engine.children.ensure(self.table, wanted)
         return [found[name] for name in names]
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 from penstock.common.connection import ExternalConnection
@@ -21,6 +19,7 @@ from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import Rebuilt, Regrouping, Unfinished
 from penstock.mnode.catalog.catalog_store import (
+    CHILD_BATCHES,
     CHILDREN,
     DATABASES,
     FIRST_UID,
@@ -76,7 +75,7 @@ class Catalog(TableIndex):
             found = NetChanges(changes)
             if not follow_tables(self, found):
                 self._load_tables(CatalogReader(self._store.entries))
-            if not found.stores <= {META, DATABASES, TABLES, CHILDREN}:
+            if not found.stores <= {META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES}:
                 self._load_others(CatalogReader(self._store.entries))
         return found.stores
 
@@ -92,8 +91,8 @@ class Catalog(TableIndex):
         for table, used in reader.all_tables():
             tables[table.uid] = table
             index.remember_table(table, used)
-        for super_uid, found in groupby(reader.all_children(), itemgetter(0)):
-            index.remember_children(tables[super_uid], (child for _, child in found))
+        for super_uid, found in reader.all_children().items():
+            index.remember_children(tables[super_uid], found)
         self.become(index)
 
     def _load_others(self, reader: CatalogReader) -> None:

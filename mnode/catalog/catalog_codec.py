@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import repeat
 from json.encoder import encode_basestring
@@ -26,10 +26,24 @@ from penstock.mnode.catalog.catalog_records import (
     TableRead,
     UserRecord,
 )
+from penstock.mnode.catalog.created_children import CreatedChildren
 from penstock.sql.rights import GrantObject, Right
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
+from penstock.sql.schema import (
+    ChildTable,
+    Column,
+    Database,
+    DatabaseOptions,
+    Table,
+    TagValue,
+    UserFunction,
+    child_tables,
+    joined_names,
+    separate_names,
+)
 from penstock.sql.types import DataType, Kind
 
+BATCH = 250
+"""Child tables in an entry: one that changes has all of it written again."""
 #: What versions before called an external table: the field of a stream's entry, and the kind of the table.
 _OLDER_EXTERNAL_TABLE, _OLDER_EXTERNAL = "outside_table", "outside"
 #: What versions before called the parts of the tables that a stream reads.
@@ -125,19 +139,72 @@ def sealed_children(super_uid: int, children: Sequence[ChildTable]) -> Iterator[
     return zip([before + child.uid.to_bytes(8, "big") for child in children], sealed, strict=True)
 
 
+def sealed_batches(created: CreatedChildren) -> Iterator[tuple[bytes, bytes]]:
+    """Returns the keys and sealed entries of many child tables, some hundreds in each: see `sealed_batch`."""
+    names, vgroup_ids, when = created.names, created.vgroup_ids, str(created.created_ms)
+    for start in range(0, len(names), BATCH):
+        stop = start + BATCH
+        yield key(created.super_uid, created.first_uid + start), _sealed(_batch_text(
+            names[start:stop], "null", vgroup_ids[start:stop], when, [column[start:stop] for column in created.tags]))
+
+
+def sealed_batch(stored_key: bytes, children: Sequence[ChildTable]) -> bytes:
+    """Returns the sealed entry of some child tables, by columns: [names, uids, vgroups, times of creation, tags].
+
+    The key is that of the first one there was. Uids that count up from there aren't written; of vgroups and times that
+    are all the same one is. Names are as `joined_names` has them, and each tag has the list of its values.
+    """
+    uids, names, vgroup_ids, tags, created, _ = zip(*children, strict=True)
+    first = int.from_bytes(stored_key[8:], "big")
+    counted = uids[0] == first and uids[-1] == first + len(uids) - 1
+    return _sealed(_batch_text(names, "null" if counted else _column_text(uids), vgroup_ids, _once(created),
+                               list(zip(*tags, strict=True))))
+
+
+def _batch_text(names: Sequence[str], uids: str, vgroup_ids: Sequence[int], created: str,
+                tags: Sequence[Sequence[TagValue]]) -> bytes:
+    joined = joined_names(names)
+    written = encode_basestring(joined) if isinstance(joined, str) else _column_text(joined)
+    return f"[{written},{uids},{_once(vgroup_ids)},{created},[{','.join(map(_column_text, tags))}]]".encode()
+
+
+def _column_text(values: Sequence[TagValue]) -> str:
+    """Returns values as a JSON array; of whole numbers alone Python's own text is one, in half of the time."""
+    return str(list(values)) if set(map(type, values)) == {int} else _ENCODER.encode(values)
+
+
+def _once(values: Sequence[int]) -> str:
+    return str(values[0]) if len(set(values)) == 1 else _column_text(values)
+
+
+def children_of_batch(stored_key: bytes, value: list[Any]) -> list[ChildTable]:
+    """Returns the child tables of an entry, by age."""
+    joined, uids, vgroup_ids, created, columns = value
+    names = separate_names(joined)
+    super_uid, first = int.from_bytes(stored_key[:8], "big"), int.from_bytes(stored_key[8:], "big")
+    columns = [list(map(_decode_tag, column)) if dict in map(type, column) else column for column in columns]
+    return child_tables(
+        range(first, first + len(names)) if uids is None else uids, names, _each(vgroup_ids),
+        zip(*columns, strict=True) if columns else repeat(()), _each(created), super_uid)
+
+
+def _each(values: int | list[int]) -> Iterable[int]:
+    return repeat(values) if isinstance(values, int) else values
+
+
 def _writer(values: Sequence[TagValue]) -> Callable[[Any], str]:
     """Returns what writes these values as JSON: if they are of one kind, a function that can't do anything else."""
     kinds = set(map(type, values))
     return str if kinds == {int} else encode_basestring if kinds == {str} else _ENCODER.encode
 
 
-def child_from_json(stored_key: bytes, value: list[Any]) -> tuple[int, ChildTable]:
-    """Returns (uid of the super table, child table)."""
+def child_from_json(stored_key: bytes, value: list[Any]) -> ChildTable:
+    """Returns a child table from its entry."""
     name, vgroup_id, created, tags = value
     super_uid, uid = int.from_bytes(stored_key[:8], "big"), int.from_bytes(stored_key[8:], "big")
     if dict in map(type, tags):
         tags = map(_decode_tag, tags)
-    return super_uid, ChildTable(uid, name, vgroup_id, tuple(tags), created)
+    return ChildTable(uid, name, vgroup_id, tuple(tags), created, super_uid)
 
 
 def function_to_json(function: UserFunction) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog import catalog_store as store
+from penstock.mnode.catalog import child_entries
 from penstock.mnode.catalog.catalog_records import (
     ConnectionRecord,
     IngestRecord,
@@ -65,19 +66,16 @@ class CatalogReader:
                 return child_as_table(parent, child)
         return None
 
-    def all_children(self) -> Iterator[tuple[int, ChildTable]]:
-        """Yields (uid of the super table, child table)."""
-        return (codec.child_from_json(key, value) for key, value in self._entries.items(store.CHILDREN))
+    def all_children(self) -> dict[int, list[ChildTable]]:
+        """Returns the child tables by super table, those of one by age."""
+        return child_entries.all_children(self._entries)
 
-    def children(self, super_uid: int) -> Iterator[ChildTable]:
-        """Yields the child tables of a super table."""
-        return (codec.child_from_json(key, value)[1]
-                for key, value in self._entries.items(store.CHILDREN, codec.key(super_uid)))
+    def children(self, super_uid: int) -> list[ChildTable]:
+        """Returns the child tables of a super table, by age."""
+        return child_entries.all_children(self._entries, codec.key(super_uid)).get(super_uid, [])
 
     def child(self, super_uid: int, uid: int) -> ChildTable | None:
-        key = codec.key(super_uid, uid)
-        value = self._entries.get(store.CHILDREN, key)
-        return None if value is None else codec.child_from_json(key, value)[1]
+        return child_entries.stored_child(self._entries, super_uid, uid)
 
     def streams(self) -> list[StreamRecord]:
         """Returns the streams, in order of creation."""

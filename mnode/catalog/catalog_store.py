@@ -22,7 +22,7 @@ from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.mnode.catalog.catalog_log import CatalogLog, EntryChange
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 has no child batches
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 FIRST_VGROUP = 2
@@ -33,7 +33,9 @@ _CHECK_DISK = "check free space and the disk"
 META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS, UNFINISHED = (
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
     b"ingests", b"unfinished")
-_STORES = (META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS, UNFINISHED)
+CHILD_BATCHES = b"child_batches"
+_STORES = (META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS,
+           UNFINISHED)
 ALL_STORES = frozenset(_STORES)
 
 
@@ -82,6 +84,14 @@ class StoredEntries:
         with self._reading() as transaction:
             value = transaction.get(key, db=self._stores[store])
         return None if value is None else self._open(store, key, bytes(value))
+
+    def at_or_before(self, store: bytes, key: bytes) -> tuple[bytes, Any] | None:
+        """Returns the entry with the greatest key up to `key`, if there is one. Raises CorruptionError."""
+        if store not in self._stores:
+            return None
+        with self._reading() as transaction:
+            found = _at_or_before(transaction, self._stores[store], key)
+        return None if found is None else (found[0], self._open(store, *found))
 
     def items(self, store: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Yields the entries whose keys begin with `prefix`, in the order of their keys. Raises CorruptionError."""
@@ -170,6 +180,29 @@ class Transaction:
     def delete(self, store: bytes, key: bytes) -> None:
         self._set(store, key, None)
 
+    def delete_all(self, store: bytes, prefix: bytes) -> None:
+        """Deletes the entries whose keys begin with `prefix`."""
+        found = []
+        with self._transaction.cursor(db=self._stores[store]) as cursor:
+            more = cursor.set_range(prefix)
+            while more and (key := bytes(cursor.key())).startswith(prefix):
+                found.append(key)
+                more = cursor.next()
+        for key in found:
+            self._set(store, key, None)
+
+    def has(self, store: bytes, key: bytes) -> bool:
+        """Whether there is an entry, as this transaction has left it."""
+        return self._transaction.get(key, db=self._stores[store]) is not None
+
+    def at_or_before(self, store: bytes, key: bytes) -> tuple[bytes, Any] | None:
+        """Returns the entry with the greatest key up to `key`, if there is one. Raises CorruptionError."""
+        found = _at_or_before(self._transaction, self._stores[store], key)
+        try:
+            return None if found is None else (found[0], codec.unseal(found[1]))
+        except ValueError as error:
+            raise CorruptionError(f"the catalog is damaged: {store.decode()} {key.hex()}: {error}") from error
+
     def _set(self, store: bytes, key: bytes, data: bytes | None) -> None:
         if self._noted is not None:
             before = self._transaction.get(key, db=self._stores[store])
@@ -213,6 +246,14 @@ class Transaction:
     def change_memory(self) -> None:
         for change in self._afterwards:
             change()
+
+
+def _at_or_before(transaction: lmdb.Transaction, store: Any, key: bytes) -> tuple[bytes, bytes] | None:
+    with transaction.cursor(db=store) as cursor:
+        there = cursor.set_range(key)
+        if (there and bytes(cursor.key()) == key) or (cursor.prev() if there else cursor.last()):
+            return bytes(cursor.key()), bytes(cursor.value())
+    return None
 
 
 def set_entry(transaction: lmdb.Transaction, store: Any, key: bytes, data: bytes | None) -> None:
@@ -375,7 +416,7 @@ class CatalogStore:
 
     def _require_format(self) -> None:
         version = self.entries.get(META, b"format")
-        if version is None:
+        if version is None or version < FORMAT_VERSION:
             with self._env.begin(write=True) as transaction:
                 transaction.put(b"format", codec.seal(FORMAT_VERSION), db=self._stores[META])
         elif version > FORMAT_VERSION:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_log import EntryChange
-from penstock.mnode.catalog.catalog_store import CHILDREN, DATABASES, TABLES
+from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, DATABASES, TABLES
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.sql.schema import ChildTable, Database, Table
 
@@ -17,7 +17,10 @@ class NetChanges:
     def __init__(self, changes: Iterable[EntryChange]) -> None:
         #: by store and key what is stored now, None if nothing is
         self.after: dict[tuple[bytes, bytes], bytes | None] = {}
+        #: what was stored before all of them
+        self.before: dict[tuple[bytes, bytes], bytes | None] = {}
         for change in changes:
+            self.before.setdefault((change.store, change.key), change.before)
             self.after[change.store, change.key] = change.after
         self.stores = frozenset(store for store, _ in self.after)
 
@@ -64,9 +67,18 @@ def _children(changes: NetChanges) -> dict[int, dict[int, ChildTable | None]]:
     found: dict[int, dict[int, ChildTable | None]] = {}
     for key, data in changes.of(CHILDREN):
         super_uid, uid = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
-        child = None if data is None else codec.child_from_json(key, codec.unseal(data))[1]
+        child = None if data is None else codec.child_from_json(key, codec.unseal(data))
         found.setdefault(super_uid, {})[uid] = child
+    for key, data in changes.of(CHILD_BATCHES):
+        those = found.setdefault(int.from_bytes(key[:8], "big"), {})
+        those.update(dict.fromkeys(_members(key, changes.before[CHILD_BATCHES, key])))
+        those.update(_members(key, data))
     return found
+
+
+def _members(key: bytes, data: bytes | None) -> dict[int, ChildTable]:
+    """Returns the child tables in an entry of many."""
+    return {} if data is None else {child.uid: child for child in codec.children_of_batch(key, codec.unseal(data))}
 
 
 def _forget(index: TableIndex, databases: dict[str, Database | None], gone: list[int],

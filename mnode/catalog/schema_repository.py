@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import repeat
+from operator import attrgetter
 
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError
 from penstock.common.placement import Cut, owners, places
 from penstock.mnode.catalog import catalog_codec as codec
+from penstock.mnode.catalog import child_entries
 from penstock.mnode.catalog.catalog_records import Regrouping, Unfinished
-from penstock.mnode.catalog.catalog_store import CHILDREN, DATABASES, TABLES, CatalogStore, Transaction
+from penstock.mnode.catalog.catalog_store import DATABASES, TABLES, CatalogStore, Transaction
+from penstock.mnode.catalog.created_children import CreatedChildren
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import UserRepository
 from penstock.sql.rights import GrantObject
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, child_tables
 
 #: `Table.replaces` of the result table of a stream that isn't created yet
 NO_TABLE = 0
@@ -131,8 +135,8 @@ class SchemaRepository:
             used += [c.physical for c in (*table.columns, *table.tags) if c.physical not in used]
             self._put_table(write, changed, used)
             children = self._index.children_by_uid(table.uid)
-            self._put_children(write, changed, [replace(children[uid], tag_values=values)
-                                                for uid, values in (children_tags or {}).items()])
+            self._change_children(write, changed, [children[uid]._replace(tag_values=values)
+                                                   for uid, values in (children_tags or {}).items()])
         return changed
 
     def drop_table(self, uid: int) -> Table:
@@ -147,23 +151,35 @@ class SchemaRepository:
     def create_children(
         self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]], now_ms: int
     ) -> list[ChildTable]:
-        """Returns the new child tables, placed on vgroups by their names. All or none are created."""
-        if not children:
-            return []
+        """Does what `add_children` does with names and tag values in pairs."""
+        names, tags = zip(*children, strict=True) if children else ((), ())
+        return self.add_children(super_uid, names, columns_of(tags), now_ms).tables
+
+    def add_children(
+        self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], now_ms: int,
+        distinct: AbstractSet[str] | None = None,
+    ) -> CreatedChildren:
+        """Returns the new child tables, placed on vgroups by their names. All or none are created.
+
+        `tags`: for each tag of the super table, the values of all of them. `distinct`: the names as a set.
+        `AlreadyExistsError` if a name is taken, or comes twice; NotFoundError if the super table was dropped.
+        """
+        if not names:
+            return CreatedChildren(super_uid, 0, (), (), (), now_ms, [])
         with self._store.transaction() as write:
             parent = self._index.table_by_uid(super_uid)
             if parent is None or parent.kind != "super":
                 raise NotFoundError("the super table does not exist any more", code=_TABLE_MISSING)
             owning = self._require_database(parent.database)
-            names, tags = zip(*children, strict=True)
-            self._require_new(parent, names)
-            wrong = next((values for values in tags if len(values) != len(parent.tags)), None)
-            if wrong is not None:
-                raise InternalError(f"{len(wrong)} tag values for {len(parent.tags)} tags of {parent.name}")
-            first = write.take_ids(len(children))
-            created = list(map(ChildTable, range(first, first + len(children)), names, stable_vgroups(owning, names),
-                               tags, repeat(now_ms)))
-            self._put_children(write, parent, created)
+            self._require_new(parent, names, frozenset(names) if distinct is None else distinct)
+            if len(tags) != len(parent.tags):
+                raise InternalError(f"{len(tags)} tag values for {len(parent.tags)} tags of {parent.name}")
+            first, vgroup_ids = write.take_ids(len(names)), stable_vgroups(owning, names)
+            rows = zip(*tags, strict=True) if tags else repeat(())
+            tables = child_tables(range(first, first + len(names)), names, vgroup_ids, rows, repeat(now_ms), super_uid)
+            created = CreatedChildren(super_uid, first, names, vgroup_ids, tags, now_ms, tables)
+            child_entries.add_children(write, created)
+            write.afterwards(lambda: self._index.remember_children(parent, tables))
         return created
 
     def set_tags(self, super_uid: int, uid: int, tag_values: tuple[TagValue, ...]) -> ChildTable:
@@ -171,8 +187,8 @@ class SchemaRepository:
             parent, child = self._index.table_by_uid(super_uid), self._index.child_by_uid(super_uid, uid)
             if parent is None or child is None:
                 raise NotFoundError("the child table does not exist any more", code=_TABLE_MISSING)
-            changed = replace(child, tag_values=tag_values)
-            self._put_children(write, parent, [changed])
+            changed = child._replace(tag_values=tag_values)
+            self._change_children(write, parent, [changed])
         return changed
 
     def drop_children(self, super_uid: int, uids: Sequence[int]) -> list[ChildTable]:
@@ -180,8 +196,7 @@ class SchemaRepository:
             parent = self._require_table(super_uid, "the super table does not exist any more")
             children = self._index.children_by_uid(super_uid)
             dropped = [children[uid] for uid in uids if uid in children]
-            for child in dropped:
-                write.delete(CHILDREN, codec.key(super_uid, child.uid))
+            child_entries.remove_children(write, super_uid, [child.uid for child in dropped])
             write.afterwards(lambda: self._index.forget_children(parent, dropped))
         return dropped
 
@@ -203,10 +218,10 @@ class SchemaRepository:
                                     self._index.used_physical_names(table_uid))
                 else:
                     children = self._index.children_by_uid(table_uid)
-                    moved.setdefault(table_uid, []).extend(replace(children[uid], vgroup_id=vgroup_id) for uid in uids)
+                    moved.setdefault(table_uid, []).extend(children[uid]._replace(vgroup_id=vgroup_id) for uid in uids)
         for table_uid, members in moved.items():
             parent = self._require_table(table_uid, "the super table does not exist any more")
-            self._put_children(write, parent, members)
+            self._change_children(write, parent, members)
         write.afterwards(self._index.note_moves)
 
     def name_table(self, write: Transaction, uid: int) -> None:
@@ -252,9 +267,8 @@ class SchemaRepository:
         for table, used in tables:
             write.put(TABLES, codec.key(table.uid), codec.table_to_json(table, used))
         for table_uid, members in children.items():
-            for uid in self._index.children_by_uid(table_uid):
-                write.delete(CHILDREN, codec.key(table_uid, uid))
-            write.put_sealed(CHILDREN, codec.sealed_children(table_uid, members))
+            child_entries.remove_all_children(write, table_uid)
+            child_entries.put_children(write, table_uid, sorted(members, key=attrgetter("uid")))
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -262,14 +276,13 @@ class SchemaRepository:
         write.put(TABLES, codec.key(table.uid), codec.table_to_json(table, used))
         write.afterwards(lambda: self._index.remember_table(table, used))
 
-    def _put_children(self, write: Transaction, parent: Table, children: Sequence[ChildTable]) -> None:
-        write.put_sealed(CHILDREN, codec.sealed_children(parent.uid, children))
+    def _change_children(self, write: Transaction, parent: Table, children: Sequence[ChildTable]) -> None:
+        child_entries.change_children(write, parent.uid, children)
         write.afterwards(lambda: self._index.remember_children(parent, children))
 
     def _delete_entries(self, write: Transaction, table: Table) -> None:
         write.delete(TABLES, codec.key(table.uid))
-        for uid in self._index.children_by_uid(table.uid):
-            write.delete(CHILDREN, codec.key(table.uid, uid))
+        child_entries.remove_all_children(write, table.uid)
 
     def _require_database(self, name: str) -> Database:
         database = self._index.user_database(name)
@@ -283,9 +296,8 @@ class SchemaRepository:
             raise NotFoundError(otherwise, code=_TABLE_MISSING)
         return table
 
-    def _require_new(self, parent: Table, names: Sequence[str]) -> None:
-        distinct = set(names)
-        taken = self._index.taken_below(parent, distinct)
+    def _require_new(self, parent: Table, names: Sequence[str], distinct: AbstractSet[str]) -> None:
+        taken = self._index.taken_below(parent, names)
         if taken:
             raise _taken(parent.database, next(name for name in names if name in taken))
         if len(distinct) < len(names):
@@ -305,8 +317,17 @@ def stable_vgroup(database: Database, table: str) -> int:
 def stable_vgroups(database: Database, tables: Sequence[str]) -> list[int]:
     """Returns what `stable_vgroup` does for each of these tables."""
     shares, vgroup_ids = database.cut_shares, database.vgroup_ids
+    if len(vgroup_ids) == 1:
+        return [vgroup_ids[0]] * len(tables)
     found = owners(database.name, tables, shares) if shares else places(database.name, tables, len(vgroup_ids))
     return [vgroup_ids[place] for place in found]
+
+
+def columns_of(tags: Sequence[tuple[TagValue, ...]]) -> list[tuple[TagValue, ...]]:
+    """Returns the values of each tag, where `tags` has those of each child table; InternalError if some have more."""
+    if len(set(map(len, tags))) > 1:
+        raise InternalError("child tables of one super table come with different numbers of tag values")
+    return list(zip(*tags, strict=True))
 
 
 def physical_name(name: str, taken: Iterable[str]) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import repeat
+
+import numpy as np
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
 from penstock.common.responsiveness import uncollected
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.created_children import CreatedChildren
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
+from penstock.mnode.catalog.schema_repository import columns_of
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.schema import ChildTable, Table, TagValue, can_name_child
+from penstock.vnode.store.sorted_keys import I64, U64
 
 _MANY = 1_000
 
@@ -30,8 +35,8 @@ class ChildCreator:
         self._clock = clock
         self._changed = changed
         self._lock = threading.Lock()
-        # Children whose META records may not be in the WAL yet, although the catalog has them.
-        self._unannounced: set[str] = set()
+        # Children whose META records may not be in the WAL yet, although the catalog has them: those of one call.
+        self._unannounced: frozenset[str] = frozenset()
 
     def ensure(self, parent: Table, wanted: Mapping[str, tuple[TagValue, ...]]) -> dict[str, ChildTable]:
         """Returns the child tables of these names, creating those that don't exist with the tag values given.
@@ -49,16 +54,33 @@ class ChildCreator:
         if found is not None:
             return found
         with self._lock:
+            if set(map(len, tags)) == {len(parent.tags)}:
+                created = self._create_all(parent, names, columns_of(tags))
+                if created is not None:
+                    return created.tables
             missing = self._missing(parent, names)
-            given = [(names[place], tags[place]) for place in missing]
-            gone = next((name for name, values in given if len(values) != len(parent.tags)), None)
+            gone = next((place for place in missing if len(tags[place]) != len(parent.tags)), None)
             if gone is not None:
-                raise NotFoundError(f"child table {gone} was dropped meanwhile", code=TABLE_MISSING)
-            created = self._create(parent.uid, given)
-        if len(created) == len(names):
-            return created
-        made = dict(zip(missing, created, strict=True))
+                raise NotFoundError(f"child table {names[gone]} was dropped meanwhile", code=TABLE_MISSING)
+            columns = columns_of([tags[place] for place in missing])
+            made = dict(zip(missing, self._create(parent.uid, [names[place] for place in missing], columns).tables,
+                            strict=True))
         return [made.get(place) or self._require(parent, name) for place, name in enumerate(names)]
+
+    def ensure_placed(self, parent: Table, names: Sequence[str], tags: Sequence[Sequence[TagValue]]) -> tuple[U64, I64]:
+        """Does what `ensure` does for names that may come twice, with the values of each tag; returns uids and vgroups.
+        """
+        found = self.known_in_order(parent, names)
+        if found is None and len(tags) == len(parent.tags):
+            with self._lock:
+                created = self._create_all(parent, names, tags)
+            if created is not None:
+                return created.uids, created.vgroups
+        if found is None:
+            rows = zip(*tags, strict=True) if tags else repeat(())
+            made = self.ensure(parent, dict(zip(names, rows, strict=bool(tags))))
+            found = [made[name] for name in names]
+        return np.array([child[0] for child in found], np.uint64), np.array([child[2] for child in found], np.int64)
 
     def known(self, parent: Table, names: Iterable[str]) -> dict[str, ChildTable] | None:
         """Returns the child tables of these names if all of them exist and are announced, else None."""
@@ -68,62 +90,75 @@ class ChildCreator:
 
     def known_in_order(self, parent: Table, names: Sequence[str]) -> list[ChildTable] | None:
         """Returns what `known` does, in the order of the names."""
-        children, unannounced, uid = self._catalog.children_beside(parent), self._unannounced, parent.uid
+        children, uid = self._catalog.children_beside(parent), parent.uid
+        if names and names[0] not in children:  # mostly, none of them is there then
+            self._find(parent, names[0])
+            return None
         found = list(map(children.get, names))
-        known = [entry[1] for entry in found if entry is not None and entry[0] == uid]
+        known = [child for child in found if child is not None and child.super_uid == uid]
         if len(known) < len(names):
-            for name, entry in zip(names, found, strict=True):
-                if entry is None or entry[0] != uid:
+            for name, child in zip(names, found, strict=True):
+                if child is None or child.super_uid != uid:
                     self._find(parent, name)  # raises if the name is another table's
                     return None
-        return known if unannounced.isdisjoint(names) else None
+        return known if self._unannounced.isdisjoint(names) else None  # asked last: what is found is announced then
+
+    def _create_all(self, parent: Table, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
+                    ) -> CreatedChildren | None:
+        """Creates all of them, without looking each up before; None, with nothing done, if there is one already."""
+        children = self._catalog.children_beside(parent)
+        if names[0] in children or names[-1] in children:
+            return None
+        try:
+            return self._create(parent.uid, names, tags)
+        except AlreadyExistsError:
+            return None  # which of them, and whose it is, is found out one by one
 
     def _missing(self, parent: Table, names: Sequence[str]) -> list[int]:
         """Returns the places of the names that no table has; raises as `_find`."""
         missing = []
         tables = set() if parent.replaces is not None else self._catalog.names_of_tables(parent.database)
-        for place, (name, entry) in enumerate(
+        for place, (name, child) in enumerate(
                 zip(names, map(self._catalog.children_beside(parent).get, names), strict=True)):
-            if entry is None and name not in tables:
+            if child is None and name not in tables:
                 missing.append(place)
-            elif entry is None or entry[0] != parent.uid:
+            elif child is None or child.super_uid != parent.uid:
                 self._find(parent, name)  # raises
         return missing
 
     def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
         """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created."""
+        if not children:
+            return []
+        names, tags = zip(*children, strict=True)
         with self._lock:
-            return self._create(super_uid, children)
+            return self._create(super_uid, names, columns_of(tags)).tables
 
-    def _create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
-        with uncollected() if len(children) >= _MANY else nullcontext():
-            return self._create_uncollected(super_uid, children)
+    def _create(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]) -> CreatedChildren:
+        with uncollected() if len(names) >= _MANY else nullcontext():
+            return self._create_uncollected(super_uid, names, tags)
 
-    def _create_uncollected(
-        self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]
-    ) -> list[ChildTable]:
-        names = {name for name, _ in children}
-        self._unannounced |= names
+    def _create_uncollected(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]]
+                            ) -> CreatedChildren:
+        self._unannounced = distinct = frozenset(names)
         try:
-            created = self._catalog.schema.create_children(super_uid, children, self._clock.now_ms())
+            created = self._catalog.schema.add_children(super_uid, names, tags, self._clock.now_ms(), distinct)
             try:
-                self._announce(super_uid, created)
+                self._announce(created)
             except PenstockError:
                 # Streams would never learn of a child without its record: the next try makes another one.
-                self._catalog.schema.drop_children(super_uid, [child.uid for child in created])
+                self._catalog.schema.drop_children(super_uid, created.uids.tolist())
                 raise
         finally:
-            self._unannounced -= names
-        if created:
+            self._unannounced = frozenset()
+        if names:
             self._changed(super_uid)
         return created
 
-    def _announce(self, super_uid: int, created: Sequence[ChildTable]) -> None:
-        by_vgroup: defaultdict[int, list[ChildTable]] = defaultdict(list)
-        for child in created:
-            by_vgroup[child.vgroup_id].append(child)
-        for vgroup_id, members in by_vgroup.items():
-            self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
+    def _announce(self, created: CreatedChildren) -> None:
+        if created.names:
+            for vgroup_id, uids, names, tags in created.by_vgroup():
+                self._storage.write_meta(vgroup_id, meta.create_children(created.super_uid, uids, names, tags))
 
     def _find(self, parent: Table, name: str) -> ChildTable | None:
         if parent.replaces is not None:
@@ -133,12 +168,11 @@ class ChildCreator:
             if self._catalog.table(parent.database, name) is not None:
                 raise AlreadyExistsError(f"{name} is not a child table of {parent.name}, but a table of its own")
             return None
-        super_uid, child = found
-        if super_uid != parent.uid:
-            other = self._catalog.table_by_uid(super_uid)
+        if found.super_uid != parent.uid:
+            other = self._catalog.table_by_uid(found.super_uid)
             raise AlreadyExistsError(
                 f"{name} is not a child table of {parent.name}, but of {other.name if other else 'another one'}")
-        return child
+        return found
 
     def _require(self, parent: Table, name: str) -> ChildTable:
         child = self._find(parent, name)

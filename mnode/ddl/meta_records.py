@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from penstock.sql.schema import ChildTable, Table
+import numpy as np
+import numpy.typing as npt
+
+from penstock.sql.schema import ChildTable, Table, TagValue, joined_names
+from penstock.tasks.protocol.child_records import written_uids
 
 
-def create_children(table_uid: int, children: Iterable[ChildTable]) -> dict[str, Any]:
-    """`children`: [uid, name, [tag values in the order of the super table's tags]] each."""
-    return {"op": "create_children", "table_uid": table_uid, "children": [_child(child) for child in children]}
+def create_children(
+    table_uid: int, uids: npt.NDArray[np.uint64], names: Sequence[str], tags: Sequence[Sequence[TagValue]]
+) -> dict[str, Any]:
+    """New child tables by columns, as `penstock.tasks.protocol.child_records` reads them: there may be a million.
+
+    `uids`: as numbers of 64 bits, in base64; `names`: see `joined_names`; `tags`: for each tag of the super table the
+    values of all children.
+    """
+    return {"op": "create_children", "table_uid": table_uid, "uids": written_uids(uids), "names": joined_names(names),
+            "tags": [_plain(values) for values in tags]}
 
 
 def set_tags(table_uid: int, child: ChildTable) -> dict[str, Any]:
@@ -34,7 +45,11 @@ def alter_table(table: Table) -> dict[str, Any]:
 
 def _child(child: ChildTable) -> tuple[int, str, Sequence[Any]]:
     """Returns what JSON writes as a list."""
-    tags = child.tag_values
-    if bytes in map(type, tags):
-        return child.uid, child.name, [value.hex() if isinstance(value, bytes) else value for value in tags]
-    return child.uid, child.name, tags
+    return child.uid, child.name, _plain(child.tag_values)
+
+
+def _plain(values: Sequence[TagValue]) -> Sequence[Any]:
+    """Returns values of tags as JSON has them."""
+    if bytes in map(type, values):
+        return [value.hex() if isinstance(value, bytes) else value for value in values]
+    return values

@@ -68,9 +68,9 @@ class Replays:
         per_ms = UNITS_PER_SECOND[precision] // 1_000
         key_column = None if origin is None else origin.key_column
         key = None if key_column is None else json.loads(row["content"])[key_column.name]
-        left_out = DroppedRow(uid if child is None else child[1].uid, row["event_time"], 0,
+        left_out = DroppedRow(uid if child is None else child.uid, row["event_time"], 0,
                               row["reason"], row["version"], row["ts"] // per_ms, key)
-        vgroup_id = child[1].vgroup_id if child is not None else None if origin is None else origin.vgroup_id
+        vgroup_id = child.vgroup_id if child is not None else None if origin is None else origin.vgroup_id
         dead = DeadRow(left_out, row["id"], row["table_name"], row["message"], row["content"], row["attempts"])
         return row["node_id"] if vgroup_id is None else vgroup_id, dead
 
@@ -79,8 +79,8 @@ class Replays:
         place = rows.column_names.index("state")
         marked = rows.set_column(place, "state", pa.array(["replayed"] * rows.num_rows))
         children = [self._catalog.child(table.database, name) for name in rows.column("tbname").to_pylist()]
-        vgroups = np.array([-1 if child is None else child[1].vgroup_id for child in children])
-        uids = pa.array([0 if child is None else child[1].uid for child in children], pa.uint64())
+        vgroups = np.array([-1 if child is None else child.vgroup_id for child in children])
+        uids = pa.array([0 if child is None else child.uid for child in children], pa.uint64())
         arrays = [marked.column(column.name).combine_chunks().cast(column.type.arrow()) for column in table.columns]
         batch = pa.RecordBatch.from_arrays([uids, *arrays], names=["_tuid", *(c.physical for c in table.columns)])
         for vgroup_id in np.unique(vgroups).tolist():

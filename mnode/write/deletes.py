@@ -103,9 +103,9 @@ class Deletes:
         for child_name in self._matching(name, conditions, session):
             found = self._catalog.child(database.name, child_name)
             if found is not None:
-                uids = places.setdefault(found[1].vgroup_id, [])
+                uids = places.setdefault(found.vgroup_id, [])
                 assert uids is not None
-                uids.append(found[1].uid)
+                uids.append(found.uid)
         return places
 
     def _matching(self, name: Name, conditions: list[exp.Expression], session: Session) -> list[str]:

@@ -13,7 +13,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.write.row_placement import ranks_of
 from penstock.planner.task_plans.column_names import OFFSET
-from penstock.sql.schema import ChildTable, Table, TagValue
+from penstock.sql.schema import Table, TagValue
 from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.wal.record import TUID_COLUMN
 
@@ -112,22 +112,10 @@ class ResultChildren:
 
     def _find(self, target: Table, places: Places) -> None:
         names = self._at(places, self.wanted.names)
-        tables = self._children.known_in_order(target, names)
-        if tables is None:
-            columns = [_tags(self._at(places, values)) for values in self.wanted.tags]
-            tables = self._ensure(target, names, list(zip(*columns, strict=True)) if columns else [()] * len(names))
-        self.uids[places] = [table.uid for table in tables]
-        self.vgroups[places] = [table.vgroup_id for table in tables]
+        columns = [_tags(self._at(places, values)) for values in self.wanted.tags]
+        self.uids[places], self.vgroups[places] = self._children.ensure_placed(target, names, columns)
         self._known[places] = True
         self.ranks = ranks_of(self.uids, self.vgroups)
-
-
-    def _ensure(self, target: Table, names: list[str], tags: list[tuple[TagValue, ...]]) -> list[ChildTable]:
-        if len(set(names)) == len(names):
-            return self._children.ensure_in_order(target, names, tags)
-        # SUBTABLE may give several groups the same name.
-        found = self._children.ensure(target, dict(zip(names, tags, strict=True)))
-        return [found[name] for name in names]
 
     @staticmethod
     def _at(places: Places, values: list[_Value]) -> list[_Value]:

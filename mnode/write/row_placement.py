@@ -19,6 +19,8 @@ from penstock.vnode.store.sorted_keys import I64, U64, stable_order
 T = TypeVar("T")
 
 _FEW_ROWS = 4096
+_SHORT_RANKS = 1 << 16
+_UID_BITS = 44
 
 
 class Owners:
@@ -34,7 +36,12 @@ class Owners:
 
 
 def ranks_of(uids: U64, vgroups: I64) -> I64:
-    """Returns for each of some child tables its rank by vgroup and uid; those that are the same one have the same."""
+    """Returns for each of some child tables its rank by vgroup and uid; those that are the same one have the same.
+
+    Of so many that ranks have more than 16 bits anyway, it is both numbers together: that needs no sorting.
+    """
+    if len(uids) > _SHORT_RANKS and int(uids.max()) < 1 << _UID_BITS and int(vgroups.max()) < 1 << (63 - _UID_BITS):
+        return (vgroups << _UID_BITS) | uids.astype(np.int64)
     order = np.lexsort((uids, vgroups))
     ranks = np.zeros(len(order), np.int64)
     ordered = uids[order]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.protocol.block_schema import fields_schema
+from penstock.tasks.protocol.child_records import NewChildren, new_children
 
 
 class ChildTables:
@@ -30,8 +32,7 @@ class ChildTables:
             return
         match body["op"]:
             case "create_children":
-                for uid, name, tags in body["children"]:
-                    self._rows[uid] = self._fitted(name, tags)
+                self._add(new_children(body))
             case "set_tags":
                 uid, name, tags = body["child"]
                 self._rows[uid] = self._fitted(name, tags)
@@ -57,6 +58,11 @@ class ChildTables:
                 [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)],
                 schema=self._schema)
         return self._table
+
+    def _add(self, children: NewChildren) -> None:
+        count, wanted = len(children.uids), len(self._schema) - 2
+        columns = [*children.tags[:wanted], *[repeat(None, count)] * (wanted - len(children.tags))]
+        self._rows.update(zip(children.uids, zip(children.names, *columns, strict=True), strict=True))
 
     def _fitted(self, name: str, tags: Any) -> tuple[Any, ...]:
         wanted = len(self._schema) - 2

@@ -20,6 +20,7 @@ SETUP = (
     "CREATE STABLE d.m (ts TIMESTAMP, v INT, note VARCHAR(8)) TAGS (site INT)",
     "CREATE TABLE d.t0 USING d.m TAGS (0)",
     "CREATE TABLE d.t1 USING d.m TAGS (1)",
+    "CREATE TABLE " + " ".join(f"d.e{n} USING d.m TAGS ({n})" for n in range(20)),
     "CREATE TABLE d.plain (ts TIMESTAMP, x DOUBLE)",
     "CREATE STREAM s TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 INTO d.out AS "
     "SELECT _wstart ts, count(*) c, sum(v) s FROM d.m INTERVAL(10s)",
@@ -67,8 +68,8 @@ def _deliver(sandbox: Sandbox, child: str, row: tuple[Any, ...]) -> None:
     found = sandbox.engine.catalog.child("d", child)
     assert stable is not None
     assert found is not None
-    begun = sandbox.engine.storage.vnode(found[1].vgroup_id).begin_append(
-        stable.uid, tuple(column.physical for column in stable.columns), [(found[1].uid, *row)],
+    begun = sandbox.engine.storage.vnode(found.vgroup_id).begin_append(
+        stable.uid, tuple(column.physical for column in stable.columns), [(found.uid, *row)],
         IngestDelivery(1, "partition", "", np.array([4])))
     assert begun is not None
     begun.wait()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import AskedStream, PauseCause, StreamRecord, StreamUses, TableRead
-from penstock.mnode.catalog.catalog_store import FIRST_UID
+from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, FIRST_UID
 from penstock.mnode.catalog.schema_repository import physical_name, stable_vgroup
 from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table, TagValue
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
@@ -211,14 +214,14 @@ def test_a_damaged_child_among_many_is_named(catalog: Catalog, tmp_path: Path) -
     table = meters(catalog)
     children = catalog.schema.create_children(table.uid, [(f"m{i}", ("x", None)) for i in range(1_500)], NOW)
     catalog.close()
-    key = codec.key(table.uid, children[700].uid)
+    key = codec.key(table.uid, children[500].uid)
     with lmdb.open(str(tmp_path / "catalog"), max_dbs=16) as env:
-        store = env.open_db(b"children")
+        store = env.open_db(b"child_batches")
         with env.begin(write=True, db=store) as write:
             value = write.get(key)
             assert value is not None
             write.put(key, value.replace(b"m700", b"m701"))
-    with pytest.raises(CorruptionError, match=f"children {key.hex()}"):
+    with pytest.raises(CorruptionError, match=f"child_batches {key.hex()}"):
         Catalog(tmp_path / "catalog")
 
 
@@ -264,7 +267,7 @@ def test_many_children_are_created_and_found(catalog: Catalog, tmp_path: Path, c
     assert len(again.children(table.uid)) == again.child_count(table.uid) == count
     found = again.child("d", f"m{count - 1}")
     assert found is not None
-    assert found[0] == table.uid
+    assert found.super_uid == table.uid
     again.close()
 
 
@@ -278,11 +281,54 @@ def test_entries_of_many_children_are_those_of_each(
 ) -> None:
     """Written by columns, of one kind or of several, the bytes are the same, and give the same children again."""
     for rows in (mixed, [("n", (one,)) for one in numbers], [("t", (one,)) for one in texts]):
-        children = [ChildTable(1000 + number, name, 2, tags, NOW) for number, (name, tags) in enumerate(rows)]
+        children = [ChildTable(1000 + number, name, 2, tags, NOW, 7) for number, (name, tags) in enumerate(rows)]
         found = list(codec.sealed_children(7, children))
         assert [data for _, data in found] == [
             codec.seal([child.name, child.vgroup_id, child.create_time_ms, list(child.tag_values)])
             for child in children]
         assert codec.unseal_all([data for _, data in found]) == [codec.unseal(data) for _, data in found]
-        assert [codec.child_from_json(key, codec.unseal(data)) for key, data in found] == [
-            (7, child) for child in children]
+        assert [codec.child_from_json(key, codec.unseal(data)) for key, data in found] == children
+
+
+_ROWS = st.integers(0, 3).flatmap(
+    lambda width: st.lists(st.tuples(st.text(), st.tuples(*[_TAG] * width)), min_size=1, max_size=5))
+
+
+@given(_ROWS, st.lists(st.integers(1000, 2000), min_size=5, max_size=5, unique=True), st.booleans())
+def test_an_entry_of_many_children_gives_them_again(
+    rows: list[tuple[str, tuple[TagValue, ...]]], uids: list[int], counted: bool
+) -> None:
+    """Names with dots too, whichever uids are left, in one vgroup and in several."""
+    children = [ChildTable(1000 + number if counted else uid, name, 2 + number % 2, tags, NOW + number // 2, 7)
+                for number, ((name, tags), uid) in enumerate(zip(rows, sorted(uids), strict=False))]
+    for some in (children, children[1:] or children):
+        key = codec.key(7, children[0].uid)
+        assert codec.children_of_batch(key, codec.unseal(codec.sealed_batch(key, some))) == some
+
+
+def test_children_that_share_an_entry_change_alone(catalog: Catalog, tmp_path: Path) -> None:
+    """Tags are set, child tables go, by one and by many, and a tag comes: what is read again is what was left."""
+    table = meters(catalog)
+    few = catalog.schema.create_children(table.uid, [("first", ("a", b"x"))], NOW)
+    many = catalog.schema.create_children(table.uid, [(f"m{n}", ("x", b"\x00")) for n in range(600)], NOW)
+    last = catalog.schema.create_children(table.uid, [(f"n{n}", (None, None)) for n in range(20)], NOW + 1)
+    wanted = {child.uid: child for child in (*few, *many, *last)}
+    for child in (few[0], many[0], many[249], many[250], last[19]):
+        wanted[child.uid] = catalog.schema.set_tags(table.uid, child.uid, ("Öl", None))
+    for gone in ([many[1].uid], [few[0].uid, *(child.uid for child in many[250:500]), many[599].uid]):
+        catalog.schema.drop_children(table.uid, gone)
+        for uid in gone:
+            del wanted[uid]
+    again = reopened(catalog, tmp_path)
+    assert again.children(table.uid) == tuple(wanted.values())
+    assert Counter(entry.store for entry in again.entries() if entry.store in (CHILDREN, CHILD_BATCHES)) == {
+        CHILD_BATCHES: 3}
+    changed = Table(**{**_fields(table), "tags": table.tags[:1]})
+    again.schema.replace_table(changed, {uid: child.tag_values[:1] for uid, child in wanted.items()})
+    with closing(CatalogReader(again._store.entries)) as reader:
+        assert reader.children(table.uid) == [child._replace(tag_values=child.tag_values[:1])
+                                              for child in wanted.values()]
+        found = [reader.child(table.uid, child.uid) for child in (many[0], many[250], last[19])]
+        assert [None if child is None else child.name for child in found] == ["m0", None, "n19"]
+        again.schema.drop_table(table.uid)
+        assert (reader.children(table.uid), reader.child(table.uid, many[0].uid)) == ([], None)

@@ -12,6 +12,7 @@ from penstock.common.clock import ManualClock
 from penstock.common.errors import NotActiveError, PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.passwords import PasswordHash
+from penstock.mnode.catalog import catalog_codec, child_entries
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_log import CatalogLog
 from penstock.mnode.catalog.catalog_records import UserRecord
@@ -125,7 +126,9 @@ def known(catalog: Catalog) -> object:
 @pytest.mark.parametrize("seed", range(4))
 def test_changes_are_followed_one_by_one(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes and goes, under names that there were before, memory is as if all had been read anew; tables
-    aren't read for it."""
+    aren't read for it. Child tables have entries of their own, or share them."""
+    monkeypatch.setattr(child_entries, "_FEW", 2 if seed % 2 else 16)
+    monkeypatch.setattr(catalog_codec, "BATCH", 2)
     source, target = opened(tmp_path / "a"), opened(tmp_path / "b")
     copying, chance = target.copying(), random.Random(seed)
     copying.follow(NotActiveError("follows"))
@@ -140,6 +143,9 @@ def test_changes_are_followed_one_by_one(tmp_path: Path, seed: int, monkeypatch:
         assert known(target) == known(source)
     source.close()
     target.close()
+    again = opened(tmp_path / "a")
+    assert known(again) == known(target)
+    again.close()
 
 
 def test_a_table_that_replaces_another_has_all_tables_read(tmp_path: Path) -> None:

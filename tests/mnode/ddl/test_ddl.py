@@ -12,6 +12,7 @@ from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.mnode.ddl.column_rules import check_columns
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind, timestamp
+from penstock.tasks.protocol.child_records import new_children
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, MetaRecord
@@ -289,8 +290,8 @@ def test_children_are_announced_before_their_first_row(db: Embedded) -> None:
     assert isinstance(created, MetaRecord)
     assert isinstance(changed, MetaRecord)
     assert isinstance(records[4], DeleteRecord)
-    uid = created.body["children"][0][0]
-    assert created.body == {"op": "create_children", "table_uid": table.uid, "children": [[uid, "m1", [1]]]}
+    [(uid, name, tags)] = new_children(created.body).rows()
+    assert (created.body["table_uid"], name, tags) == (table.uid, "m1", (1,))
     assert changed.body["child"] == [uid, "m1", [5]]
 
 

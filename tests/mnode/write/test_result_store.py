@@ -257,15 +257,14 @@ def test_a_dropped_result_table_is_told(db: Embedded) -> None:
 def test_rows_are_read_as_of_a_version(db: Embedded) -> None:
     """Recalculation sees the rows of the version it asks for, not later ones."""
     write(db, [(0, UPSERT, T0, 1.0)], children=("g0",))
-    found = db.engine.catalog.child("d", "g0")
-    assert found is not None
-    table_uid, child = found
+    child = db.engine.catalog.child("d", "g0")
+    assert child is not None
     version = db.engine.storage.wal_version(child.vgroup_id)
     assert version is not None
     write(db, [(0, UPSERT, T0, 2.0), (0, UPSERT, T0 + 1, 3.0)], children=("g0",))
 
     def read(as_of: int, last_ts: int = T0 + 10) -> list[float]:
-        request = RowsRequest(child.vgroup_id, table_uid, pa.array([child.uid], pa.uint64()), T0, last_ts, as_of)
+        request = RowsRequest(child.vgroup_id, child.super_uid, pa.array([child.uid], pa.uint64()), T0, last_ts, as_of)
         return db.engine.results.read(request).column("sum(v)").to_pylist()
 
     assert read(version) == [1.0]

@@ -1,0 +1,49 @@
+"""Child tables that came into being together, by columns: there may be a million."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.sql.schema import ChildTable, TagValue
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedChildren:
+    """New child tables of one super table, in the order that they were asked for in; their uids count up.
+
+    `tags`: for each tag of the super table the values of all of them. `tables`: each by itself.
+    """
+
+    super_uid: int
+    first_uid: int
+    names: Sequence[str]
+    vgroup_ids: Sequence[int]
+    tags: Sequence[Sequence[TagValue]]
+    created_ms: int
+    tables: list[ChildTable]
+
+    @property
+    def uids(self) -> npt.NDArray[np.uint64]:
+        return np.arange(self.first_uid, self.first_uid + len(self.names), dtype=np.uint64)
+
+    @property
+    def vgroups(self) -> npt.NDArray[np.int64]:
+        return np.array(self.vgroup_ids, np.int64)
+
+    def by_vgroup(self) -> Iterator[tuple[int, npt.NDArray[np.uint64], Sequence[str], list[Sequence[TagValue]]]]:
+        """Yields the uids, names and tags of those in each vgroup."""
+        uids, vgroups = self.uids, self.vgroups
+        names, tags = self.names, list(self.tags)
+        order = np.argsort(vgroups, kind="stable")
+        uids, vgroups = uids[order], vgroups[order]
+        if vgroups[0] != vgroups[-1]:
+            places = order.tolist()
+            names, tags = [names[at] for at in places], [[column[at] for at in places] for column in tags]
+        starts = [0, *(np.flatnonzero(vgroups[1:] != vgroups[:-1]) + 1).tolist(), len(vgroups)]
+        for start, stop in pairwise(starts):
+            yield int(vgroups[start]), uids[start:stop], names[start:stop], [column[start:stop] for column in tags]
