@@ -22,6 +22,7 @@ from bench.answers import check, expected
 from bench.queries import Query, Trigger
 from bench.rows import Shape, arrivals
 from bench.setup import create_tables, feed
+from penstock.common.allocators import keep_freed_memory
 from penstock.common.responsiveness import leave_out_what_stays
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.write.result_store import ResultStore
@@ -68,8 +69,9 @@ def profile(
     `follow`: the stream works after each batch instead, as one that keeps up with its rows does. `calls`: prints so
     many functions with the most time of their own to stderr; the profiler slows everything down.
     """
-    load()  # both as workers have done before they start
+    load()  # all as workers have done before they start
     leave_out_what_stays()
+    keep_freed_memory()
     with Sandbox("UTC", _NOW_MS, config, directory) as sandbox:
         engine, session = sandbox.engine, sandbox.session
 

@@ -6,7 +6,9 @@ import ctypes
 import os
 import sys
 
-_M_ARENA_MAX = -8  # of glibc's <malloc.h>
+# Of glibc's <malloc.h>; the sizes are bytes.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = 128 << 20, 32 << 20
 _ARENAS = 2
 
 
@@ -26,3 +28,13 @@ def share_heaps_between_threads() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ and "GLIBC_TUNABLES" not in os.environ:
         mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+def keep_freed_memory() -> None:
+    """Has malloc, where it is glibc's, reuse what a block's columns took for the next block's, in this process and in
+    those that it forks: pages that go back to the system cost more to get again than most columns to compute.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)

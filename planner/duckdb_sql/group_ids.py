@@ -22,8 +22,20 @@ def group_value(value: Tree, type: DataType) -> Tree:
 
 def group_id(values: Iterable[tuple[Tree, DataType]]) -> Tree:
     """Returns a group's id, from the values that its rows share."""
+    return call("md5_number_lower", _texts(values))
+
+
+def group_digest(values: Iterable[tuple[Tree, DataType]]) -> Tree:
+    """Returns 32 digits, of bytes of which the last eight are the group's id, the lowest first.
+
+    DuckDB finds them in a third of the time that it needs for the number.
+    """
+    return call("md5", _texts(values))
+
+
+def _texts(values: Iterable[tuple[Tree, DataType]]) -> Tree:
     texts = (fragment(f"coalesce(:text, {_NULL})", text=_text(value, type)) for value, type in values)
-    return call("md5_number_lower", call("concat_ws", fragment(_SEPARATOR), *texts))
+    return call("concat_ws", fragment(_SEPARATOR), *texts)
 
 
 def _text(value: Tree, type: DataType) -> Tree:

@@ -28,7 +28,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     replaced_columns,
     select,
 )
-from penstock.planner.duckdb_sql.group_ids import group_id, group_value
+from penstock.planner.duckdb_sql.group_ids import group_digest, group_id, group_value
 from penstock.planner.duckdb_sql.interval_windows import expanded_windows, interval_end, interval_start
 from penstock.planner.duckdb_sql.pieces import ordered, row_number, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -511,7 +511,8 @@ def _value_keys(rows: SourceRows) -> ValueKeys | None:
         if key.column is None or kinds[key.column] not in _COUNTABLE:
             return None
         columns[key.column] = None
-    return ValueKeys(render(select([named(rows.gid, "_gid"), *rows.key_columns()], "keys")), tuple(columns),
+    digest = group_digest((key.value, key.field.type) for key in rows.partition)
+    return ValueKeys(render(select([named(digest, "_digest"), *rows.key_columns()], "keys")), tuple(columns),
                      any(columns_in(key.value) & of_tables for key in rows.keys))
 
 

@@ -65,7 +65,8 @@ class Panes:
 class ValueKeys:
     """How the values of rows make groups: those of `columns`, and if `of_tables` the child table, decide on the group.
 
-    `sql` reads these columns, `tbname` and the tags from `keys`, and yields `_gid` and the keys, row by row.
+    `sql` reads these columns, `tbname` and the tags from `keys`, and yields `_digest` and the keys, row by
+    row. The last half of the digest is the group's id.
     """
 
     sql: str

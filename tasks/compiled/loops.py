@@ -1,7 +1,7 @@
 """The loops themselves, in the part of Python that numba compiles. They change the arrays that they are given.
 
-A hash table has a power of 2 of places, at most half of them taken. A place holds a number, FREE, or GONE: whoever was
-there was removed, and looks go on behind it. `shift` is 64 minus the exponent of that power.
+A hash table has a power of 2 of places, at most half of them taken. A place holds a number, or FREE. `shift` is 64
+minus the exponent of that power.
 """
 
 from __future__ import annotations
@@ -10,55 +10,122 @@ from typing import Any
 
 import numpy as np
 
-FREE, GONE = -1, -2
+FREE = -1
 # Unsigned all through: with a signed number beside it, numba would compute in floats.
-_ONE, _HALF = np.uint64(1), np.uint64(32)
+_ONE, _HALF, _BITS = np.uint64(1), np.uint64(32), np.uint64(64)
+_LOW = np.uint64(2**32 - 1)
 _MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 Array = Any
 """A NumPy array of one dimension, in one piece; of which type says `SIGNATURES`."""
 
 
-def find(table: Array, held: Array, shift: int, ids: Array, numbers: Array) -> int:
-    """Puts the number of each id into `numbers`, -1 for those that have none, and returns how many those are.
-
-    `held`: the ids by number.
-    """
+def find(table: Array, held: Array, shift: int, ids: Array, numbers: Array) -> None:
+    """Puts the number of each id into `numbers`, -1 for those that have none. `held`: the ids by number."""
     mask = np.uint64(len(table) - 1)
-    unknown = 0
     for row in range(len(ids)):
         id_ = ids[row]
         place = ((id_ ^ (id_ >> _HALF)) * _MULTIPLIER) >> shift
         number = table[place]
-        while number != FREE and (number < 0 or held[number] != id_):
+        while number != FREE and held[number] != id_:
             place = (place + _ONE) & mask
             number = table[place]
         numbers[row] = number
-        unknown += number == FREE
-    return unknown
 
 
-def enter(table: Array, held: Array, shift: int, numbers: Array) -> None:
-    """Puts numbers, none of which is in the table yet, each into the first free place from its id's on."""
+def enter(table: Array, held: Array, shift: int, first: int, end: int) -> None:
+    """Puts numbers from `first` to `end`, none of which is in the table yet, into the first free places from their
+    ids' on."""
     mask = np.uint64(len(table) - 1)
-    for row in range(len(numbers)):
-        id_ = held[numbers[row]]
+    for number in range(first, end):
+        id_ = held[number]
         place = ((id_ ^ (id_ >> _HALF)) * _MULTIPLIER) >> shift
         while table[place] != FREE:
             place = (place + _ONE) & mask
-        table[place] = numbers[row]
+        table[place] = number
 
 
-def leave(table: Array, held: Array, shift: int, numbers: Array) -> None:
-    """Takes numbers, all of which are in the table, out of it."""
+def find_or_enter(
+    table: Array, held: Array, shift: int, count: int, ids: Array, first: int, numbers: Array, firsts: Array
+) -> tuple[int, int]:
+    """Puts the number of each id from the row `first` on into `numbers`; ids that have none get `count` and so on.
+
+    Puts the row of each of those into `firsts`. Returns the row at which there is no room, half of the table being
+    taken, and how many ids have numbers then.
+    """
     mask = np.uint64(len(table) - 1)
-    for row in range(len(numbers)):
-        number = numbers[row]
-        id_ = held[number]
+    fresh = 0
+    for row in range(first, len(ids)):
+        id_ = ids[row]
         place = ((id_ ^ (id_ >> _HALF)) * _MULTIPLIER) >> shift
-        while table[place] != number:
+        number = table[place]
+        while number != FREE and held[number] != id_:
             place = (place + _ONE) & mask
-        table[place] = GONE
+            number = table[place]
+        if number == FREE:
+            if 2 * (count + fresh) >= len(table) or count + fresh >= len(held):
+                return row, count + fresh
+            number = count + fresh
+            table[place] = number
+            held[number] = id_
+            firsts[fresh] = row
+            fresh += 1
+        numbers[row] = number
+    return len(ids), count + fresh
+
+
+def seek(cells: Array, begins: Array, shifts: Array, lines: Array, groups: Array, found: Array) -> None:
+    """Puts the slot of each (line, group) into `found`, -1 for those that have none; see `LineCells`."""
+    count = len(begins)
+    for row in range(len(lines)):
+        found[row] = -1
+        line = lines[row]
+        if line >= count or begins[line] < 0:
+            continue
+        begin, shift, group = np.uint64(begins[line]), shifts[line], np.uint64(groups[row])
+        mask = (_ONE << (_BITS - shift)) - _ONE
+        place = (group * _MULTIPLIER) >> shift
+        cell = cells[begin + place]
+        while cell != 0 and cell >> _HALF != group:
+            place = (place + _ONE) & mask
+            cell = cells[begin + place]
+        if cell != 0:
+            found[row] = np.int64(cell & _LOW) - 1
+
+
+def settle(cells: Array, begins: Array, shifts: Array, lines: Array, given: Array) -> None:
+    """Puts cells, whose groups aren't there yet, into the tables of their lines; see `LineCells`."""
+    for row in range(len(lines)):
+        cell, line = given[row], lines[row]
+        begin, shift = np.uint64(begins[line]), shifts[line]
+        mask = (_ONE << (_BITS - shift)) - _ONE
+        place = ((cell >> _HALF) * _MULTIPLIER) >> shift
+        while cells[begin + place] != 0:
+            place = (place + _ONE) & mask
+        cells[begin + place] = cell
+
+
+def merge(left: Array, right: Array, both: Array, of_left: Array, of_right: Array) -> int:
+    """Puts numbers, ascending in `left` and in `right`, each once into `both`; returns how many there are.
+
+    Puts where it is there for each of `left` into `of_left`, and for each of `right` into `of_right`.
+    """
+    count, one, other = 0, 0, 0
+    while one < len(left) and other < len(right):
+        # Without branches, which nobody could predict: what is written for one that stays is written again.
+        of_left[one] = of_right[other] = count
+        low, high = left[one], right[other]
+        both[count] = min(low, high)
+        one += low <= high
+        other += high <= low
+        count += 1
+    while one < len(left):
+        both[count], of_left[one] = left[one], count
+        one, count = one + 1, count + 1
+    while other < len(right):
+        both[count], of_right[other] = right[other], count
+        other, count = other + 1, count + 1
+    return count
 
 
 def number(ids: Array, table: Array, shift: int, numbers: Array, firsts: Array) -> int:
@@ -218,9 +285,12 @@ def _read(kind: str) -> str:
 _IDS, _NUMBERS, _FLOATS, _BOOLS = map(_read, ("u8", "i8", "f8", "b1"))
 _EXTREMES = [f"void({_NUMBERS}, {_read(kind)}, {kind}[::1])" for kind in ("i8", "u8", "f8")]
 SIGNATURES: dict[str, list[str]] = {
-    "find": [f"i8(i4[::1], u8[::1], u8, {_IDS}, i8[::1])"],
-    "enter": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
-    "leave": [f"void(i4[::1], u8[::1], u8, {_NUMBERS})"],
+    "find": [f"void(i4[::1], u8[::1], u8, {_IDS}, i8[::1])"],
+    "enter": ["void(i4[::1], u8[::1], u8, i8, i8)"],
+    "find_or_enter": [f"UniTuple(i8, 2)(i4[::1], u8[::1], u8, i8, {_IDS}, i8, i8[::1], i8[::1])"],
+    "seek": [f"void(u8[::1], i8[::1], u8[::1], {_NUMBERS}, {_NUMBERS}, i8[::1])"],
+    "settle": [f"void(u8[::1], i8[::1], u8[::1], {_NUMBERS}, {_IDS})"],
+    "merge": [f"i8({_NUMBERS}, {_NUMBERS}, i8[::1], i8[::1], i8[::1])"],
     "number": [f"i8({_IDS}, i4[::1], u8, i8[::1], i8[::1])"],
     "among": [f"void({_IDS}, {_IDS}, {_IDS}, {_IDS}, i4[::1], u8, b1[::1])"],
     "last_ones": [f"void({_IDS}, {_IDS}, i4[::1], u8, b1[::1])"],

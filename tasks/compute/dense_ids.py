@@ -11,20 +11,12 @@ _FEW, _RECENT = 64, 4096
 
 
 class Numbering(IdTable):
-    """Numbers ids 0, 1, 2, ... in the order in which they are added. None is ever removed."""
+    """Numbers ids, and finds those of a few quickly also where nothing is compiled."""
 
     def __init__(self) -> None:
         super().__init__()
         #: numbers of ids that were asked for by few: for these a dictionary is faster than the table
         self._recent: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return self._held
-
-    @property
-    def ids(self) -> Ids:
-        """The ids by their numbers."""
-        return self._ids[:self._held]
 
     def find(self, ids: Ids) -> Numbers:
         if len(ids) > _FEW or compiled() is not None:
@@ -46,16 +38,3 @@ class Numbering(IdTable):
         if not len(unknown):
             return numbers, unknown
         return numbers, unknown[numbered(ids[unknown])[1]]
-
-    def add(self, ids: Ids) -> None:
-        """Numbers ids that are distinct and not known yet."""
-        self.put(ids, np.arange(self._held, self._held + len(ids)))
-
-    def intern(self, ids: Ids) -> Numbers:
-        """Returns the numbers of ids; new ones get theirs."""
-        numbers, firsts = self.find_or_first(ids)
-        if len(firsts):
-            self.add(ids[firsts])
-            unknown = (numbers < 0).nonzero()[0]
-            numbers[unknown] = self.find(ids[unknown])
-        return numbers

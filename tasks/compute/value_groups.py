@@ -15,11 +15,13 @@ from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.compute.id_table import Ids, Numbers, numbered
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector
 from penstock.tasks.compute.vnode_groups import Groups
-from penstock.tasks.protocol.block_schema import GROUP, fields_schema
+from penstock.tasks.protocol.block_schema import fields_schema
 
 #: So many groups are known at most: then they are numbered anew, lest those that went take memory for good.
 MOST_GROUPS = 1 << 21
 _NULL = 0
+_DIGEST = pa.field("_digest", pa.string())
+_DIGITS = 32
 _HALF = np.uint64(32)
 
 
@@ -32,7 +34,7 @@ class ValueGroups:
     def __init__(self, spec: ValueKeys, keys: Sequence[Field], children: pa.Table, computer: Computer) -> None:
         self._spec = spec
         self._computer = computer
-        self._schema = pa.schema([GROUP, *fields_schema(keys)])
+        self._schema = pa.schema([_DIGEST, *fields_schema(keys)])
         self._children = children
         self._tables = Groups(None, (), children, computer)
         self._codes = [_Codes() for _ in spec.columns]
@@ -60,7 +62,7 @@ class ValueGroups:
             codes.append(self._tables.places(columns("_tuid").values))
         combined = codes[0]
         for pairs, code in zip(self._pairs, codes[1:], strict=True):
-            combined = pairs.intern((combined.view(np.uint64) << _HALF) | code.view(np.uint64))
+            combined, _ = pairs.intern((combined.view(np.uint64) << _HALF) | code.view(np.uint64))
         if not len(combined):
             return combined
         missing = int(combined.max()) + 1 - len(self._group_of_code)
@@ -99,13 +101,13 @@ class ValueGroups:
             given |= {name: self._children.column(name).combine_chunks().take(places)
                       for name in self._children.column_names if name != "_tuid"}
         found = self._computer.run(self._spec.sql, self._schema, keys=pa.table(given))
-        gids = found.column(0).to_numpy()
+        gids = _ids_of(found.column(0))
         # Values that differ may be of one group, such as those of tables with the same tags.
-        numbers, new = self._numbers.find_or_first(gids)
+        known = len(self._numbers)
+        numbers, new = self._numbers.intern(gids)
         if len(new):
-            self._firsts.append(len(self._numbers))
+            self._firsts.append(known)
             self._parts.append([column.take(pa.array(new)) for column in found.columns[1:]])
-            numbers = self._numbers.intern(gids)
         return numbers
 
 
@@ -127,7 +129,8 @@ class _Codes:
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
             raise NotInKernelError
         wide = values if values.dtype.itemsize == 8 else values.astype(np.int64)
-        codes = self._numbers.intern(np.ascontiguousarray(wide).view(np.uint64)) + 1
+        codes, _ = self._numbers.intern(np.ascontiguousarray(wide).view(np.uint64))
+        codes += 1
         if column.valid is not None:
             codes[~column.valid] = _NULL
         return codes
@@ -150,3 +153,16 @@ def _array(column: Vector, rows: Numbers) -> pa.Array:
     if some.is_arrow:
         return some.values
     return pa.array(some.values, mask=None if some.valid is None else ~some.valid)
+
+
+def _ids_of(digests: pa.StringArray) -> Ids:
+    """Returns the ids of groups: the last eight bytes of digests that are written in small hexadecimal digits."""
+    count = len(digests)
+    if not count:
+        return np.zeros(0, np.uint64)
+    _, offsets, content = digests.buffers()
+    first = np.frombuffer(offsets, np.int32)[digests.offset]
+    digits = np.frombuffer(content, np.uint8)[first : first + count * _DIGITS].reshape(count, _DIGITS)[:, 16:]
+    values = (digits & 15) + 9 * (digits >> 6)  # letters have bit 6, and 1 to 6 in the low bits
+    octets = np.ascontiguousarray(values[:, ::2] << 4 | values[:, 1::2])
+    return octets.view("<u8").reshape(count)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.flow.queues import ChannelQueue, cut
 from penstock.tasks.protocol.messages import Block, Item, TaskId
+
+_COUNTED = 256
 
 
 class Outbox:
@@ -41,7 +44,7 @@ class Outbox:
         if block.rows:
             self._waiting.extend((channel, piece) for piece in cut(block, self._block_bytes_max))
 
-    def spread(self, places: Numbers, data: pa.RecordBatch) -> None:
+    def spread(self, places: npt.NDArray[np.integer[Any]], data: pa.RecordBatch) -> None:
         """Hands over rows, each for the channel at its place."""
         channels = self._queue.channels
         counts = np.bincount(places, minlength=len(channels))
@@ -49,7 +52,9 @@ class Outbox:
             if len(places):
                 self.send(channels[int(places[0])], data)
             return
-        block = Block(data.take(pa.array(np.argsort(places, kind="stable"))))
+        # Numbers of 8 bits are sorted by counting.
+        order = np.argsort(places if len(channels) > _COUNTED else places.astype(np.uint8, copy=False), kind="stable")
+        block = Block(data.take(pa.array(order)))
         for channel, end, count in zip(channels, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
             if count:
                 self.hand_over(channel, block.part(end - count, count))

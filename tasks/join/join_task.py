@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from penstock.planner.task_plans.stream_plan import Field, JoinPlan
 from penstock.sql.types import UBIGINT
 from penstock.tasks.compute.duckdb_computer import as_batch
+from penstock.tasks.compute.group_index import GroupIndex
 from penstock.tasks.join.side_rows import SideRows
 from penstock.tasks.operators.windowed_operator import WindowedOperator
 from penstock.tasks.protocol.block_schema import GROUP, OPERATION, REPLAYED_ROWS, result_schema
@@ -49,10 +50,15 @@ class Span:
 class JoinTask(WindowedOperator):
     """One join task of a stream: level "agg" of the task graph."""
 
+    @property
+    def _groups(self) -> GroupIndex:
+        return self._groups_of_results
+
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         join = self._plan.computation
         assert isinstance(join, JoinPlan)
         self._join = join
+        self._groups_of_results = GroupIndex(self._plan.grouping.keys)
         self._left_sources = len(deployment.graph.vgroup_ids)
         schemas = []
         for side in join.sides:

@@ -1,13 +1,11 @@
-"""Which child table a group's results go to, and which sink task writes it."""
+"""Which child table a group's results go to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.common.placement import places
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.tasks.compute.dense_ids import Numbering
@@ -29,7 +27,6 @@ class Destinations:
         self._computer = computer
         self._groups = Numbering()
         self.children = NumberedChildren()
-        self._sinks: Numbers = np.zeros(0, np.int64)
         self._schema = pa.schema([
             GROUP, pa.field(CHILD, pa.string()),
             *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
@@ -61,14 +58,3 @@ class Destinations:
         # Children first: a group that is numbered must have one.
         self.children.add(names, tags)
         self._groups.add(found.column(0).to_numpy())
-
-    def sinks_of(self, children: Numbers, sinks: int) -> Numbers:
-        """Returns for each of these places in `children` the index of its sink task: that of the vnode it is placed on.
-
-        Once vgroups were split unevenly it may be another one: what counts is that a child has one sink task.
-        """
-        fresh = self.children.names[len(self._sinks):]
-        if fresh:
-            found = places(self._plan.database, fresh, sinks)
-            self._sinks = np.concatenate((self._sinks, np.array(found, np.int64)))
-        return self._sinks[children]

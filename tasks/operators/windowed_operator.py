@@ -10,13 +10,15 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.compute.group_index import GroupIndex
+from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.flow.inbox import Inbox
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.flow.watermarks import Watermarks
 from penstock.tasks.operators.base_task import ComputingTask
 from penstock.tasks.operators.delayed_results import Delayed
-from penstock.tasks.operators.destinations import Destinations
+from penstock.tasks.operators.group_sinks import GroupSinks
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.block_schema import result_schema
 from penstock.tasks.protocol.deployment import StreamDeployment
@@ -45,7 +47,7 @@ class WindowedOperator(ComputingTask):
         self._upstream = tuple(upstream)
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
-        self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
+        self._sinks = GroupSinks(plan.sink, plan.grouping.keys, self._computer, len(downstream))
         self._schema = result_schema(plan.grouping.keys, plan.result_fields)
         # Per input that is idle: since when (monotonic seconds) its vnode has been quiet.
         self._quiet_since: dict[int, float] = {}
@@ -207,6 +209,11 @@ class WindowedOperator(ComputingTask):
         """Makes what the subclass needs for so many inputs; the store isn't restored yet."""
         raise NotImplementedError
 
+    @property
+    def _groups(self) -> GroupIndex:
+        """The groups that it has results of."""
+        raise NotImplementedError
+
     def _own_state(self) -> Mapping[str, Any]:
         """Hands what changed to the store; returns the rest of what a restart needs besides the time."""
         raise NotImplementedError
@@ -256,12 +263,20 @@ class WindowedOperator(ComputingTask):
 
     # -- sending and checkpoints -------------------------------------------------------------------------------
 
-    def _route(self, results: pa.RecordBatch) -> None:
+    def _route(self, results: pa.RecordBatch, groups: Numbers | None = None) -> None:
+        """Sends results on, each to the sink task of its group. `groups`: the numbers that their groups have here."""
         channels = self.output.channels
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        self._outbox.spread(self._destinations.sinks_of(self._destinations.intern(results), len(channels)), results)
+        index = self._groups
+        if groups is None:
+            groups = index.intern(results)
+
+        def columns_of(some: Numbers) -> list[pa.Array]:
+            return [pa.array(index.ids(some)), *index.key_columns(some)]
+
+        self._outbox.spread(self._sinks.of(groups, len(index), index.numbers, columns_of), results)
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)

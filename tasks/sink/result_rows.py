@@ -13,8 +13,8 @@ from penstock.common.masks import all_set
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.tasks.compute.id_table import Numbers
+from penstock.tasks.compute.id_time_pairs import last_ones
 from penstock.tasks.protocol.block_schema import OPERATION
-from penstock.vnode.store.sorted_keys import stable_order, strictly_ascending
 
 Times = npt.NDArray[np.int64]
 
@@ -79,14 +79,8 @@ def _newest_per_key(place: Numbers, times: Times) -> Numbers | None:
     later = times[1:] > times[:-1]
     if all_set(later | ((times[1:] == times[:-1]) & (place[1:] > place[:-1]))):
         return None  # window by window, each child once
-    order = stable_order(place)
-    if strictly_ascending(place[order], times[order]):
-        return None  # each child's rows in order of time
-    order = np.lexsort((times, place))  # stable: of equal keys the last one stays last
-    of_place, of_times = place[order], times[order]
-    last = np.ones(len(order), np.bool_)
-    last[:-1] = (of_place[1:] != of_place[:-1]) | (of_times[1:] != of_times[:-1])
-    return None if last.all() else np.sort(order[last])
+    last = last_ones(place, times)
+    return None if all_set(last) else last.nonzero()[0]
 
 
 def _newest_per_composite_key(batch: pa.RecordBatch, place: Numbers) -> Numbers:

@@ -52,6 +52,10 @@ class AggTask(WindowedOperator):
     def _table_bytes(self) -> int:
         return self._table.memory_bytes + self._table.groups.memory_bytes
 
+    @property
+    def _groups(self) -> GroupIndex:
+        return self._table.groups
+
     def _own_state(self) -> Mapping[str, Any]:
         return {"table": self._table.save()}
 

@@ -1,4 +1,4 @@
-"""Finds slots by (line, group): a table of all combinations while that is small enough, else a hash table."""
+"""Finds slots by (line, group): a table of all combinations while that is small enough, else hash tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.growing_arrays import grown
-from penstock.tasks.compute.id_table import Ids, IdTable
-from penstock.vnode.store.sorted_keys import run_starts
+from penstock.tasks.window.line_cells import LineCells
 
 Cells = npt.NDArray[np.int32]
 
@@ -18,8 +17,6 @@ _FIRST_LINES, _FIRST_GROUPS = 8, 64
 _CHUNK_BITS = 12  # of groups in a chunk, once there are several
 _SPARE_CELLS = 4_000_000
 _CELLS_PER_SLOT = 8
-_GROUP_BITS = np.uint64(32)
-_GROUP = np.uint64(2**32 - 1)
 
 
 class SlotIndex:
@@ -32,7 +29,7 @@ class SlotIndex:
         self._cells: Cells | None = None
         self._flat: Cells | None = None
         self._set_cells(np.zeros(_FIRST_LINES * _FIRST_GROUPS, np.int32))
-        self._sparse = _SparseSlots()
+        self._sparse = LineCells()
         self.used = 0
 
     def find(self, lines: Slots, groups: Slots) -> Slots:
@@ -95,7 +92,7 @@ class SlotIndex:
     def holds(self, line: int) -> bool:
         """Whether anything is in a line."""
         if self._cells is None:
-            return self._sparse.holds(line)
+            return self._sparse.count(line) > 0
         return line < self._cells.shape[1] and bool(self._cells[:, line].any())
 
     def remove(self, line: int, groups: Slots, slots: Slots) -> None:
@@ -147,7 +144,7 @@ class SlotIndex:
         else:
             lines_of, groups_of, slots = self._sparse.all()
             self._cells[_places(self._cells, lines_of, groups_of)] = slots + 1
-            self._sparse = _SparseSlots()
+            self._sparse = LineCells()
 
     def _become_sparse(self) -> None:
         assert self._cells is not None
@@ -170,76 +167,3 @@ def _doubled(count: int, last: int) -> int:
     while count <= last:
         count *= 2
     return count
-
-
-class _SparseSlots:
-    """Slots by (line, group) in a hash table, and by line. No more than what there is takes memory."""
-
-    def __init__(self) -> None:
-        self._table = IdTable()
-        self._lines: dict[int, list[Slots]] = {}
-
-    def find(self, lines: Slots, groups: Slots) -> Slots:
-        return self._table.find(_ids(lines, groups))
-
-    def put(self, lines: Slots, groups: Slots, slots: Slots) -> None:
-        self._table.put(_ids(lines, groups), slots)
-        order = np.argsort(lines, kind="stable")
-        lines, slots = lines[order], slots[order]
-        begins = run_starts(lines)
-        for line, some in zip(lines[begins].tolist(), np.split(slots, begins[1:]), strict=True):
-            self._lines.setdefault(line, []).append(some)
-
-    def members(self, lines: Slots) -> tuple[Slots, Slots, Slots]:
-        found = [self._of(line) for line in lines.tolist()]
-        slots = np.concatenate([*found, np.zeros(0, np.int64)])
-        places = np.repeat(np.arange(len(found)), [*map(len, found)])
-        return places, self._groups_of(slots), slots
-
-    def slots(self) -> Slots:
-        return np.concatenate([*(part for parts in self._lines.values() for part in parts), np.zeros(0, np.int64)])
-
-    def all(self) -> tuple[Slots, Slots, Slots]:
-        """Returns the line, the group, and the slot of everything."""
-        slots = self.slots()
-        return (self._table.ids_of(slots) >> _GROUP_BITS).astype(np.int64), self._groups_of(slots), slots
-
-    def renumber(self, numbers: Slots) -> None:
-        slots, old = self.slots(), self._table
-        self._table = IdTable()
-        self._table.put(old.ids_of(slots), numbers[slots])
-        self._lines = {line: [numbers[part] for part in parts] for line, parts in self._lines.items()}
-
-    def count(self, line: int) -> int:
-        return sum(map(len, self._lines.get(line, ())))
-
-    def holds(self, line: int) -> bool:
-        return line in self._lines
-
-    def remove(self, line: int, slots: Slots) -> None:
-        if not len(slots):
-            return
-        own = self._of(line)
-        if len(slots) == len(own):
-            del self._lines[line]
-        else:
-            self._lines[line] = [own[~np.isin(own, slots)]]
-        self._table.remove(slots)
-
-    def _of(self, line: int) -> Slots:
-        """The slots of a line, by group."""
-        parts = self._lines.get(line, [])
-        if len(parts) != 1:
-            slots = np.concatenate([*parts, np.zeros(0, np.int64)])
-            slots = slots[np.argsort(self._groups_of(slots), kind="stable")]
-            if parts:
-                self._lines[line] = [slots]
-            return slots
-        return parts[0]
-
-    def _groups_of(self, slots: Slots) -> Slots:
-        return (self._table.ids_of(slots) & _GROUP).astype(np.int64)
-
-
-def _ids(lines: Slots, groups: Slots) -> Ids:
-    return (lines.astype(np.uint64) << _GROUP_BITS) | groups.astype(np.uint64)

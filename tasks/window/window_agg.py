@@ -22,9 +22,11 @@ from penstock.tasks.window.held_windows import HeldWindows
 from penstock.tasks.window.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.window.window_fill import Filler
 from penstock.tasks.window.window_pages import Times
+from penstock.tasks.window.window_state import WindowState
 from penstock.tasks.window.window_table import Touched, WindowTable, united
 
 _FEW_WINDOWS = 8  # are quickly looked at one by one
+_SHOW_OPEN = ("at_once", "max_delay")  # triggers
 
 
 class WindowAggTask(AggTask):
@@ -127,9 +129,25 @@ class WindowAggTask(AggTask):
 
     def _show_merged(self) -> None:
         if self._merged:
-            self._show(united(self._merged))
-            self._merged = []
+            parts, self._merged = self._merged, []
+            if self._shows_closed_alone and not self._held.any:
+                parts = [self._closed(part) for part in parts]
+            touched = united(parts)
+            if len(touched.starts):
+                self._show(touched)
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
+
+    @property
+    def _shows_closed_alone(self) -> bool:
+        """Whether nobody is to know which groups of open windows have changed."""
+        return self._plan.trigger not in _SHOW_OPEN and not self._plan.announces_windows
+
+    def _closed(self, touched: Touched) -> Touched:
+        """Returns what was touched in closed windows; notes the others as open."""
+        until, starts = self._closed_until, touched.starts
+        is_open = np.ones(len(starts), bool) if until is None else self._table.ends(starts) > until
+        self._open.update(starts[is_open].tolist())
+        return touched.of_windows(~is_open)
 
     def _count_reopened(self, rows: Slots, touched: Touched, vnode: int) -> None:
         """Counts the rows of partials that came after their windows had closed. `vnode`: their own, by its place."""
@@ -244,26 +262,31 @@ class WindowAggTask(AggTask):
     def _emit_windows(self, windows: Sequence[tuple[int, Slots | None]]) -> None:
         """Emits some groups of windows, or all (None); the oldest window first."""
         whole = [start for start, groups in windows if groups is None]
+        parts = [(start, some) for start, some in windows if some is not None]
+        if not parts:
+            self._emit_state(self._table.state_of_all(whole))
+            return
         places, groups = self._table.members(whole)
         starts = np.array(whole, np.int64)[places]
-        parts = [(start, some) for start, some in windows if some is not None]
-        if parts:
-            sizes = [len(some) for _, some in parts]
-            starts = np.concatenate([starts, np.repeat(np.array([start for start, _ in parts]), sizes)])
-            groups = np.concatenate([groups, *(some for _, some in parts)])
-            order = np.argsort(starts, kind="stable")
-            starts, groups = starts[order], groups[order]
-        self._emit(starts, groups)
+        sizes = [len(some) for _, some in parts]
+        starts = np.concatenate([starts, np.repeat(np.array([start for start, _ in parts]), sizes)])
+        groups = np.concatenate([groups, *(some for _, some in parts)])
+        order = np.argsort(starts, kind="stable")
+        self._emit(starts[order], groups[order])
 
     def _emit(self, starts: Times, groups: Slots) -> None:
         """Emits the results of (window, group)s."""
-        if not len(starts):
+        if len(starts):
+            self._emit_state(self._table.state(starts, groups))
+
+    def _emit_state(self, state: WindowState) -> None:
+        if not len(state):
             return
-        results = self._final.compute(self._table.state(starts, groups))
-        self._route(results)
+        results = self._final.compute(state)
+        self._route(results, state.groups)
         if self._filler is not None:
-            self._following.append(self._filler.take(results, starts.tolist()))
-        self._table.drop_empty(starts)
+            self._following.append(self._filler.take(results, state.starts.tolist()))
+        self._table.drop_empty(state.starts)
 
     def _results_of(self, windows: Sequence[tuple[int, int]]) -> pa.RecordBatch:
         """Returns the result rows of (group id, start) pairs as the state has them now, in their order."""

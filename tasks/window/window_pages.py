@@ -32,6 +32,7 @@ _SIGN = 1 << 63
 _BEHIND_ALL = b"\xff" * 9  # behind the input, the chunk and the part of any key
 _PARTS_MAX = 8
 _WRITTEN_CELLS = 1 << 20
+_PAGES_PER_PAIR = 4  # up to so many, counting them all is faster than sorting
 
 Times = npt.NDArray[np.int64]
 Page = tuple[int, int]
@@ -65,7 +66,12 @@ class WindowPages:
             self._dirty.update(zip(starts.tolist(), repeat(input), repeat(0)))
             return
         per_window = len(self._groups) // PAGE_GROUPS + 1
-        for number in np.unique(which * per_window + groups // PAGE_GROUPS).tolist():
+        numbers = which * per_window + groups // PAGE_GROUPS
+        if len(starts) * per_window <= _PAGES_PER_PAIR * len(numbers):
+            changed = np.bincount(numbers).nonzero()[0]
+        else:
+            changed = np.unique(numbers)
+        for number in changed.tolist():
             place, chunk = divmod(number, per_window)
             self._dirty.add((int(starts[place]), input, chunk))
 

@@ -8,7 +8,7 @@ then is kept beside what is stored, whose pages come back one by one, when someb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -25,7 +25,9 @@ from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsP
 from penstock.tasks.compute.accumulators import Slots, Values, columns_for
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
+from penstock.tasks.compute.kernel_vectors import Bools
 from penstock.tasks.compute.partial_columns import PartialColumns
+from penstock.tasks.compute.sorted_unions import union_of
 from penstock.tasks.protocol.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.window.loaded_pages import add_parts, stacked, taken_out
@@ -56,6 +58,14 @@ class Touched:
     def groups_of(self, place: int) -> Slots:
         """Returns the groups that were touched in the window `starts[place]`."""
         return self.groups if len(self.starts) == 1 else self.groups[self.which == place]
+
+    def of_windows(self, chosen: Bools) -> Touched:
+        """Returns what was touched in some of the windows."""
+        if all_set(chosen):
+            return self
+        rows = chosen[self.which].nonzero()[0]
+        places = np.cumsum(chosen) - 1
+        return Touched(self.starts[chosen], places[self.which[rows]], self.groups[rows])
 
 
 def united(parts: Sequence[Touched]) -> Touched:
@@ -129,15 +139,45 @@ class WindowTable:
         distinct, which = self._distinct(starts)
         lines = self._lines(distinct.tolist())[which]
         self._warm(distinct, which, groups, range(len(self._index)))
-        combined_rows = np.zeros(len(groups), np.int64)
-        combined: list[Values] | None = None
+        parts = []
         for index in self._index:
             found = index.find(lines, groups)
             present = (found >= 0).nonzero()[0]
+            parts.append((present, found[present]))
+        return self._combined(groups, starts, parts)
+
+    def state_of_all(self, starts: Sequence[int]) -> WindowState:
+        """Returns the combined state of all groups of some windows: window by window, by their numbers."""
+        places, groups, parts = self._all_of(starts)
+        return self._combined(groups, np.array(starts, np.int64)[places], parts)
+
+    def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
+        """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
+        return self._all_of(starts)[:2]
+
+    def _all_of(self, starts: Sequence[int]) -> tuple[Slots, Slots, list[tuple[Slots, Slots]]]:
+        """Returns what `members` does, and for each input which of these it contributed to, and the slots."""
+        lines = self._lines(starts)
+        for start in starts:
+            self._warm_all(start)
+        found = [index.members(lines) for index in self._index]
+        if len(found) == 1:
+            ((places, groups, slots),) = found
+            return places, groups, [(np.arange(len(slots)), slots)]
+        count = max(len(self.groups), 1)
+        both, present = union_of([places * count + groups for places, groups, _ in found])
+        places = both // count
+        return places, both - places * count, [(own, slots) for own, (_, _, slots) in zip(present, found, strict=True)]
+
+    def _combined(self, groups: Slots, starts: Times, parts: Iterable[tuple[Slots, Slots]]) -> WindowState:
+        """Returns the state of (window, group)s. `parts`: for each input which of them it contributed to, and the
+        slots."""
+        rows = np.zeros(len(groups), np.int64)
+        combined: list[Values] | None = None
+        for present, slots in parts:
             if not len(present):
                 continue
-            slots = found[present]
-            combined_rows[present] += self._table.rows[slots]
+            rows[present] += self._table.rows[slots]
             if combined is None and len(present) == len(groups):
                 combined = [column.take(slots) for column in self._table.columns]
                 continue
@@ -146,19 +186,7 @@ class WindowTable:
             self._table.combine(combined, present, self._table.columns, slots)
         if combined is None:
             combined = columns_for(self._table.fields, len(groups))
-        return WindowState(self.groups, groups, starts, combined_rows, self._table.fields, combined)
-
-    def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
-        """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
-        lines = self._lines(starts)
-        for start in starts:
-            self._warm_all(start)
-        found = [index.members(lines)[:2] for index in self._index]
-        if len(found) == 1:
-            return found[0]
-        count = max(len(self.groups), 1)
-        both = _distinct(np.concatenate([places * count + groups for places, groups in found]))
-        return both // count, both % count
+        return WindowState(self.groups, groups, starts, rows, self._table.fields, combined)
 
     def portions(self, starts: Sequence[int], bytes_max: int) -> Iterator[Sequence[int]]:
         """Yields windows in their order, so many at a time as may come into memory together, or one."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from kits.basics.loops_of_both import BOTH, loops
 
 from penstock.tasks.compute.dense_ids import Numbering
-from penstock.tasks.compute.id_table import IdTable, numbered
+from penstock.tasks.compute.id_table import numbered
 
 IDS = st.integers(0, 40) | st.sampled_from([2**63 - 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 
@@ -48,7 +47,7 @@ def test_ids_that_share_slots_are_told_apart(count: int, compiled: bool) -> None
             numbering.add(ids[start:start + 100])
         assert numbering.find(ids).tolist() == list(range(len(ids)))
         assert [numbering.number(each) for each in ids.tolist()] == list(range(len(ids)))
-        assert numbering.intern(ids[::-1].copy()).tolist() == [*range(len(ids))][::-1]
+        assert numbering.intern(ids[::-1].copy())[0].tolist() == [*range(len(ids))][::-1]
 
 
 @BOTH
@@ -63,45 +62,24 @@ def test_distinct_ids_are_numbered_as_they_come(column: list[int], compiled: boo
         assert firsts.tolist() == [column.index(id_) for id_ in distinct]
         assert numbers.tolist() == [distinct.index(id_) for id_ in column]
         kept = Numbering()
-        assert [number for id_ in column for number in kept.intern(np.array([id_], np.uint64)).tolist()] == (
+        assert [number for id_ in column for number in kept.intern(np.array([id_], np.uint64))[0].tolist()] == (
             numbers.tolist())
-        assert kept.intern(ids).tolist() == numbers.tolist()
+        assert kept.intern(ids)[0].tolist() == numbers.tolist()
 
 
-class Table(RuleBasedStateMachine):
-    """A table in which ids come and go, while what is compiled and what NumPy does take turns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = IdTable()
-        self.known: dict[int, int] = {}
-
-    @rule(ids=st.lists(IDS, max_size=700, unique=True), compiled=st.booleans())
-    def put(self, ids: list[int], compiled: bool) -> None:
-        """New ids get numbers that nobody has."""
-        fresh = [id_ for id_ in ids if id_ not in self.known]
-        taken = {*self.known.values()}
-        free = [number for number in range(len(taken) + len(fresh)) if number not in taken][:len(fresh)]
-        with loops(compiled=compiled):
-            self.table.put(np.array(fresh, np.uint64), np.array(free, np.int64))
-        self.known.update(zip(fresh, free, strict=True))
-
-    @rule(data=st.data(), compiled=st.booleans())
-    def remove(self, data: st.DataObject, compiled: bool) -> None:
-        """Some leave."""
-        gone = data.draw(st.sets(st.sampled_from([*self.known]))) if self.known else set()
-        with loops(compiled=compiled):
-            self.table.remove(np.array([self.known.pop(id_) for id_ in sorted(gone)], np.int64))
-
-    @invariant()
-    def finds(self) -> None:
-        """Both find who is there, and nobody else."""
-        ids = [*self.known, 7, 2**64 - 1]
-        for compiled in (True, False):
-            with loops(compiled=compiled):
-                assert self.table.find(np.array(ids, np.uint64)).tolist() == [self.known.get(id_, -1) for id_ in ids]
-
-
-def test_ids_come_and_go() -> None:
-    """However they do, the table is a dictionary."""
-    run_state_machine_as_test(Table, settings=settings(max_examples=30, stateful_step_count=15, deadline=None))
+@BOTH
+@given(columns=st.lists(st.lists(IDS, max_size=300), max_size=6), many=st.booleans())
+def test_new_ids_are_numbered_as_they_are_found(columns: list[list[int]], many: bool, compiled: bool) -> None:
+    """Each row has its id's number, and the first rows of new ids are told; also where the table grows in between."""
+    if many:
+        columns = [[*columns[0], *range(1000, 4000), *columns[0]] if columns else [], *columns]
+    with loops(compiled=compiled):
+        kept, expected = Numbering(), dict[int, int]()
+        for column in columns:
+            known = len(expected)
+            for id_ in column:
+                expected.setdefault(id_, len(expected))
+            numbers, firsts = kept.intern(np.array(column, np.uint64))
+            assert numbers.tolist() == [expected[id_] for id_ in column]
+            assert firsts.tolist() == [column.index(id_) for id_ in [*expected][known:]]
+            assert kept.ids.tolist() == [*expected]

@@ -6,9 +6,11 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from kits.basics.loops_of_both import loops
 
 from penstock.tasks.compute.growing_arrays import _MAPPED_MIN
 from penstock.tasks.window import slot_index
+from penstock.tasks.window.line_cells import LineCells
 from penstock.tasks.window.slot_index import SlotIndex
 
 
@@ -24,7 +26,8 @@ def test_it_answers_as_a_dictionary_does(seed: int, monkeypatch: pytest.MonkeyPa
         fresh = sorted({*zip(lines.tolist(), groups.tolist(), strict=True)} - model.keys())
         slots = np.arange(next_slot, next_slot + len(fresh))
         next_slot += len(fresh)
-        index.put(*np.array(fresh, np.int64).reshape(-1, 2).T, slots)
+        with loops(compiled=step % 3 != seed):  # either goes on with what the other wrote
+            index.put(*np.array(fresh, np.int64).reshape(-1, 2).T.copy(), slots)
         model |= zip(fresh, slots.tolist(), strict=True)
         forms.append(index._cells is not None)
         if step % 30 == 29:
@@ -39,7 +42,9 @@ def test_it_answers_as_a_dictionary_does(seed: int, monkeypatch: pytest.MonkeyPa
             index.renumber(numbers)
             model = {key: int(numbers[slot]) for key, slot in model.items()}
         if step % 8 == 0:
-            _compare(index, model, random)
+            for compiled in (True, False):
+                with loops(compiled=compiled):
+                    _compare(index, model, random)
     assert [form for form, _ in groupby(forms)] == [True, False, True]
 
 
@@ -58,6 +63,17 @@ def test_more_groups_move_nothing() -> None:
     assert index._flat.base.obj is memory
     assert index.find(np.array([7]), groups[-1:]).tolist() == [8 * len(groups) - 1]
     assert index.find(np.array([3, 3]), np.array([2 * len(groups), 5 * len(groups)])).tolist() == [8 * len(groups), -1]
+
+
+def test_lines_that_went_give_their_memory_back() -> None:
+    """However many lines came and went, tables have no more than a few times what is in use."""
+    cells, groups = LineCells(), np.arange(0, 30_000, 3)
+    for line in range(20):
+        cells.put(np.full(len(groups), line), groups, groups)
+        if line:
+            cells.remove(line - 1, groups)
+    assert cells.members(np.arange(20))[1].tolist() == groups.tolist()
+    assert len(cells._cells) < 20 * len(groups)
 
 
 def _compare(index: SlotIndex, model: dict[tuple[int, int], int], random: np.random.Generator) -> None:
