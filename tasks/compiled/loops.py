@@ -128,6 +128,12 @@ def merge(left: Array, right: Array, both: Array, of_left: Array, of_right: Arra
     return count
 
 
+def mark(which: Array, groups: Array, stride: int, size: int, marks: Array) -> None:
+    """Sets the mark of each row: that of the place `which * stride + group // size`."""
+    for row in range(len(groups)):
+        marks[which[row] * stride + groups[row] // size] = True
+
+
 def number(ids: Array, table: Array, shift: int, numbers: Array, firsts: Array) -> int:
     """Numbers the distinct ids 0, 1, ... in the order in which they come; returns how many there are.
 
@@ -291,6 +297,7 @@ SIGNATURES: dict[str, list[str]] = {
     "seek": [f"void(u8[::1], i8[::1], u8[::1], {_NUMBERS}, {_NUMBERS}, i8[::1])"],
     "settle": [f"void(u8[::1], i8[::1], u8[::1], {_NUMBERS}, {_IDS})"],
     "merge": [f"i8({_NUMBERS}, {_NUMBERS}, i8[::1], i8[::1], i8[::1])"],
+    "mark": [f"void({_NUMBERS}, {_NUMBERS}, i8, i8, b1[::1])"],
     "number": [f"i8({_IDS}, i4[::1], u8, i8[::1], i8[::1])"],
     "among": [f"void({_IDS}, {_IDS}, {_IDS}, {_IDS}, i4[::1], u8, b1[::1])"],
     "last_ones": [f"void({_IDS}, {_IDS}, i4[::1], u8, b1[::1])"],

@@ -72,11 +72,10 @@ class GroupIndex:
 
     def intern_ids(self, gids: Ids, keys_of: Callable[[Slots], Sequence[pa.Array]]) -> Slots:
         """Returns the numbers of groups; new ones get theirs. `keys_of` returns the keys of some, by their places."""
-        numbers, rows = self._numbering.find_or_first(gids)
-        if not len(rows):
-            return numbers
-        self._add(gids[rows], keys_of(rows))
-        return self._numbering.find(gids)
+        numbers, rows = self._numbering.intern(gids)
+        if len(rows):
+            self._take_keys(keys_of(rows))
+        return numbers
 
     def adopt(self, others: GroupIndex, numbers: Slots) -> None:
         """Takes over those groups of another index that aren't known here."""
@@ -138,6 +137,9 @@ class GroupIndex:
 
     def _add(self, gids: Ids, keys: Sequence[pa.Array]) -> None:
         self._numbering.add(gids)
+        self._take_keys(keys)
+
+    def _take_keys(self, keys: Sequence[pa.Array]) -> None:
         self._fresh.append(keys)
         self._key_bytes += sum(column.nbytes for column in keys)
 

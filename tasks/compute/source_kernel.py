@@ -110,8 +110,9 @@ def _by_pane(
     group = groups.of_rows(columns)
     coded, code_of = _coded(group, numbers, len(groups.gids), low, span, ordered=panes.pane != panes.width)
     fields = aggregate(kernel, coded, columns)
-    found = Partials(code_of // span, (code_of % span + low) * panes.pane + panes.offset, coded.rows[coded.present],
-                     fields)
+    groups_of = code_of // span
+    starts = (code_of - groups_of * span + low) * panes.pane + panes.offset
+    found = Partials(groups_of, starts, coded.rows[coded.present], fields)
     return found if panes.pane == panes.width else _in_windows(found, panes, accumulators)
 
 

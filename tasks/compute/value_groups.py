@@ -74,7 +74,7 @@ class ValueGroups:
         if len(unknown):
             rows = unknown[numbered(combined[unknown].view(np.uint64))[1]]
             self._group_of_code[combined[rows]] = self._found(columns, rows)
-            groups = self._group_of_code[combined]
+            groups[unknown] = self._group_of_code[combined[unknown]]
         return groups
 
     def keys_of(self, groups: Numbers) -> list[pa.Array]:

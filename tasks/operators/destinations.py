@@ -46,7 +46,9 @@ class Destinations:
         if not len(unknown):
             return places
         self._compute(batch, unknown)
-        return self._groups.find(gids)
+        missing = (places < 0).nonzero()[0]
+        places[missing] = self._groups.find(gids[missing])
+        return places
 
     def _compute(self, batch: pa.RecordBatch, rows: Numbers) -> None:
         """Computes the children of new groups, each given by one of its rows."""

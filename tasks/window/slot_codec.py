@@ -68,9 +68,9 @@ class SlotCodec:
         for n, column in enumerate(table.columns):
             records[f"v{n}"] = column.data[slots]
             records[f"n{n}"] = column.valid[slots]
-        content, size = records.tobytes(), self._record.itemsize
+        content, size = records.view(np.uint8).data, self._record.itemsize
         for first, end in zip(firsts, ends, strict=True):
-            yield content[first * size : end * size] if end > first else None
+            yield content[first * size : end * size].tobytes() if end > first else None
 
     def decoded(self, value: bytes) -> StoredSlots:
         """Returns what a value holds. Raises CorruptionError."""

@@ -14,6 +14,7 @@ from itertools import pairwise, repeat
 import numpy as np
 import numpy.typing as npt
 
+from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.group_index import GroupIndex
 from penstock.tasks.state.state_store import StateStore
@@ -66,14 +67,16 @@ class WindowPages:
             self._dirty.update(zip(starts.tolist(), repeat(input), repeat(0)))
             return
         per_window = len(self._groups) // PAGE_GROUPS + 1
-        numbers = which * per_window + groups // PAGE_GROUPS
-        if len(starts) * per_window <= _PAGES_PER_PAIR * len(numbers):
-            changed = np.bincount(numbers).nonzero()[0]
+        loops, pages = compiled(), len(starts) * per_window
+        if pages <= _PAGES_PER_PAIR * len(groups) and loops is not None:
+            marks = np.zeros(pages, bool)
+            loops.mark(*map(np.ascontiguousarray, (which, groups)), per_window, PAGE_GROUPS, marks)
+            changed = marks.nonzero()[0]
         else:
-            changed = np.unique(numbers)
-        for number in changed.tolist():
-            place, chunk = divmod(number, per_window)
-            self._dirty.add((int(starts[place]), input, chunk))
+            changed = np.unique(which * per_window + groups // PAGE_GROUPS)
+        places = changed // per_window
+        chunks = changed - places * per_window
+        self._dirty.update(zip(starts[places].tolist(), repeat(input), chunks.tolist()))
 
     def note_groups(self, start: int, input: int, groups: Slots) -> None:
         """Groups of a window have changed, or are gone."""
@@ -132,7 +135,9 @@ class WindowPages:
 
     def forget(self, until: int, goes: Callable[[int], bool]) -> None:
         """Windows cease to exist: those that start before `until` and for which `goes` is true."""
-        self._dirty = {page for page in self._dirty if not goes(page[0])}
+        leaving = {start for start in {start for start, _, _ in self._dirty} if goes(start)}
+        if leaving:
+            self._dirty = {page for page in self._dirty if page[0] not in leaving}
         self._parts = {start: parts for start, parts in self._parts.items() if not goes(start)}
         self.cold = {start: pages for start, pages in self.cold.items() if not goes(start)}
         gone = [key for key in self._keys(-_SIGN, until) if goes(_start_of(key))]

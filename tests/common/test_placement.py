@@ -58,5 +58,5 @@ def test_many_are_placed_as_each_would_be() -> None:
     """Of a hash for all of them in one go, with and without halved shares."""
     tables = [f"m{number}" for number in range(200)] + ["Öl", "x" * 192]
     shares = cut_one(cut_to(even_shares(3), 5).shares, 2).shares
-    assert places("d", tables, 7) == [place(f"d.{table}", 7) for table in tables]
+    assert places("d", tables, 7).tolist() == [place(f"d.{table}", 7) for table in tables]
     assert owners("d", tables, shares) == [owner(f"d.{table}", shares) for table in tables]
