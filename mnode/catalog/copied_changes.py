@@ -93,8 +93,9 @@ def _forget(index: TableIndex, databases: dict[str, Database | None], gone: list
         if table is not None:
             index.drop_table(table)
     for super_uid, those in children.items():
-        parent, known = index.table_by_uid(super_uid), index.children_by_uid(super_uid)
-        stale = [known[uid] for uid, child in those.items() if uid in known and _moves(known[uid], child)]
+        parent = index.table_by_uid(super_uid)
+        stale = [known for uid, child in those.items()
+                 if (known := index.child_by_uid(super_uid, uid)) is not None and _moves(known, child)]
         if parent is not None and stale:
             index.forget_children(parent, stale)
 

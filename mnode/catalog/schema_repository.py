@@ -134,9 +134,10 @@ class SchemaRepository:
             used = list(self._index.used_physical_names(table.uid))
             used += [c.physical for c in (*table.columns, *table.tags) if c.physical not in used]
             self._put_table(write, changed, used)
-            children = self._index.children_by_uid(table.uid)
-            self._change_children(write, changed, [children[uid]._replace(tag_values=values)
-                                                   for uid, values in (children_tags or {}).items()])
+            if children_tags:
+                self._change_children(write, changed, [child._replace(tag_values=children_tags[child.uid])
+                                                       for child in self._index.children(table.uid)
+                                                       if child.uid in children_tags])
         return changed
 
     def drop_table(self, uid: int) -> Table:
@@ -194,8 +195,7 @@ class SchemaRepository:
     def drop_children(self, super_uid: int, uids: Sequence[int]) -> list[ChildTable]:
         with self._store.transaction() as write:
             parent = self._require_table(super_uid, "the super table does not exist any more")
-            children = self._index.children_by_uid(super_uid)
-            dropped = [children[uid] for uid in uids if uid in children]
+            dropped = self._index.children_of(super_uid, uids)
             child_entries.remove_children(write, super_uid, [child.uid for child in dropped])
             write.afterwards(lambda: self._index.forget_children(parent, dropped))
         return dropped
@@ -217,8 +217,8 @@ class SchemaRepository:
                     self._put_table(write, replace(table, vgroup_id=vgroup_id),
                                     self._index.used_physical_names(table_uid))
                 else:
-                    children = self._index.children_by_uid(table_uid)
-                    moved.setdefault(table_uid, []).extend(children[uid]._replace(vgroup_id=vgroup_id) for uid in uids)
+                    moved.setdefault(table_uid, []).extend(
+                        child._replace(vgroup_id=vgroup_id) for child in self._index.children_of(table_uid, uids))
         for table_uid, members in moved.items():
             parent = self._require_table(table_uid, "the super table does not exist any more")
             self._change_children(write, parent, members)

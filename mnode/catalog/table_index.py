@@ -9,9 +9,10 @@ from typing import Literal
 
 from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog_lock import CatalogLock
+from penstock.mnode.catalog.child_list import ChildList
 from penstock.sql.schema import ChildTable, Database, Table
 
-_UID, _NAME = itemgetter(0), itemgetter(1)  # of a child table: attributes take twice as long
+_NAME = itemgetter(1)  # of a child table: attributes take twice as long
 
 
 class _Namespace:
@@ -38,7 +39,7 @@ class TableIndex:
         self._staged: dict[int, _Namespace] = {}
         self._tables: dict[int, Table] = {}
         self._used_names: dict[int, tuple[str, ...]] = {}
-        self._children: dict[int, dict[int, ChildTable]] = {}
+        self._children: dict[int, ChildList] = {}
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._moves = 0
         self._changes = 0
@@ -147,13 +148,9 @@ class TableIndex:
                 assert table.vgroup_id is not None
                 known = (ChildTable(table.uid, table.name, table.vgroup_id, (), table.create_time_ms),)
             else:
-                known = tuple(self._children.get(super_uid, {}).values())
+                known = tuple(self._children.get(super_uid, ()))
             self._children_lists[super_uid] = known
             return known
-
-    def children_by_uid(self, super_uid: int) -> Mapping[int, ChildTable]:
-        """Returns the child tables of a super table as they are at any time; a normal table has none."""
-        return self._children.get(super_uid, {})
 
     def child(self, database: str, name: str) -> ChildTable | None:
         """Returns the child table of this name, of whatever super table."""
@@ -172,7 +169,12 @@ class TableIndex:
         return found if found is not None and found.super_uid == parent.uid else None
 
     def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
-        return self._children.get(super_uid, {}).get(uid)
+        known = self._children.get(super_uid)
+        return None if known is None else known.get(uid)
+
+    def children_of(self, super_uid: int, uids: Iterable[int]) -> list[ChildTable]:
+        """Returns those of these child tables of a super table that are there."""
+        return [child for uid in uids if (child := self.child_by_uid(super_uid, uid)) is not None]
 
     def child_count(self, super_uid: int) -> int:
         return len(self._children.get(super_uid, ()))
@@ -257,7 +259,7 @@ class TableIndex:
         self._used_names[table.uid] = tuple(used)
         self._namespace_of(table).tables[table.name] = table.uid
         if table.kind == "super":
-            self._children.setdefault(table.uid, {})
+            self._children.setdefault(table.uid, ChildList())
         self._children_lists.pop(table.uid, None)
         self._changes += 1
 
@@ -282,7 +284,7 @@ class TableIndex:
         """Forgets a table with its name and its children."""
         namespace = self._namespace_of(table)
         del namespace.tables[table.name]
-        for child in self._children.get(table.uid, {}).values():
+        for child in self._children.get(table.uid, ()):
             del namespace.children[child.name]
         self.forget_table(table.uid)
 
@@ -293,18 +295,18 @@ class TableIndex:
         self._changes += 1
 
     def remember_children(self, parent: Table, added: Sequence[ChildTable]) -> None:
-        by_uid, by_name = self._children.get(parent.uid, {}), self._namespace_of(parent).children
-        known = len(by_uid)
-        by_uid.update(zip(map(_UID, added), added, strict=True))
-        by_name.update(zip(map(_NAME, added), added, strict=True))
-        if len(by_uid) < known + len(added):  # new ones were in no answer yet
+        members = self._children.get(parent.uid, ChildList())
+        known = len(members)
+        members.put(added)
+        self._namespace_of(parent).children.update(zip(map(_NAME, added), added, strict=True))
+        if len(members) < known + len(added):  # new ones were in no answer yet
             self._changes += 1
         self._children_lists.pop(parent.uid, None)
 
-    def forget_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
-        by_uid, by_name = self._children[parent.uid], self._namespace_of(parent).children
+    def forget_children(self, parent: Table, children: Collection[ChildTable]) -> None:
+        by_name = self._namespace_of(parent).children
+        self._children[parent.uid].remove(children)
         for child in children:
-            del by_uid[child.uid]
             del by_name[child.name]
         self._children_lists.pop(parent.uid, None)
         self.note_moves()

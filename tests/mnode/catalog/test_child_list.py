@@ -1,0 +1,39 @@
+"""Child tables in memory, by uid."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.mnode.catalog import child_list
+from penstock.mnode.catalog.child_list import ChildList
+from penstock.sql.schema import ChildTable
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 12), max_size=6, unique=True))), st.integers(0, 3))
+def test_it_has_what_was_put_and_not_removed(steps: list[tuple[bool, list[int]]], few: int) -> None:
+    """Whatever order uids come in, again or anew, they are found, and told by age."""
+    known, wanted = ChildList(), dict[int, ChildTable]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(child_list, "_FEW", few)
+        for number, (puts, uids) in enumerate(steps):
+            if puts:
+                added = [ChildTable(uid, f"{number}", 1) for uid in uids]
+                known.put(added)
+                wanted |= {child.uid: child for child in added}
+            else:
+                gone = [wanted.pop(uid) for uid in uids if uid in wanted]
+                known.remove(gone)
+            assert list(known) == sorted(wanted.values())
+            assert len(known) == len(wanted)
+            assert [known.get(uid) for uid in range(14)] == [wanted.get(uid) for uid in range(14)]
+
+
+def test_what_is_not_there_cannot_be_removed() -> None:
+    """Nothing else goes in its place."""
+    known = ChildList()
+    known.put([ChildTable(1, "a", 1), ChildTable(3, "b", 1)])
+    with pytest.raises(KeyError):
+        known.remove([ChildTable(2, "c", 1)])
+    assert len(known) == 2
