@@ -40,6 +40,9 @@ _NOT_LOADED = "they were not loaded in this process"
 class _Here:
     """What this process has. `loops`: functions by the names of `loops.SIGNATURES`."""
 
+    #: They are loaded once, although several workers may be in a process: functions of numba that were replaced crash
+    #: it when they go while another thread collects garbage, which still knows them then.
+    lock = threading.Lock()
     loops: Any = None
     reason: str = _NOT_LOADED
     compiling: subprocess.Popen[bytes] | None = None
@@ -57,10 +60,13 @@ def why_not() -> str:
 
 def load() -> bool:
     """Compiles the loops, or reads what was compiled before; returns whether that worked. Takes seconds in the former
-    case and a good half in the latter.
+    case and a good half in the latter. Any thread; those that come meanwhile wait.
     """
-    if _Here.loops is not None:
-        return True
+    with _Here.lock:
+        return _Here.loops is not None or _load()
+
+
+def _load() -> bool:
     directory = _usable_directory()
     if directory is None:
         return False

@@ -18,6 +18,7 @@ import pyspark.worker
 import penstock.tasks.worker.task_builder
 import penstock.tasks.worker.worker_process
 from penstock.common.allocators import keep_freed_memory
+from penstock.common.closed_duckdb import open_before_forks
 from penstock.common.private import UMASK
 from penstock.common.responsiveness import leave_out_what_stays
 from penstock.tasks.compiled.compiled_loops import load_or_have_compiled
@@ -34,6 +35,7 @@ def main() -> None:
     # As PySpark's daemon does: with this process all end that it starts.
     os.setpgid(0, 0)
     load_or_have_compiled()
+    open_before_forks()
     # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages.
     leave_out_what_stays()
     # What libraries and users' functions write isn't for other users of the machine either; workers inherit it.

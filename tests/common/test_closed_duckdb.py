@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -81,3 +83,30 @@ def test_what_a_killed_engine_has_spilled_is_gone_when_the_next_one_starts(tmp_p
         assert not left.exists()
         connection = db.engine.parts.queries._engine.connection
         assert connection.execute("SELECT current_setting('threads')").fetchone() is not None
+
+
+FORKS = """
+import os
+from penstock.common.closed_duckdb import _small_database, open_before_forks, small_duckdb
+open_before_forks()
+assert len(os.listdir("/proc/self/task")) == 1, "what has threads can't be forked"
+opened = _small_database.cache_info().misses
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        with small_duckdb() as connection:
+            print(*connection.execute("SELECT sum(range), random() FROM range(1000)").fetchone(), flush=True)
+        os._exit(_small_database.cache_info().misses - opened)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads can't be counted")
+def test_forked_processes_share_one_and_draw_other_random_numbers() -> None:
+    """A forked process opens none, ends well, and its UUIDs are its own."""
+    ran = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=False,
+                         timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    sums, drawn = zip(*map(str.split, ran.stdout.splitlines()), strict=True)
+    assert sums == ("499500",) * 3
+    assert len(set(drawn)) == 3

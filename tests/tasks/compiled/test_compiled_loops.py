@@ -61,6 +61,26 @@ def test_another_process_compiles_and_this_one_loads(tmp_path: Path, monkeypatch
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_two_threads_load_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Several workers are threads of one process in tests: what one of them uses isn't replaced by another's."""
+    monkeypatch.setattr(compiled_loops, "_usable_directory", lambda: tmp_path)
+    made: list[object] = []
+
+    def compile_while_another_comes(directory: Path) -> object:
+        made.append(object())
+        if len(made) == 1:
+            other.start()
+            other.join(0.2)  # only a thread that isn't held up has ended by then
+        return made[-1]
+
+    other = threading.Thread(target=compiled_loops.load)
+    monkeypatch.setattr(compiled_loops, "_compiled_in", compile_while_another_comes)
+    assert compiled_loops.load()
+    other.join()
+    assert compiled_loops.compiled() is made[0]
+    assert len(made) == 1
+
+
 def test_a_directory_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that others can replace isn't run, be it that they can write the directory or one above."""
     pytest.importorskip("numba")
