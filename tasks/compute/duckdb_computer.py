@@ -25,7 +25,7 @@ class Computer:
 
     It is opened when something is computed for the first time: many tasks leave everything to kernels. Most compute no
     more than the groups and child tables that are new. So the tasks of a process share a DuckDB until they see many
-    rows; then, or if memory for that is short, one gets its own, with its own bounds. Users' functions are always in
+    rows of which it makes others than one of each; then, or if memory is short, one gets its own, with its own bounds. Users' functions are always in
     their task's own. Statements over few rows are planned once.
     """
 
@@ -76,6 +76,21 @@ class Computer:
     ) -> pa.RecordBatch:
         """Returns the result of `sql` over `tables` and the registered ones, as one batch of exactly `schema`."""
         return as_batch(self.table(sql, parameters, **tables), schema)
+
+    def run_by_row(self, sql: str, schema: pa.Schema, /, **tables: pa.Table) -> pa.RecordBatch:
+        """Returns what `run` does, for SQL that makes one row of each row of a table.
+
+        DuckDB computes that in small pieces: however many rows they are, it needs no memory of the task's own.
+        """
+        if self._alone or sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS:
+            return self.run(sql, schema, **tables)
+        try:
+            return as_batch(self._large(sql, None, tables), schema)
+        except duckdb.OutOfMemoryException:
+            self._leave_others()
+        except duckdb.Error as error:
+            raise classify(error, sql) from error
+        return self.run(sql, schema, **tables)
 
     def table(self, sql: str, parameters: Mapping[str, int] | None = None, /, **tables: pa.Table) -> pa.Table:
         """Returns the result of `sql` over `tables` and the registered ones, with the types that DuckDB gives it.

@@ -100,7 +100,7 @@ class ValueGroups:
             places = pa.array(self._tables.places(columns("_tuid").values[rows]))
             given |= {name: self._children.column(name).combine_chunks().take(places)
                       for name in self._children.column_names if name != "_tuid"}
-        found = self._computer.run(self._spec.sql, self._schema, keys=pa.table(given))
+        found = self._computer.run_by_row(self._spec.sql, self._schema, keys=pa.table(given))
         gids = _ids_of(found.column(0))
         # Values that differ may be of one group, such as those of tables with the same tags.
         known = len(self._numbers)

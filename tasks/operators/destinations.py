@@ -55,7 +55,7 @@ class Destinations:
         index = pa.array(rows)
         columns = [batch.column(name).take(index) for name in (GROUP.name, *(field.name for field in self._keys))]
         groups = pa.Table.from_arrays(columns, schema=pa.schema([GROUP, *fields_schema(self._keys)]))
-        found = self._computer.run(self._plan.children_sql, self._schema, groups=groups)
+        found = self._computer.run_by_row(self._plan.children_sql, self._schema, groups=groups)
         names, *tags = (column.to_pylist() for column in found.columns[1:])
         # Children first: a group that is numbered must have one.
         self.children.add(names, tags)

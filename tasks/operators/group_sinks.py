@@ -59,6 +59,6 @@ class GroupSinks:
         self, groups: Numbers, number_of: Callable[[Ids], Numbers], columns_of: Callable[[Numbers], Sequence[pa.Array]]
     ) -> None:
         given = pa.Table.from_arrays(columns_of(groups), schema=self._given)
-        found = self._computer.run(self._sql, self._found, groups=given)
+        found = self._computer.run_by_row(self._sql, self._found, groups=given)
         sinks = places(self._database, found.column(1).to_pylist(), self._count)
         self._sinks[number_of(found.column(0).to_numpy())] = sinks

@@ -36,6 +36,7 @@ FORMAT_VERSION = 4
 `tasks.stored_values` where pickles were, which are read. Since 4 a page of a window may have several parts."""
 _PENDING_SEARCHED = 1024
 _DELETED = b""
+_JOINED = 256
 _RESERVED = b"reserved"
 _ATTEMPT = b"attempt"
 
@@ -365,9 +366,10 @@ class StateStore:
     def _put_pending(self, transaction: Any, handle: Any) -> None:
         items = sorted(self._pending.items())
         transaction.cursor(db=handle).putmulti(items)
-        content = b"".join(chain.from_iterable(items))
-        self._digest = google_crc32c.extend(self._digest, content)
-        self._written_bytes += len(content)
+        for first in range(0, len(items), _JOINED):  # all in one would be as much memory again
+            content = b"".join(chain.from_iterable(items[first : first + _JOINED]))
+            self._digest = google_crc32c.extend(self._digest, content)
+            self._written_bytes += len(content)
         if self._pending:
             self._spills += 1
         self._clear_pending()

@@ -130,6 +130,26 @@ def test_a_task_with_many_rows_has_a_duckdb_of_its_own(
     assert len(opened) == 2
 
 
+def test_what_is_computed_row_by_row_needs_no_duckdb_of_its_own(
+    computer: Computer, opened: list[duckdb.DuckDBPyConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many rows they are; what fails says so as ever."""
+    monkeypatch.setattr(duckdb_computer, "_SMALL_ROWS", 1)
+    schema = pa.schema([("b", pa.int64())])
+    for rows in (1, 5, 1):
+        found = computer.run_by_row("SELECT a + 1 AS b FROM rows", schema, rows=pa.table({"a": [*range(rows)]}))
+        assert found.column(0).to_pylist() == [*range(1, rows + 1)]
+    assert not opened
+    with pytest.raises(InvalidValueError):
+        computer.run_by_row("SELECT a::BIGINT FROM rows", schema, rows=pa.table({"a": ["1", "x"]}))
+    with closed_duckdb(DuckdbBounds(2 * MIB)) as small:
+        monkeypatch.setattr(duckdb_computer, "small_duckdb", small.cursor)
+        with closing(Computer()) as other:
+            sql = "SELECT count(DISTINCT md5(r::VARCHAR)) AS n FROM rows, range(50000) t(r) GROUP BY a"
+            assert other.run_by_row(sql, schema, rows=pa.table({"a": [1, 2]})).column(0).to_pylist() == [50_000] * 2
+    assert len(opened) == 1
+
+
 def test_who_finds_no_memory_beside_others_has_its_own(
     computer: Computer, opened: list[duckdb.DuckDBPyConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
