@@ -25,8 +25,8 @@ class Computer:
 
     It is opened when something is computed for the first time: many tasks leave everything to kernels. Most compute no
     more than the groups and child tables that are new. So the tasks of a process share a DuckDB until they see many
-    rows of which it makes others than one of each; then, or if memory is short, one gets its own, with its own bounds. Users' functions are always in
-    their task's own. Statements over few rows are planned once.
+    rows of which it makes others than one of each; then, or if memory is short, one gets its own, with its own bounds.
+    Users' functions are always in their task's own. Statements over few rows are planned once.
     """
 
     def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
