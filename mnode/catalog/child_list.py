@@ -13,7 +13,10 @@ _FEW = 100
 
 
 class ChildList:
-    """Found by uid, with a tenth of a dictionary's memory. One changes it at a time; readers don't wait."""
+    """Found by uid, with a tenth of a dictionary's memory. One changes it at a time; readers don't wait.
+
+    What a reader has found the place of stays there: the list grows at its end, else another takes its place.
+    """
 
     __slots__ = ("_tables",)
 
@@ -30,8 +33,7 @@ class ChildList:
         """Returns the child table with this uid, if there is one."""
         tables = self._tables
         place = bisect_left(tables, uid, key=_UID)
-        found = tables[place:place + 1]  # others may have gone meanwhile
-        return found[0] if found and found[0].uid == uid else None
+        return tables[place] if place < len(tables) and tables[place].uid == uid else None
 
     def put(self, added: Sequence[ChildTable]) -> None:
         """Takes in new child tables, and changed ones in the place of what they were."""
@@ -53,12 +55,17 @@ class ChildList:
 
     def remove(self, gone: Collection[ChildTable]) -> None:
         """Forgets child tables that are there."""
+        tables = self._tables
         if len(gone) > _FEW:
             uids = set(map(_UID, gone))
-            self._tables = [child for child in self._tables if child.uid not in uids]
+            self._tables = [child for child in tables if child.uid not in uids]
             return
-        for child in gone:
-            place = bisect_left(self._tables, child.uid, key=_UID)
-            if self._tables[place].uid != child.uid:
-                raise KeyError(child.uid)
-            del self._tables[place]
+        left: list[ChildTable] = []
+        start = 0
+        for uid in sorted(map(_UID, gone)):
+            place = bisect_left(tables, uid, start, key=_UID)
+            if place == len(tables) or tables[place].uid != uid:
+                raise KeyError(uid)
+            left += tables[start:place]
+            start = place + 1
+        self._tables = left + tables[start:]

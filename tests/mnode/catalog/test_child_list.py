@@ -37,3 +37,16 @@ def test_what_is_not_there_cannot_be_removed() -> None:
     with pytest.raises(KeyError):
         known.remove([ChildTable(2, "c", 1)])
     assert len(known) == 2
+
+
+@pytest.mark.parametrize("few", [0, 10])
+def test_who_reads_meanwhile_keeps_what_there_was(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader has a place, or is on its way through all, when another child table goes: it misses none."""
+    monkeypatch.setattr(child_list, "_FEW", few)
+    known, children = ChildList(), [ChildTable(uid, f"c{uid}", 1) for uid in range(5)]
+    known.put(children)
+    on_its_way = iter(known)
+    assert next(on_its_way) == children[0]
+    known.remove(children[:2])
+    assert list(on_its_way) == children[1:]
+    assert list(known) == children[2:]
