@@ -251,13 +251,15 @@ def _attack(protocol: str, port: int, seconds: float, told: Connection) -> None:
     turns = itertools.cycle(messages)
 
     def again(name: str, attack: Callable[[], str]) -> None:
-        while time.monotonic() < until:
+        over = False
+        while not over:  # once at least, however late threads of the last priority begin
             try:
                 answer = attack()
             except OSError as error:
                 answer = type(error).__name__
             with lock:
                 answers[f"{name}: {answer}"] += 1
+            over = time.monotonic() >= until
 
     def half_open() -> None:
         held = hold((port,), _HALF_OPEN, half, until)
