@@ -10,7 +10,13 @@ from itertools import repeat
 import numpy as np
 
 from penstock.common.clock import Clock
-from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStatementError,
+    NotFoundError,
+    PenstockError,
+    ReplicasMissingError,
+)
 from penstock.common.responsiveness import uncollected
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.created_children import CreatedChildren
@@ -142,7 +148,7 @@ class ChildCreator:
                             ) -> CreatedChildren:
         self._unannounced = distinct = frozenset(names)
         try:
-            created = self._catalog.schema.add_children(super_uid, names, tags, self._clock.now_ms(), distinct)
+            created, unsure = self._add(super_uid, names, tags, distinct)
             try:
                 self._announce(created)
             except PenstockError:
@@ -153,7 +159,28 @@ class ChildCreator:
             self._unannounced = frozenset()
         if names:
             self._changed(super_uid)
+        if unsure is not None:
+            raise unsure
         return created
+
+    def _add(self, super_uid: int, names: Sequence[str], tags: Sequence[Sequence[TagValue]], distinct: frozenset[str]
+             ) -> tuple[CreatedChildren, ReplicasMissingError | None]:
+        """Creates them in the catalog. The error: they are there, but not on as many nodes as there should be.
+
+        Who sends its rows again finds them then, and streams must have learned of them.
+        """
+        now_ms = self._clock.now_ms()
+        try:
+            return self._catalog.schema.add_children(super_uid, names, tags, now_ms, distinct), None
+        except ReplicasMissingError as error:
+            parent = self._catalog.table_by_uid(super_uid)
+            if parent is None:
+                raise
+            tables = [child for name in names if (child := self._catalog.child_of(parent, name)) is not None]
+            if len(tables) < len(names):
+                raise
+            vgroup_ids = [child.vgroup_id for child in tables]
+            return CreatedChildren(super_uid, tables[0].uid, names, vgroup_ids, tags, now_ms, tables), error
 
     def _announce(self, created: CreatedChildren) -> None:
         if created.names:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from kits.engines.embedded import Embedded
 
-from penstock.common.errors import InvalidStatementError, PenstockError
+from penstock.common.errors import InvalidStatementError, PenstockError, ReplicasMissingError
 from penstock.mnode.ddl.column_rules import check_columns
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind, timestamp
 from penstock.tasks.protocol.child_records import new_children
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
-from penstock.wal.record import DeleteRecord, MetaRecord
+from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
 
 @pytest.fixture
@@ -272,18 +272,24 @@ def test_trim_removes_what_keep_no_longer_allows(db: Embedded) -> None:
 # --- META records ---------------------------------------------------------------------------------------------------
 
 
+def records_of(db: Embedded, name: str) -> Sequence[Record]:
+    """Returns what the log of a database's first vnode has."""
+    database = db.engine.catalog.database(name)
+    assert database is not None
+    reader = WalReader(LogFiles(db.engine.paths.wal(database.vgroup_ids[0]), db.engine.fs))
+    records = reader.read()
+    reader.close()
+    return records
+
+
 def test_children_are_announced_before_their_first_row(db: Embedded) -> None:
     """In every WAL the META record of a child comes before its rows; drops say so behind their delete."""
     db.all("CREATE DATABASE one VGROUPS 1", "USE one", "CREATE STABLE m (ts timestamp, v int) TAGS (a int)",
            "INSERT INTO m1 USING m TAGS (1) VALUES (now, 1)", "ALTER TABLE m1 SET TAG a = 5",
            "ALTER STABLE m ADD COLUMN w int", "DROP TABLE m1")
-    database = db.engine.catalog.database("one")
     table = db.engine.catalog.table("one", "m")
-    assert database is not None
     assert table is not None
-    reader = WalReader(LogFiles(db.engine.paths.wal(database.vgroup_ids[0]), db.engine.fs))
-    records = reader.read()
-    reader.close()
+    records = records_of(db, "one")
     kinds = [r.body["op"] if isinstance(r, MetaRecord) else type(r).__name__ for r in records]
     assert kinds == ["create_children", "RowsRecord", "set_tags", "alter_table", "DeleteRecord", "drop_children"]
     created, changed = records[0], records[2]
@@ -293,6 +299,30 @@ def test_children_are_announced_before_their_first_row(db: Embedded) -> None:
     [(uid, name, tags)] = new_children(created.body).rows()
     assert (created.body["table_uid"], name, tags) == (table.uid, "m1", (1,))
     assert changed.body["child"] == [uid, "m1", [5]]
+
+
+@pytest.mark.parametrize("statement", [
+    "INSERT INTO m1 USING m TAGS (1) VALUES (now, 1)", "CREATE TABLE m1 USING m TAGS (1)"])
+def test_children_are_announced_that_too_few_nodes_have(db: Embedded, statement: str) -> None:
+    """Who is told so sends the rows again, and finds the child table: streams have to know of it, too."""
+    db.all("CREATE DATABASE one VGROUPS 1", "USE one", "CREATE STABLE m (ts timestamp, v int) TAGS (a int)")
+    missing = ReplicasMissingError("too few nodes have it")
+
+    def refuse(version: int) -> None:
+        raise missing
+
+    db.engine.catalog.set_cluster_wait(refuse)
+    assert refused(db, statement) is missing
+    db.engine.catalog.set_cluster_wait(None)
+    db.execute("INSERT INTO m1 USING m TAGS (1) VALUES (now, 1)")
+    created, rows = records_of(db, "one")
+    assert isinstance(created, MetaRecord)
+    assert isinstance(rows, RowsRecord)
+    [(uid, name, tags)] = new_children(created.body).rows()
+    assert (name, tags) == ("m1", (1,))
+    table = db.engine.catalog.table("one", "m")
+    assert table is not None
+    assert db.engine.catalog.child_by_uid(table.uid, uid) is not None
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
