@@ -45,7 +45,7 @@ def worker_killed(
             node.insert(f"{DATABASE}.{shape.source}", tick.rows)
             if killed_ns is None and tick.number * schedule.tick_ms >= kill_after_s * 1000:
                 attempt = max((write.attempt for _, write in node.results.writes()), default=0)
-                (worker,) = node.status().workers
+                (worker,) = (one for one in node.status().workers if one.pid is not None)  # others are free slots
                 assert worker.pid is not None
                 killed_ns = time.monotonic_ns()
                 os.kill(worker.pid, signal.SIGKILL)
