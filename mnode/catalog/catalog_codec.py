@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import repeat
 from json.encoder import encode_basestring
@@ -124,19 +124,9 @@ def table_from_json(value: dict[str, Any]) -> tuple[Table, list[str]]:
 
 
 def sealed_children(super_uid: int, children: Sequence[ChildTable]) -> Iterator[tuple[bytes, bytes]]:
-    """Returns the keys and sealed entries of child tables, which all have as many tags.
-
-    An entry is [name, vgroup, time of creation, [tag values]], as `seal` would write it. There may be a million at
-    once: columns are written one after the other, which takes a fifth of the time.
-    """
-    names = [encode_basestring(child.name) for child in children]
-    where = [f"{child.vgroup_id},{child.create_time_ms}" for child in children]
-    columns = [map(_writer(column), column) for column in zip(*(child.tag_values for child in children), strict=True)]
-    tags = map(",".join, zip(*columns, strict=True)) if columns else repeat("")
-    texts = [f"[{name},{place},[{values}]]" for name, place, values in zip(names, where, tags, strict=bool(columns))]
-    sealed = map(_sealed, map(str.encode, texts))
-    before = key(super_uid)
-    return zip([before + child.uid.to_bytes(8, "big") for child in children], sealed, strict=True)
+    """Yields the keys and sealed entries of a few child tables: [name, vgroup, time of creation, [tag values]] each."""
+    for child in children:
+        yield key(super_uid, child.uid), seal([child.name, child.vgroup_id, child.create_time_ms, child.tag_values])
 
 
 def sealed_batches(created: CreatedChildren) -> Iterator[tuple[bytes, bytes]]:
@@ -190,12 +180,6 @@ def children_of_batch(stored_key: bytes, value: list[Any]) -> list[ChildTable]:
 
 def _each(values: int | list[int]) -> Iterable[int]:
     return repeat(values) if isinstance(values, int) else values
-
-
-def _writer(values: Sequence[TagValue]) -> Callable[[Any], str]:
-    """Returns what writes these values as JSON: if they are of one kind, a function that can't do anything else."""
-    kinds = set(map(type, values))
-    return str if kinds == {int} else encode_basestring if kinds == {str} else _ENCODER.encode
 
 
 def child_from_json(stored_key: bytes, value: list[Any]) -> ChildTable:

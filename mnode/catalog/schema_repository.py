@@ -319,7 +319,7 @@ def stable_vgroups(database: Database, tables: Sequence[str]) -> list[int]:
     shares, vgroup_ids = database.cut_shares, database.vgroup_ids
     if len(vgroup_ids) == 1:
         return [vgroup_ids[0]] * len(tables)
-    found = owners(database.name, tables, shares) if shares else places(database.name, tables, len(vgroup_ids))
+    found = owners(database.name, tables, shares) if shares else places(database.name, tables, len(vgroup_ids)).tolist()
     return [vgroup_ids[place] for place in found]
 
 

@@ -40,8 +40,8 @@ _NOT_LOADED = "they were not loaded in this process"
 class _Here:
     """What this process has. `loops`: functions by the names of `loops.SIGNATURES`."""
 
-    #: They are loaded once, although several workers may be in a process: functions of numba that were replaced crash
-    #: it when they go while another thread collects garbage, which still knows them then.
+    #: They are loaded once, although several workers may be in a process: where each loaded its own, in place of the
+    #: ones before, the process crashed now and then when garbage was collected.
     lock = threading.Lock()
     loops: Any = None
     reason: str = _NOT_LOADED

@@ -82,30 +82,27 @@ class Computer:
 
         DuckDB computes that in small pieces: however many rows they are, it needs no memory of the task's own.
         """
-        if self._alone or sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS:
-            return self.run(sql, schema, **tables)
-        try:
-            return as_batch(self._large(sql, None, tables), schema)
-        except duckdb.OutOfMemoryException:
-            self._leave_others()
-        except duckdb.Error as error:
-            raise classify(error, sql) from error
-        return self.run(sql, schema, **tables)
+        return as_batch(self._computed(sql, None, tables, by_row=True), schema)
 
     def table(self, sql: str, parameters: Mapping[str, int] | None = None, /, **tables: pa.Table) -> pa.Table:
         """Returns the result of `sql` over `tables` and the registered ones, with the types that DuckDB gives it.
 
         `parameters`: values of those that the SQL has, by name.
         """
+        return self._computed(sql, parameters, tables)
+
+    def _computed(
+        self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table], *, by_row: bool = False
+    ) -> pa.Table:
         small = sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS
-        if not small:
+        if not small and not by_row:
             self._leave_others()
         try:
             return (self._small if small else self._large)(sql, parameters, tables)
         except duckdb.Error as error:
             if isinstance(error, duckdb.OutOfMemoryException) and not self._alone:
                 self._leave_others()
-                return self.table(sql, parameters, **tables)
+                return self._computed(sql, parameters, tables)
             if any(place.missed for place in self._places.values()):
                 raise InternalError(f"compiled SQL reads a relation that it is not given: {sql}") from error
             raise classify(error, sql) from error
