@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from penstock.common.errors import ConfigError
@@ -260,7 +261,7 @@ def load_config(
     if isinstance(source, Config):
         loader.start_from(source)
     else:
-        loader.read_file(CONF_DIRECTORY / "penstock.toml")
+        loader.take(_shipped(), CONF_DIRECTORY / "penstock.toml")
         if source is not None and not isinstance(source, Mapping):
             loader.read_file(Path(source))
         loader.read_environment(environment)
@@ -268,6 +269,22 @@ def load_config(
             loader.read_flat(source, "configuration")
     loader.read_flat(overrides or {}, "--set")
     return loader.finish(environment)
+
+
+@cache
+def _shipped() -> Mapping[str, Any]:
+    """Returns what the shipped file says: it is read once, and stays as it is while the process runs."""
+    return MappingProxyType(_read_toml(CONF_DIRECTORY / "penstock.toml"))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.expanduser().open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def parse_assignment(text: str) -> tuple[str, str]:
@@ -292,13 +309,10 @@ class _Loader:
         self._spark = dict(config.spark)
 
     def read_file(self, path: Path) -> None:
-        try:
-            with path.expanduser().open("rb") as file:
-                content = tomllib.load(file)
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        self.take(_read_toml(path), path)
+
+    def take(self, content: Mapping[str, Any], path: Path) -> None:
+        """Takes what stands in a file."""
         for name, value in content.items():
             if name == "spark" and isinstance(value, dict):
                 self._read_spark(value, SPARK_PREFIX, str(path))

@@ -9,6 +9,7 @@ becomes the account `nobody` and tries each of them. Prints a JSON line for each
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pwd
@@ -104,6 +105,16 @@ def try_path(path: Path) -> Iterator[Finding]:
         yield Finding(str(path), "", tried, got)
 
 
+def _load_all() -> None:
+    """Has Python load what trying needs: from where it lies, the account may not be able to."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens
+        list(try_socket("", closed.getsockname()))
+        target = f"127.0.0.1:{closed.getsockname()[1]}"
+        with grpc.insecure_channel(target) as channel, contextlib.suppress(grpc.RpcError):
+            list(channel.unary_stream(_LIST_ACTIONS)(b"", timeout=_TIMEOUT_S))
+
+
 def attempt(pid: int, data: Path, account: str) -> list[Finding]:
     """Returns all findings of an account. This process belongs to the account from then on."""
     sockets = listening(pid)
@@ -111,6 +122,7 @@ def attempt(pid: int, data: Path, account: str) -> list[Finding]:
     inside = [Path("/proc") / str(process.pid) / name for process in processes for name in ("environ", "mem", "maps")]
     paths = [data, *sorted(data.rglob("*")), *inside]
     entry = pwd.getpwnam(account)
+    _load_all()
     os.setgroups([])
     os.setgid(entry.pw_gid)
     os.setuid(entry.pw_uid)
