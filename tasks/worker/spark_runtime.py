@@ -317,7 +317,12 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
                 # A Java that ends while it starts may have lacked memory or a port for a moment: one more try.
                 _log.warning("Spark's Java process ended while it started, it is started once more: %s", error)
                 gateway = launch_gateway(at_start, {"stdout": output, "stderr": output})
-    context = SparkContext(conf=conf, gateway=gateway)
+    try:
+        context = SparkContext(conf=conf, gateway=gateway)
+    except BaseException:
+        # PySpark keeps the gateway, and the next try would ask a Java process that may be gone.
+        _forget_gateway(SparkContext, SparkContext._gateway)
+        raise
     # Now all the process's large modules are there.
     leave_out_what_stays()
     # Rows are written, and results taken, beside statements and answers that take long to compute.
@@ -427,6 +432,16 @@ def _forget_context(context: SparkContext) -> None:
         if kind._gateway is context._gateway:
             kind._gateway = None
             kind._jvm = None
+
+
+def _forget_gateway(kind: type[SparkContext], gateway: Any) -> None:
+    """Makes PySpark forget a gateway that a context could not be made with; ends the Java process of this one's."""
+    with kind._lock:
+        kind._active_spark_context = kind._gateway = kind._jvm = None
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 def _reason(error: BaseException) -> str:

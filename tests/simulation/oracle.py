@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,18 @@ import pyarrow as pa
 from simulation.seams import shared_duckdb
 
 Key = tuple[str, int]
-Row = tuple[int, int]  # k, v
+Row = tuple[int | None, int | None]  # k, v
+
+
+class Keep(Enum):
+    """Stands for the value of a column that a statement doesn't write."""
+
+    KEEP = "keep"
+
+
+KEEP = Keep.KEEP
+Written = tuple[int | Keep | None, int | Keep | None]
+"""What a statement says of k and v of a row."""
 
 WINDOW = 10_000
 LOST_S = 4.0  # WAL_FSYNC_PERIOD and the time between two rounds of upkeep
@@ -59,6 +71,16 @@ KINDS = (
          "SELECT w * 5000 w, count(*), sum(v)::BIGINT FROM (SELECT unnest([ts // 5000, ts // 5000 - 1]) w, v "
          "FROM source WHERE v > 2) GROUP BY ALL",
          result="SELECT ts, c, s FROM {out}"),
+    kind("some_per_site", "SELECT _wstart ts, count(*) c, sum(v) s, max(v) m FROM d.m WHERE k <= 2 PARTITION BY site "
+         "INTERVAL(2500a)",
+         "SELECT site, (ts // 2500) * 2500 w, count(*), sum(v)::BIGINT, max(v) FROM source WHERE k <= 2 GROUP BY ALL",
+         into="TAGS (site INT)", result="SELECT site, ts, c, s, m FROM {out}", width=2_500),
+    kind("spread", "SELECT _wstart ts, count(*) c, stddev(v) d, spread(v) p FROM d.m WHERE v <= 7 "
+         "PARTITION BY tbname tn INTERVAL(1s)",
+         "SELECT tn, (ts // 1000) * 1000 w, count(*), stddev_pop(v), (max(v) - min(v))::DOUBLE FROM source "
+         "WHERE v <= 7 GROUP BY ALL",
+         into="TAGS (tn VARCHAR(20))", result="SELECT tn, ts, c, d, p FROM {out}", width=1_000,
+         trigger="AT_ONCE WATERMARK 1s"),
     kind("filtered", "SELECT ts, v * 2 AS twice, k FROM d.m WHERE k <> 1 PARTITION BY tbname tn",
          "SELECT tn, ts, v * 2, k FROM source WHERE k <> 1",
          into="TAGS (tn VARCHAR(20))", result="SELECT tn, ts, twice, k FROM {out}", width=1),
@@ -85,15 +107,19 @@ class Model:
     acknowledged: int = 0
     _unsynced_since: float | None = None
 
-    def write(self, rows: dict[Key, Row | None], now: float, *, sure: bool) -> None:
+    def write(self, rows: Mapping[Key, Written | None], now: float, *, sure: bool) -> None:
         """Notes rows (None: deleted) of a statement that ended at `now`; `sure`: it was acknowledged."""
         for key, row in rows.items():
+            before = self._sure.get(key)
+            others = [merged(other, row) for other in self._maybe.get(key, [])]
             if sure:
-                self._recent.append((now, key, self._sure.get(key)))
-                self._maybe.pop(key, None)
-                self._sure[key] = row
+                self._recent.append((now, key, before))
+                self._sure[key] = merged(before, row)
+                self._maybe[key] = others
+                if row is None or KEEP not in row:
+                    del self._maybe[key]
             else:
-                self._maybe.setdefault(key, []).append(row)
+                self._maybe.setdefault(key, []).extend([merged(before, row), *others])
         self.acknowledged += sure
 
     def sync_failed(self, now: float) -> None:
@@ -129,6 +155,14 @@ class Model:
             if found.get(key) not in allowed:
                 texts.append(f"source {key} is {found.get(key)}, allowed: {allowed}")
         return texts
+
+
+def merged(before: Row | None, row: Written | None) -> Row | None:
+    """Returns what a row is after a statement."""
+    if row is None:
+        return None
+    k, v = (old if new is KEEP else new for old, new in zip(before or (None, None), row, strict=True))
+    return k, v
 
 
 def batch_answer(stream: StreamKind, model: Model, found: dict[Key, Row], newest: int) -> list[tuple[Any, ...]]:

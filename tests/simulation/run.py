@@ -6,7 +6,7 @@ import gc
 import logging
 import shutil
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,12 +20,12 @@ from penstock.mnode.controller.controller_settings import ControllerSettings
 from penstock.tasks.protocol.task_status import TaskState
 from simulation.cluster import Cluster, EngineProcess, NetworkFaults, SimGroup
 from simulation.disk import PowerLost, ProcessDied
-from simulation.oracle import EXCHANGED, KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
+from simulation.oracle import EXCHANGED, KEEP, KINDS, WINDOW, Key, Model, StreamKind, Written, batch_answer, shown
 from simulation.world import SimulationError, World
 
 T0 = 1_700_000_000_000
 TABLES = 5
-_EVENTS_MAX = 60_000
+_EVENTS_MAX = 200_000
 _PATIENCE_S = 240.0
 _ENDED_WITHIN_S = 1.0  # after Spark's end, whatever state a worker is in
 _REST_S = 1.6  # longer than idleTimeout, after which a vnode without rows holds time back no more
@@ -41,6 +41,7 @@ class Profile:
     streams: tuple[StreamKind, ...]
     operations: int
     late: bool
+    partly: bool
     deletes: bool
     block_rows: int
     engine_kills: int
@@ -97,11 +98,12 @@ def draw_profile(world: World) -> Profile:
         return chance.randint(1, most) if chance.random() < 0.4 else 0
 
     return Profile(
-        vgroups=chance.randint(1, 3),
+        vgroups=chance.randint(1, 4),
         wal_level=chance.choice([1, 2, 2]),
         streams=tuple(chance.sample(KINDS, chance.randint(1, 2))),
-        operations=chance.randint(8, 24),
+        operations=chance.randint(8, 24) if chance.random() < 0.75 else chance.randint(40, 120),
         late=chance.random() < 0.7,
+        partly=chance.random() < 0.5,
         deletes=chance.random() < 0.4,
         block_rows=chance.choice([1, 2, 8, 64]),
         engine_kills=some(2),
@@ -322,38 +324,46 @@ class Run:
             elif self.created:
                 self._checkpoint(chance.choice(self.created).name)
 
-    def _new_rows(self) -> dict[Key, Row]:
+    def _new_rows(self) -> dict[Key, Written]:
         chance = self.world.chance
-        rows: dict[Key, Row] = {}
+        rows: dict[Key, Written] = {}
+        columns = chance.choice([(0, 1), (0, 1), (0,), (1,)]) if self.profile.partly else (0, 1)
         for _ in range(chance.randint(1, 8)):
             table = f"t{chance.randrange(TABLES)}"
-            if self.profile.late and chance.random() < 0.25:
+            if self.profile.late and chance.random() < 0.15 and (known := list(self.model.touched())):
+                table, ts = chance.choice(known)
+            elif self.profile.late and chance.random() < 0.25:
                 ts = chance.randint(T0, self.newest)
             elif self.profile.late and rows and chance.random() < 0.1:
                 ts = chance.choice(list(rows))[1]
             else:
                 ts = self.newest + chance.randint(0, 6000)
                 self.newest = ts
-            rows[table, ts] = (chance.randint(0, 3), chance.randint(0, 9))
+            values = [None if self.profile.partly and chance.random() < 0.2 else chance.randint(0, most)
+                      for most in (3, 9)]
+            k, v = (value if place in columns else KEEP for place, value in enumerate(values))
+            rows[table, ts] = k, v
         return rows
 
-    def _insert(self, rows: dict[Key, Row]) -> None:
+    def _insert(self, rows: dict[Key, Written]) -> None:
         by_table: dict[str, list[str]] = {}
-        for (table, ts), (k, v) in rows.items():
-            by_table.setdefault(table, []).append(f"({ts}, {k}, {v})")
+        for (table, ts), written in rows.items():
+            columns = ", ".join(["ts", *(name for name, value in zip("kv", written, strict=True) if value is not KEEP)])
+            values = ["NULL" if value is None else str(value) for value in written if value is not KEEP]
+            by_table.setdefault(f"{table} ({columns})", []).append(f"({', '.join([str(ts), *values])})")
         text = "INSERT INTO " + " ".join(f"d.{table} VALUES {' '.join(values)}" for table, values in by_table.items())
-        self._write(text, dict(rows))
+        self._write(text, rows)
 
     def _delete(self) -> None:
         chance = self.world.chance
         first = chance.randint(T0, self.newest)
         last = first + chance.choice([0, 2_000, 15_000])
         table = f"t{chance.randrange(TABLES)}" if chance.random() < 0.7 else None
-        gone: dict[Key, Row | None] = {
+        gone: dict[Key, Written | None] = {
             key: None for key in self.model.touched() if first <= key[1] <= last and table in (None, key[0])}
         self._write(f"DELETE FROM d.{table or 'm'} WHERE ts >= {first} AND ts <= {last}", gone)
 
-    def _write(self, text: str, rows: dict[Key, Row | None]) -> None:
+    def _write(self, text: str, rows: Mapping[Key, Written | None]) -> None:
         sure = False
         try:
             sure = self._do(text)

@@ -219,3 +219,36 @@ def test_a_killed_engine_leaves_no_process_behind(tmp_path: Path) -> None:
         engine.wait()
     _, alive = psutil.wait_procs(children, timeout=15)
     assert alive == []
+
+
+DYING_JAVA_PROGRAM = """
+from pathlib import Path
+from pyspark import SparkContext
+from penstock.common.config import CONF_DIRECTORY, load_config
+from penstock.common.errors import UnavailableError
+from penstock.tasks.worker.spark_runtime import SparkRuntime
+
+make = SparkContext._do_init
+
+def die_once(context, *arguments, **options):
+    SparkContext._do_init = make
+    context._gateway.proc.kill()
+    context._gateway.proc.wait()
+    return make(context, *arguments, **options)
+
+SparkContext._do_init = die_once
+runtime = SparkRuntime(load_config().spark_properties(), CONF_DIRECTORY, Path({log!r}))
+try:
+    runtime.context()
+except UnavailableError:
+    print("could not be started")
+print(runtime.context().parallelize([1, 2], 1).sum())
+runtime.stop()
+"""
+
+
+def test_spark_starts_after_its_java_was_killed_while_it_started(tmp_path: Path) -> None:
+    """A start that fails half way leaves nothing behind that the next one would use."""
+    program = DYING_JAVA_PROGRAM.format(log=str(tmp_path / "spark.log"))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+    assert ended.stdout.split("\n")[:2] == ["could not be started", "3"], ended.stderr[-2000:]
