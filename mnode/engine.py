@@ -43,7 +43,7 @@ from penstock.mnode.query.unread_queries import QueryPermission, UnreadQuery, is
 from penstock.mnode.show.overview import Overview, overview
 from penstock.mnode.statement_dispatch import Dispatch, StatementCall
 from penstock.mnode.worker_side import RuntimeFactory, WorkerSide, spark_runtime
-from penstock.mnode.write.csv_rows import CsvBlock
+from penstock.mnode.write.csv_rows import CsvCells, CsvLayout
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.dialect.parser import parse_one, parse_table_name
 from penstock.sql.rows.child_pattern import read_plain_children
@@ -225,11 +225,23 @@ class Engine:
         with self._listed(state, f"INSERT INTO {table} (an Arrow table)"), self._writing.shared():
             return self.parts.inserts.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
 
-    def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
-        """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
+    def csv_layout(
+        self, table: str, names: Sequence[str] | None, state: SessionState, *, has_header: bool | None = None,
+        quote: str | None = None,
+    ) -> CsvLayout:
+        """Returns what the columns of a CSV file for a table may be; `names`: what they are said to be.
+
+        `has_header`: whether it has one, and `quote`: which quotes it has, if that is known.
+        """
         self.check_insert(table, state)
-        with self._listed(state, f"INSERT INTO {table} ({block.name})"), self._writing.shared():
-            return self.parts.inserts.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
+        return self.parts.inserts.csv_layout(
+            table, names, state.freeze(self.clock.now_ms()), has_header=has_header, quote=quote)
+
+    def insert_cells(self, table: str, cells: CsvCells, state: SessionState) -> Result:
+        """Inserts rows whose values are text into a table, as CSV has them."""
+        self.check_insert(table, state)
+        with self._listed(state, f"INSERT INTO {table} ({cells.num_rows} rows of text)"), self._writing.shared():
+            return self.parts.inserts.insert_cells(table, cells, state.freeze(self.clock.now_ms()))
 
     def ingest_lines(
         self, data: bytes, database: str, precision: str, state: SessionState, *, first_line: int = 1

@@ -23,7 +23,7 @@ from penstock.mnode.catalog.name_lookup import find_table
 from penstock.mnode.coordinator.task_settings import functions_directory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine import Engine
-from penstock.mnode.write.csv_rows import CsvBlock, read_csv
+from penstock.mnode.write.csv_rows import CsvLayout, columns_of, csv_file
 from penstock.mnode.write.inserts import place_by_index
 from penstock.planner.bind.instants import instant
 from penstock.planner.task_plans.plan_tree import ResultColumn
@@ -156,15 +156,28 @@ class DryRun:
         return count
 
     def _of_file(self, copy: _Copy, file: str, session: Session) -> int:
-        """Writes the rows of a CSV file in their order; a super table's file names the child table first."""
+        """Writes the rows of a CSV file in their order; without header a super table's names the child table first."""
         table = copy.original
-        columns = [_TBNAME, *table.columns] if table.kind == "super" else list(table.columns)
+        columns = {column.name: column for column in
+                   ([_TBNAME] if table.kind == "super" else []) + list(table.columns)}
         constants = Constants(copy.database.precision, session.time_zone, session.now_ms)
-        batch = read_csv(CsvBlock.of_file(Path(file).expanduser()), columns, constants)
-        step = -(-batch.num_rows // _RECORDS_WANTED) or 1
-        for start in range(0, batch.num_rows, step):
-            copy.write_named(pa.Table.from_batches([batch.slice(start, step)]))
-        return int(batch.num_rows)
+        parts = []
+        with csv_file(Path(file).expanduser(), CsvLayout(None, tuple(columns), tuple(columns))) as reader:
+            needed = list(columns)[:2 if table.kind == "super" else 1]
+            if not set(needed) <= set(reader.names):
+                raise InvalidStatementError(f"{file} has no column {' or '.join(needed)}")
+            for cells in reader:
+                parts.append(columns_of(cells, [columns[name] for name in cells.names], constants))
+                if sum(part.num_rows for part in parts) > SAMPLE_ROWS_MAX:
+                    raise InvalidStatementError(f"the sample has more than {SAMPLE_ROWS_MAX} rows",
+                                                hint="choose a shorter file")
+        if not parts:
+            return 0
+        rows = pa.Table.from_batches(parts).combine_chunks()
+        step = -(-rows.num_rows // _RECORDS_WANTED) or 1
+        for start in range(0, rows.num_rows, step):
+            copy.write_named(rows.slice(start, step))
+        return int(rows.num_rows)
 
 
 class _Copy:
@@ -204,7 +217,7 @@ class _Copy:
         if self.original.kind != "super":
             self._write(rows, [self.original.name] * rows.num_rows)
             return
-        names = rows.column(0).to_pylist()
+        names = rows.column(_TBNAME.physical).to_pylist()
         if None in names:
             raise InvalidStatementError("the sample has a row without a table name")
         self._write(rows.drop_columns([_TBNAME.physical]), names)

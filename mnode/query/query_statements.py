@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as csv
 
 from penstock.common.clock import Clock
 from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
@@ -26,6 +25,7 @@ from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuer
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
 from penstock.mnode.query.table_scans import Scans
 from penstock.mnode.query.unread_queries import PlannedHere, ProcessPlan, QueryPermission, UnreadQuery
+from penstock.mnode.write.csv_rows import write_csv
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
@@ -193,7 +193,7 @@ def _read(query: UnreadQuery) -> Query:
 def _write_csv(table: pa.Table, path: Path) -> None:
     try:
         with path.open("xb") as file:
-            csv.write_csv(table, file)
+            write_csv(table, file)
     except FileExistsError as error:
         raise AlreadyExistsError(f"the file {path} exists") from error
     except OSError as error:

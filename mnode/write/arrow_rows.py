@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +13,29 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 SLICE_ROWS = 1 << 20
 
 
+def row_number(row: int, first: int = 0) -> str:
+    """Returns what errors call the n-th row (from 0) behind the row with the number `first` (from 0)."""
+    return f"row {first + row + 1}"
+
+
 def slices(rows: pa.Table, first_row: int = 0) -> Iterator[tuple[int, pa.Table]]:
     """Yields (number of the first row, counted from `first_row`; rows): pieces that are one Arrow array per column."""
     for start in range(0, max(rows.num_rows, 1), SLICE_ROWS):
         yield first_row + start, rows.slice(start, SLICE_ROWS)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of batches with the same columns in pieces of some `SLICE_ROWS`."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= SLICE_ROWS:
+            yield pa.concat_batches(held)
+            held, rows = [], 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def read_parquet(path: Path, names: tuple[str, ...] | None) -> pa.Table:

@@ -1,128 +1,382 @@
-"""Rows of a CSV file, or of a piece of one: commas, and quotes around what holds commas or quotes."""
+"""Rows of CSV: read from files in pieces that fit into memory, and what their values are in columns of a table."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
 
-from penstock.common.errors import InvalidValueError, NotFoundError, StorageError
-from penstock.sql.rows.constants import Constants
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, StorageError
+from penstock.mnode.write.csv_dialect import (
+    NULLS,
+    CsvDialect,
+    CsvError,
+    CutText,
+    Row,
+    cut,
+    guessed,
+    is_plain,
+    line_ends,
+)
+from penstock.sql.rows.constants import Constants, Number, is_number
 from penstock.sql.schema import Column
-from penstock.sql.tree.expression_nodes import quote_string
-from penstock.sql.types import FLOATS, INTEGERS, STRINGS, Kind
+from penstock.sql.types import FLOATS, INTEGERS, STRINGS, UNITS_PER_SECOND, Kind
 
-_NULLS = ["", "NULL", "null", "Null"]
+BLOCK_BYTES = 8 << 20
+ROW_BYTES_MAX = 64 << 20
+_SAMPLE_BYTES = 1 << 18
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+_UTF8_MARK = b"\xef\xbb\xbf"
+_OTHER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+# Arrow reads `YYYY-MM-DD HH`, the dialect does not.
+_DATE_AND_HOUR = len("YYYY-MM-DD HH")
+# Arrow's zones know no summer time after 2037; seconds since the epoch.
+_ARROW_ZONES_END = 2_114_380_800
 
 
 @dataclass(frozen=True, slots=True)
-class CsvBlock:
-    """A file without header, or whole lines of one: `name` and `first_line` (from 1) are for errors."""
+class CsvCells:
+    """Values of rows as text, column by column: `names` are what they are values of.
 
-    source: Path | bytes
-    name: str
-    first_line: int = 1
-    quote: str = "'"
-
-    @classmethod
-    def of_file(cls, path: Path) -> CsvBlock:
-        """Returns a whole file in the form of INSERT ... FILE: strings and timestamps in single quotes."""
-        return cls(path, str(path))
-
-
-def read_csv(block: CsvBlock, columns: Sequence[Column], constants: Constants) -> pa.RecordBatch:
-    """Returns all rows of the block: one column per given Column, named by `Column.physical`.
-
-    An empty cell or an unquoted NULL is NULL. `NotFoundError` if there is no such file, `InvalidValueError` with
-    file, line, column and text for what doesn't fit.
+    `where` says where the n-th row (from 0) is, for errors, and `read_as` how it was read.
     """
-    try:
+
+    names: tuple[str, ...]
+    columns: tuple[pa.StringArray, ...]
+    where: Callable[[int], str]
+    read_as: str | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return len(self.columns[0]) if self.columns else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CsvLayout:
+    """What a file's columns may be.
+
+    `names`: those that the statement names; without them `default` are those of a file without header, if there are
+    any. `known`: what a header may name. `has_header`: the first line is one; None: if it names columns only.
+    """
+
+    names: tuple[str, ...] | None
+    default: tuple[str, ...] | None
+    known: tuple[str, ...]
+    has_header: bool | None = None
+    quote: str | None = None
+
+    @property
+    def positions(self) -> tuple[str, ...] | None:
+        """What the values of a row without header are for."""
+        return self.default if self.names is None else self.names
+
+    def header(self, row: Row) -> tuple[str, ...] | None:
+        """Returns what the first row names if it is a header, else None."""
+        if self.has_header is None:
+            return self.named(row)
+        return tuple((cell or "").strip() for cell in row) if self.has_header else None
+
+    def named(self, row: Row) -> tuple[str, ...] | None:
+        """Returns the columns that a row names; None if it has anything else."""
+        names = [(cell or "").strip() for cell in row]
+        found = [name if name in self.known else name.lower() for name in names]
+        return tuple(found) if len(set(found)) == len(found) and set(found) <= set(self.known) else None
+
+
+def cells_by_row(
+    names: Sequence[str], rows: Sequence[Row], where: Callable[[int], str], read_as: str | None = None
+) -> CsvCells:
+    """Returns rows by their columns. Raises InvalidValueError if one has too few values or too many."""
+    width = len(names)
+    for number, row in enumerate(rows):
+        if len(row) != width:
+            raise InvalidValueError(f"{where(number)}: there are {len(row)} values for {width} columns "
+                                    f"({', '.join(names)})", hint=_hints(None, read_as))
+    columns = zip(*rows, strict=True) if rows else [()] * width
+    return CsvCells(tuple(names), tuple(pa.array(column, pa.string()) for column in columns), where, read_as)
+
+
+class CsvReader:
+    """Reads a file in pieces of whole rows. Raises InvalidValueError that names file, line and how it was read."""
+
+    def __init__(self, stream: Any, name: str, layout: CsvLayout) -> None:
+        """`stream`: gives bytes by `read(n)`."""
+        self._stream = stream
+        self._name = name
+        self._layout = layout
+        self._rest, self._line, self._is_last = b"", 1, False
+        self._fill()
+        for mark, encoding in _OTHER_MARKS.items():
+            if self._rest.startswith(mark):
+                raise InvalidValueError(f"{name} is {encoding}", hint=f"iconv -f {encoding} -t UTF-8 makes it UTF-8")
+        self._rest = self._rest.removeprefix(_UTF8_MARK)
+        sample = self._rest[:_SAMPLE_BYTES].decode(errors="surrogateescape")
+        self._dialect, found = self._best(sample, is_last=self._is_last and len(self._rest) <= _SAMPLE_BYTES)
+        header = layout.header(found.rows[0]) if found.rows else None
+        self.names = self._names(header, found)
+        if header is not None:
+            first = sample[:found.starts[1] if len(found.starts) > 1 else found.end]
+            self._rest = self._rest[len(first.encode(errors="surrogateescape")):]
+            self._line += line_ends(first)
+
+    def __iter__(self) -> Iterator[CsvCells]:
+        while self._rest:
+            piece = self._piece()
+            if piece is not None and piece.num_rows:
+                yield piece
+            if self._is_last:
+                return
+            self._fill()
+
+    # --- what it is ---
+
+    def _best(self, sample: str, *, is_last: bool) -> tuple[CsvDialect, CutText]:
+        guesses = guessed(sample, is_last=is_last, quote=self._layout.quote)
+        width = None if self._layout.positions is None else len(self._layout.positions)
+        for dialect, found in guesses:
+            if found.rows and (len(found.rows[0]) == width or self._layout.named(found.rows[0]) is not None):
+                return dialect, found
+        return guesses[0]
+
+    def _names(self, header: tuple[str, ...] | None, found: CutText) -> tuple[str, ...]:
+        given = self._layout.names
+        if header is not None and given is None:
+            return header
+        if header is not None and given is not None and not self._layout.has_header:
+            if set(header) != set(given):
+                raise InvalidStatementError(f"{self._name}: its header names {', '.join(header)}, the statement "
+                                            f"{', '.join(given)}", hint="leave out one of the two")
+            return header
+        if self._layout.positions is None:
+            first = ", ".join(str(cell) for cell in found.rows[0][:5]) if found.rows else ""
+            raise InvalidStatementError(
+                f"{self._name}: its first line ({first}) is no header that names columns of the super table",
+                hint="name the columns of the file, tbname among them", code=0x263F)
+        return self._layout.positions
+
+    # --- pieces ---
+
+    def _fill(self) -> None:
+        if len(self._rest) > ROW_BYTES_MAX:
+            raise self._error(f"a row has more than {ROW_BYTES_MAX >> 20} MiB, or a quote in it is never closed",
+                              self._line)
+        block = self._stream.read(BLOCK_BYTES)
+        while block and len(block) < BLOCK_BYTES and (more := self._stream.read(BLOCK_BYTES - len(block))):
+            block += more
+        self._rest += block
+        self._is_last = len(block) < BLOCK_BYTES
+
+    def _piece(self) -> CsvCells | None:
+        """Returns the whole rows of what was read."""
+        data = self._rest if self._is_last else self._rest[:self._rest.rfind(b"\n") + 1]
+        if data and is_plain(data, self._dialect):
+            table = self._by_arrow(data)
+            if table is not None:
+                self._rest = self._rest[len(data):]
+                where = partial(_place, self._name, data, self._dialect, self._line)
+                self._line += data.count(b"\n")
+                return CsvCells(self.names, table, where, str(self._dialect))
+        return self._by_text()
+
+    def _by_arrow(self, data: bytes) -> tuple[pa.StringArray, ...] | None:
+        """Returns what Arrow reads; None if something is wrong, which is to be found out otherwise."""
+        names = [str(place) for place in range(len(self.names))]
+        has_quotes = self._dialect.quote.encode() in data
         try:
-            table = _read_cells(block, len(columns))
+            table = csv.read_csv(
+                pa.BufferReader(data),
+                read_options=csv.ReadOptions(column_names=names),
+                parse_options=csv.ParseOptions(
+                    delimiter=self._dialect.delimiter, quote_char=self._dialect.quote, double_quote=True,
+                    newlines_in_values=has_quotes, ignore_empty_lines=True),
+                convert_options=csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()), null_values=list(NULLS), strings_can_be_null=True,
+                    quoted_strings_can_be_null=False))
         except pa.ArrowInvalid:
-            table = _read_cells(block, len(columns), use_threads=False)  # only so does Arrow know the line
+            return None
+        return tuple(_whole(column) for column in table.columns)
+
+    def _by_text(self) -> CsvCells | None:
+        text = self._text()
+        try:
+            found = cut(text, self._dialect, is_last=self._is_last)
+        except CsvError as error:
+            raise self._error(error.message, self._line + line_ends(text, error.at), error.column) from error
+        first = self._line
+        self._line += line_ends(text, found.end)
+        self._rest = self._rest[len(text[:found.end].encode()):]
+        return cells_by_row(
+            self.names, found.rows, lambda row: _at(self._name, first + line_ends(text, found.starts[row])),
+            str(self._dialect))
+
+    def _text(self) -> str:
+        data = self._rest
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            if not self._is_last and error.reason == "unexpected end of data":
+                return data[:error.start].decode()
+            raise self._error(
+                f"byte {data[error.start]:#04x} is no UTF-8", self._line + data.count(b"\n", 0, error.start),
+                hint="iconv -f ISO-8859-1 -t UTF-8 makes UTF-8 of Latin-1") from error
+
+    def _error(self, problem: str, line: int, column: int | None = None, hint: str = "") -> InvalidValueError:
+        what = "" if column is None else f", column {self._column(column)}"
+        return InvalidValueError(f"{_at(self._name, line)}{what}: {problem}",
+                                 hint=_hints(hint, str(self._dialect)))
+
+    def _column(self, number: int) -> str:
+        return self.names[number - 1] if number <= len(self.names) else str(number)
+
+
+def _at(name: str, line: int) -> str:
+    return f"{name}, line {line}"
+
+
+def _place(name: str, data: bytes, dialect: CsvDialect, first_line: int, row: int) -> str:
+    text = data.decode()
+    return _at(name, first_line + line_ends(text, cut(text, dialect).starts[row]))
+
+
+@contextmanager
+def csv_file(path: Path, layout: CsvLayout) -> Iterator[CsvReader]:
+    """Opens a file, which may be compressed if its name says so. Raises NotFoundError, StorageError."""
+    try:
+        with path.open("rb") as file, unpacked(path, file) as stream:
+            yield CsvReader(stream, str(path), layout)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no file {block.name}") from error
+        raise NotFoundError(f"there is no file {path}") from error
     except OSError as error:
-        raise StorageError(f"{block.name} cannot be read: {error}") from error
-    except pa.ArrowInvalid as error:
-        raise InvalidValueError(f"{block.name}: {_csv_problem(str(error), block.first_line)}") from error
-    cells = [table.column(place).combine_chunks() for place in range(len(columns))]
-    arrays = [_convert(column, cell, constants, block) for column, cell in zip(columns, cells, strict=True)]
+        raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+@contextmanager
+def unpacked(path: Path, file: BinaryIO) -> Iterator[Any]:
+    """Gives what a file's bytes are when they are unpacked, by the ending of its name."""
+    codec = _COMPRESSED.get(path.suffix.lower())
+    yield file if codec is None else pa.CompressedInputStream(file, codec)
+
+
+def is_packed(path: Path) -> bool:
+    """Whether the ending of a name says that the file is compressed."""
+    return path.suffix.lower() in _COMPRESSED
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+def columns_of(cells: CsvCells, columns: Sequence[Column], constants: Constants) -> pa.RecordBatch:
+    """Returns the rows as these columns store them, by `Column.physical`. Raises InvalidValueError with the place."""
+    arrays = [_convert(column, values, constants, cells)
+              for column, values in zip(columns, cells.columns, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in columns])
 
 
-def _read_cells(block: CsvBlock, width: int, *, use_threads: bool = True) -> pa.Table:
-    names = [str(place) for place in range(width)]
-    return csv.read_csv(
-        block.source if isinstance(block.source, Path) else pa.BufferReader(block.source),
-        read_options=csv.ReadOptions(column_names=names, use_threads=use_threads),
-        parse_options=csv.ParseOptions(quote_char=block.quote, double_quote=True, ignore_empty_lines=False),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), null_values=_NULLS, strings_can_be_null=True,
-            quoted_strings_can_be_null=False),
-    )
-
-
-def _csv_problem(message: str, first_line: int) -> str:
-    return re.sub(r"Row #(\d+)", lambda row: f"line {int(row[1]) + first_line - 1}",
-                  message.removeprefix("CSV parse error: "))
-
-
-def _convert(column: Column, cells: pa.Array, constants: Constants, block: CsvBlock) -> pa.Array:
-    bulk = _bulk(column, cells, constants)
+def _convert(column: Column, texts: pa.StringArray, constants: Constants, cells: CsvCells) -> pa.Array:
+    bulk = _bulk(column, texts, constants)
     if bulk is not None:
         return bulk
     values = []
-    for line, cell in enumerate(cells.to_pylist(), block.first_line):
+    is_text = column.type.kind in (*STRINGS, Kind.VARBINARY)
+    for row, text in enumerate(texts.to_pylist()):
         try:
-            values.append(None if cell is None else constants.read(_raw(column, cell), column.type))
+            values.append(None if text is None else constants.store(
+                text if is_text else _constant(text.strip()), column.type, text or "''"))
         except InvalidValueError as error:
-            raise InvalidValueError(
-                f"{block.name}, line {line}, column {column.name}: {error.message}", hint=error.hint) from error
+            raise InvalidValueError(f"{cells.where(row)}, column {column.name}: {error.message}",
+                                    hint=_hints(error.hint, cells.read_as)) from error
     if column.type.kind is Kind.TIMESTAMP:
         return pa.array(values, pa.int64()).cast(column.type.arrow())
     return pa.array(values, column.type.arrow())
 
 
-def _raw(column: Column, cell: str) -> str:
-    """Returns the cell as the SQL literal that it stands for."""
-    numeric = column.type.kind in (*INTEGERS, *FLOATS, Kind.BOOL, Kind.DECIMAL)
-    if numeric or (column.type.kind is Kind.TIMESTAMP and cell.lstrip("-").isdigit()):
-        return cell
-    return quote_string(cell)
+def _constant(text: str) -> Number | str:
+    return Number(text) if is_number(text) else text
 
 
-def _bulk(column: Column, cells: pa.Array, constants: Constants) -> pa.Array | None:
+def _hints(hint: str | None, read_as: str | None) -> str | None:
+    return "; ".join(filter(None, [hint, None if read_as is None else f"the file was read as {read_as}"])) or None
+
+
+def _bulk(column: Column, texts: pa.StringArray, constants: Constants) -> pa.Array | None:
     """Returns the whole column if Arrow can convert it at once, else None."""
     kind = column.type
     if kind.kind in STRINGS:
-        lengths = pc.utf8_length(cells) if kind.kind is Kind.NCHAR else pc.binary_length(cells)
+        lengths = pc.utf8_length(texts) if kind.kind is Kind.NCHAR else pc.binary_length(texts)
         longest = pc.max(lengths).as_py()
-        return cells if kind.length is None or (longest or 0) <= kind.length else None
+        return texts if kind.length is None or (longest or 0) <= kind.length else None
     try:
         if kind.kind in INTEGERS or kind.kind in FLOATS:
-            numbers = cells.cast(kind.arrow())
+            if _has_hex(texts):
+                return None  # Arrow reads 0xFFFFFFFF as the INT -1
+            numbers = texts.cast(kind.arrow())
             finite = kind.kind in INTEGERS or bool(pc.all(pc.is_finite(numbers)).as_py() is not False)
             return numbers if finite else None
         if kind.kind is Kind.TIMESTAMP:
-            return _timestamps(column, cells, constants)
+            return _timestamps(column, texts, constants)
     except pa.ArrowInvalid:
         return None
     return None
 
 
-def _timestamps(column: Column, cells: pa.Array, constants: Constants) -> pa.Array:
-    try:
-        return cells.cast(pa.int64()).cast(column.type.arrow())
-    except pa.ArrowInvalid:
-        local = cells.cast(column.type.arrow())
+def _has_hex(texts: pa.StringArray) -> bool:
+    data = texts.buffers()[2]
+    whole = b"" if data is None else data.to_pybytes()
+    return b"x" in whole or b"X" in whole
+
+
+def _timestamps(column: Column, texts: pa.StringArray, constants: Constants) -> pa.Array | None:
+    target = column.type.arrow()
+    known = texts.drop_null()
+    if not len(known):
+        return pa.nulls(len(texts), target)
+    first = known[0].as_py()
+    if first.lstrip("-").isdigit():
+        return texts.cast(pa.int64()).cast(target)
+    lengths = pc.min_max(pc.binary_length(known)).as_py()
+    if lengths["min"] < len("YYYY-MM-DD") or pc.any(pc.equal(pc.binary_length(known), _DATE_AND_HOUR)).as_py() \
+            or pc.any(pc.starts_with(known, "0000")).as_py():
+        return None
+    if first.endswith("Z"):
+        return texts.cast(pa.timestamp(target.unit, "UTC")).cast(pa.int64()).cast(target)
+    local = texts.cast(target)
     if constants.time_zone == "UTC":
         return local
+    per_second = UNITS_PER_SECOND[column.type.precision]
+    bounds = pc.min_max(local.cast(pa.int64())).as_py()
+    if not 0 <= bounds["min"] <= bounds["max"] < _ARROW_ZONES_END * per_second:
+        return None
     zoned = pc.assume_timezone(local, constants.time_zone, ambiguous="earliest", nonexistent="raise")
-    return zoned.cast(pa.int64()).cast(column.type.arrow())
+    return zoned.cast(pa.int64()).cast(target)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.StringArray:
+    whole = column.combine_chunks()
+    return whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+
+
+# --- files that are written ----------------------------------------------------------------------------------------
+
+
+def write_csv(table: pa.Table, file: BinaryIO) -> None:
+    """Writes rows as RFC 4180 with a header, such that INSERT ... FILE reads them back: times in UTC and marked so,
+    bytes as VARBINARY is written in SQL, texts in quotes, NULL as nothing.
+    """
+    csv.write_csv(pa.table([_written(column) for column in table.columns], names=table.column_names), file)
+
+
+def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp(column.type.unit, "UTC"))
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return pa.chunked_array([pa.array([None if each is None else "\\x" + each.hex() for each in chunk.to_pylist()],
+                                          pa.string()) for chunk in column.chunks], pa.string())
+    return column

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.clock import Clock
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
@@ -31,8 +33,8 @@ from penstock.mnode.catalog.name_lookup import (
 from penstock.mnode.ddl.child_creation import ChildCreator, check_child_name
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.write.arrow_rows import read_parquet, slices
-from penstock.mnode.write.csv_rows import CsvBlock, read_csv
+from penstock.mnode.write.arrow_rows import gathered, read_parquet, row_number, slices
+from penstock.mnode.write.csv_rows import CsvCells, CsvLayout, columns_of, csv_file
 from penstock.mnode.write.recent_names import RecentNames
 from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, write_vgroups
 from penstock.sql.dialect.parser import parse_table_name
@@ -120,17 +122,20 @@ class Inserts:
         columns = [self._arrow_column(target, name) for name in rows.column_names]
         return self._write(self._from_arrow(target, columns, rows, first_row=first_row))
 
-    def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, session: Session) -> Result:
-        """Writes the lines of a piece of a CSV file; `names` are its columns (None: those of the table)."""
+    def csv_layout(
+        self, table: str, names: Sequence[str] | None, session: Session, *, has_header: bool | None = None,
+        quote: str | None = None,
+    ) -> CsvLayout:
+        """Returns what the columns of a CSV file for a table may be; `names` are those that are said to be."""
         target = self._named_table(table, session)
-        database = require_database(target.database, self._catalog)
-        if names is None and target.kind == "super":
-            raise InvalidStatementError(
-                f"{table} is a super table: name the columns of the file, tbname among them", code=_BAD_COLUMNS)
-        columns = list(target.columns) if names is None else [self._arrow_column(target, name) for name in names]
-        self._check_keys(target, columns)
-        batch = read_csv(block, columns, Constants(database.precision, session.time_zone, session.now_ms))
-        return self._write([self._rows(database, target, columns, batch, {}, block.first_line - 1)])
+        return _layout(target, target.kind == "super", None if names is None else tuple(names), has_header, quote)
+
+    def insert_cells(self, table: str, cells: CsvCells, session: Session) -> Result:
+        """Writes rows whose values are text, as CSV has them."""
+        target = self._named_table(table, session)
+        columns = [self._arrow_column(target, name) for name in cells.names]
+        batch = self._from_cells(target, columns, cells, session)
+        return self._write([self._owned(require_database(target.database, self._catalog), target, columns, batch, {})])
 
     def _named_table(self, name: str, session: Session) -> Table:
         return self._writable_table(parse_table_name(name), session)
@@ -142,9 +147,8 @@ class Inserts:
         database = require_database(table.database, self._catalog)
         if target.query is not None:
             return self._read_query(target, target.query, table, session)
-        by_name = target.file is not None and target.columns is None and target.file.lower().endswith(".parquet")
-        columns = [] if by_name else self._columns(target, table, child_tags)
         if target.rows is not None:
+            columns = self._columns(target, table, child_tags)
             batch = read_values(
                 target.rows, target.rows_offset, columns, precision=database.precision,
                 time_zone=session.time_zone, now_ms=session.now_ms)
@@ -153,12 +157,17 @@ class Inserts:
         path = Path(target.file).expanduser()
         try:
             if path.suffix.lower() == ".parquet":
+                if target.columns is not None:
+                    self._columns(target, table, child_tags)
                 found = read_parquet(path, target.columns)
                 columns = [self._file_column(name, table, child_tags) for name in found.column_names]
                 return self._from_arrow(table, columns, found, child_tags)
-            constants = Constants(database.precision, session.time_zone, session.now_ms)
-            batch = read_csv(CsvBlock.of_file(path), columns, constants)
-            return [self._rows(database, table, columns, batch, child_tags)]
+            names = None if target.columns is None else tuple(
+                column.name for column in self._columns(target, table, child_tags))
+            with csv_file(path, _layout(table, table.kind == "super" and not child_tags, names)) as reader:
+                columns = [self._file_column(name, table, child_tags) for name in reader.names]
+                batches = gathered(self._from_cells(table, columns, cells, session) for cells in reader)
+                return [self._owned(database, table, columns, batch, child_tags) for batch in batches]
         except PenstockError as error:
             message = error.message if str(path) in error.message else f"{path}, {error.message}"
             raise type(error)(message, code=error.code, hint=error.hint) from error
@@ -259,8 +268,18 @@ class Inserts:
         for start, part in slices(rows, first_row):
             arrays = [fitted(column, part.column(place), start) for place, column in enumerate(columns)]
             batch = pa.RecordBatch.from_arrays(arrays, names=names)
-            parts.append(self._rows(database, table, columns, batch, child_tags or {}, start))
+            where = partial(row_number, first=start)
+            parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
         return parts
+
+    def _from_cells(
+        self, table: Table, columns: Sequence[Column], cells: CsvCells, session: Session
+    ) -> pa.RecordBatch:
+        self._check_keys(table, columns)
+        database = require_database(table.database, self._catalog)
+        batch = columns_of(cells, columns, Constants(database.precision, session.time_zone, session.now_ms))
+        self._check_rows(database, table, batch, cells.where)
+        return batch
 
     def _rows(
         self,
@@ -269,16 +288,24 @@ class Inserts:
         columns: Sequence[Column],
         batch: pa.RecordBatch,
         child_tags: dict[str, tuple[TagValue, ...]],
-        first_row: int = 0,
+        where: Callable[[int], str] = row_number,
     ) -> Rows:
         """Returns rows that can be written: keys are there and in range, child tables have possible names.
 
-        `first_row` is the number (from 0) of the batch's first row, for errors.
+        `where` says where the n-th row (from 0) is, for errors.
         """
-        self._check_times(database, table, batch, first_row)
-        key = table.key_column
-        if key is not None and batch.column(key.physical).null_count:
-            raise InvalidValueError(f"the key column {key.name} must not be NULL")
+        self._check_rows(database, table, batch, where)
+        return self._owned(database, table, columns, batch, child_tags)
+
+    def _owned(
+        self,
+        database: Database,
+        table: Table,
+        columns: Sequence[Column],
+        batch: pa.RecordBatch,
+        child_tags: dict[str, tuple[TagValue, ...]],
+    ) -> Rows:
+        """Returns rows, whose keys were checked, with whom they belong to."""
         if table.kind != "super":
             parent = table
             if table.kind == "child":
@@ -324,10 +351,14 @@ class Inserts:
             tags[name] = () if there else tuple(column[place] for column in values)
         return Rows(database, table, kept, names=names, tags=tags)
 
-    def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch, first_row: int) -> None:
+    def _check_rows(
+        self, database: Database, table: Table, batch: pa.RecordBatch, where: Callable[[int], str]
+    ) -> None:
+        key = table.key_column
+        if key is not None:
+            _check_no_null(batch.column(key.physical), f"the key column {key.name}", where)
         times = batch.column(table.time_column.physical)
-        if times.null_count:
-            raise InvalidValueError(f"the primary timestamp {table.time_column.name} must not be NULL")
+        _check_no_null(times, f"the primary timestamp {table.time_column.name}", where)
         if not batch.num_rows:
             return
         values: np.ndarray[tuple[int], np.dtype[np.int64]] = times.to_numpy().view(np.int64)
@@ -335,7 +366,7 @@ class Inserts:
         if int(values.min()) < oldest or int(values.max()) > latest:
             row = int(np.flatnonzero((values < oldest) | (values > latest))[0])
             raise InvalidValueError(
-                f"row {first_row + row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
+                f"{where(row)}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
                 hint=f"KEEP allows {oldest} to {latest}")
 
     # --- writing -----------------------------------------------------------------------------------------------
@@ -384,6 +415,21 @@ class Inserts:
             for batch in _joined(batches):
                 for part in record_batches(batch):
                     self._storage.write(vgroup_id, table_uid, part)
+
+
+def _check_no_null(values: pa.Array, what: str, where: Callable[[int], str]) -> None:
+    if values.null_count:
+        row = pc.index(values.is_null(), True).as_py()
+        raise InvalidValueError(f"{where(row)}: {what} must not be NULL")
+
+
+def _layout(
+    table: Table, is_super: bool, names: tuple[str, ...] | None, has_header: bool | None = None,
+    quote: str | None = None,
+) -> CsvLayout:
+    columns = tuple(column.name for column in table.columns)
+    known = (TBNAME.name, *columns, *(tag.name for tag in table.tags)) if is_super else columns
+    return CsvLayout(names, None if is_super else columns, known, has_header, quote)
 
 
 def record_batches(batch: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -9,15 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from penstock.common.config import Config
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
-from penstock.mnode.write.csv_rows import CsvBlock
+from penstock.mnode.write.csv_rows import CsvReader, is_packed, unpacked
 from penstock.shell.api.dbapi import Connection, connect
 from penstock.shell.commands.import_options import FORMATS
 
@@ -26,7 +25,6 @@ PIECE_ROWS = 1 << 18
 
 _ENDINGS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".line": "line", ".lp": "line",
             ".influx": "line", ".arrow": "arrow", ".arrows": "arrow", ".feather": "arrow", ".ipc": "arrow"}
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _ARROW_FILE_MAGIC = b"ARROW1"
 
 
@@ -38,7 +36,7 @@ class ImportOptions:
     format: str | None = None
     header: bool = False
     columns: tuple[str, ...] | None = None
-    quote: str = '"'
+    quote: str | None = None
     precision: str = "ns"
 
 
@@ -62,7 +60,7 @@ def run_import(arguments: argparse.Namespace, config: Config) -> int:
     columns = None if arguments.columns is None else tuple(name.strip() for name in arguments.columns.split(","))
     options = ImportOptions(
         arguments.into, arguments.format, arguments.header, columns, arguments.quote, arguments.precision)
-    if len(options.quote) != 1:
+    if options.quote is not None and (len(options.quote) != 1 or not options.quote.isascii()):
         raise InvalidStatementError(f"--quote takes one character, not {options.quote!r}")
     paths = [Path(name).expanduser() for name in arguments.files]
     formats = [_format_of(path, options) for path in paths]
@@ -103,7 +101,7 @@ def import_file(
 def _format_of(path: Path, options: ImportOptions) -> str:
     if options.format is not None:
         return options.format
-    plain = path.with_suffix("") if path.suffix in _COMPRESSED else path
+    plain = path.with_suffix("") if is_packed(path) else path
     found = _ENDINGS.get(plain.suffix.lower())
     if found is None:
         raise InvalidStatementError(f"the ending of {path} doesn't tell its format",
@@ -115,44 +113,28 @@ def _format_of(path: Path, options: ImportOptions) -> str:
 
 
 def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """Yields pieces of whole lines. Quoted line ends within a cell are not known: they end the line."""
-    codec = _COMPRESSED.get(path.suffix)
-    stream: Any = file if codec is None else pa.CompressedInputStream(file, codec)
-    rest = b""
-    while block := stream.read(BLOCK_BYTES):
-        block = rest + block
-        end = block.rfind(b"\n") + 1
-        rest = block[end:]
-        if end:
-            yield block[:end]
-    if rest:
-        yield rest
+    """Yields pieces of whole lines."""
+    with unpacked(path, file) as stream:
+        rest = b""
+        while block := stream.read(BLOCK_BYTES):
+            block = rest + block
+            end = block.rfind(b"\n") + 1
+            rest = block[end:]
+            if end:
+                yield block[:end]
+        if rest:
+            yield rest
 
 
 def _import_csv(
     connection: Connection, path: Path, file: BinaryIO, options: ImportOptions, progress: ImportProgress
 ) -> None:
-    names, line = options.columns, 1
-    for block in _blocks(path, file):
-        data = block
-        if line == 1 and options.header:
-            header, _, data = block.partition(b"\n")
-            names = names or _header(header, path, options.quote)
-            line = 2
-        rows = 0
-        if data.strip():
-            piece = CsvBlock(data.rstrip(b"\r\n"), str(path), line, options.quote)
-            rows = connection.lease.engine.insert_csv(options.table, names, piece, connection.session).affected
-        line += data.count(b"\n")
-        progress.add(rows, file.tell())
-
-
-def _header(line: bytes, path: Path, quote: str) -> tuple[str, ...]:
-    try:
-        table = pa_csv.read_csv(pa.BufferReader(line + b"\n"), parse_options=pa_csv.ParseOptions(quote_char=quote))
-    except pa.ArrowInvalid as error:
-        raise InvalidValueError(f"{path}, line 1: no header: {error}") from error
-    return tuple(name.strip() for name in table.column_names)
+    engine, session = connection.lease.engine, connection.session
+    layout = engine.csv_layout(options.table, options.columns, session, has_header=options.header or None,
+                               quote=options.quote)
+    with unpacked(path, file) as stream:
+        for cells in CsvReader(stream, str(path), layout):
+            progress.add(engine.insert_cells(options.table, cells, session).affected, file.tell())
 
 
 def _import_lines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -204,13 +204,6 @@ def _decoded(record: bytes) -> str:
         return record.decode()
     except UnicodeDecodeError as error:
         raise InvalidValueError(f"COPY: a row is not UTF-8 text: {error.reason}") from error
-
-
-def as_csv(rows: Iterable[Row]) -> bytes:
-    """Returns rows as the engine takes CSV: an empty cell is NULL, every text is quoted."""
-    lines = (",".join("" if cell is None else f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in row)
-             for row in rows)
-    return "".join(f"{line}\n" for line in lines).encode()
 
 
 # --- rows that go --------------------------------------------------------------------------------------------------

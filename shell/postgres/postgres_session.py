@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,14 +20,14 @@ from penstock.mnode.access.session import Result, SessionState, text_result, tex
 from penstock.mnode.engine import Engine
 from penstock.mnode.query.activity import OnCancel
 from penstock.mnode.query.unread_queries import gives_rows
-from penstock.mnode.write.csv_rows import CsvBlock
+from penstock.mnode.write.csv_rows import CsvCells, cells_by_row
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres import backend
 from penstock.shell.postgres.backend import ClientReport, ResultField
 from penstock.shell.postgres.catalog_queries import CatalogQueries, CatalogQuery
 from penstock.shell.postgres.catalog_tables import PostgresCatalog
 from penstock.shell.postgres.client_settings import ClientSettings, read_change, read_show
-from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, as_csv, read_copy, written_row, written_rows
+from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, Row, read_copy, written_row, written_rows
 from penstock.shell.postgres.cursors import CURSOR_WORDS, Cursors, read_cursor_statement
 from penstock.shell.postgres.frontend import Bind, Parse
 from penstock.shell.postgres.parameter_values import count_parameters, filled, read_parameters
@@ -402,13 +402,19 @@ class PostgresSession:
             raise InvalidValueError("a row of COPY is longer than a request may be",
                                     hint="requestSizeMax says how long that is")
         if rows:
-            block = CsvBlock(as_csv(rows), "COPY", reader.line, quote='"')
-            self._copied += self._engine.insert_csv(copy.table, copy.columns, block, self.state).affected
+            cells = self._copied_cells(copy, rows, reader.line)
+            self._copied += self._engine.insert_cells(copy.table, cells, self.state).affected
             reader.line += len(rows)
             self._has_written = True
         if is_last:
             self._copy = None
             self._send(backend.complete(f"COPY {self._copied}"))
+
+    def _copied_cells(self, copy: CopyStatement, rows: Sequence[Row], first: int) -> CsvCells:
+        names = self._engine.csv_layout(copy.table, copy.columns, self.state).positions
+        if names is None:
+            raise InvalidStatementError("name the columns that are copied into a super table, tbname among them")
+        return cells_by_row(names, rows, lambda row: f"COPY, line {first + row}")
 
     def end_copy(self) -> None:
         """Takes no more rows."""

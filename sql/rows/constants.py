@@ -193,6 +193,11 @@ class Constants:
         return text
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a numeric literal, which may have a sign."""
+    return _NUMBER.fullmatch(text) is not None
+
+
 def shorten(text: str) -> str:
     """Returns the text for use in a message: shortened if it is long."""
     return text if len(text) <= MAX_ERROR_TEXT else text[:MAX_ERROR_TEXT] + "..."

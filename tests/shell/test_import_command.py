@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
+from penstock.mnode.write import csv_rows
 from penstock.shell.commands import import_command
 from penstock.shell.main import main
 
@@ -36,6 +37,7 @@ def data(tmp_path: Path) -> Path:
 def run(data: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the command in pieces of a few rows."""
     monkeypatch.setattr(import_command, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(csv_rows, "BLOCK_BYTES", 200)
     monkeypatch.setattr(import_command, "PIECE_ROWS", 7)
     return lambda *arguments: main(["import", "--data", str(data), *map(str, arguments)])
 
@@ -113,9 +115,9 @@ def test_line_protocol(run: Run, data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "content", "options", "words"), [
     ("x.csv", "\n".join([*(f"{T0 + n},{n},x" for n in range(40)), f"{T0},many,x"]), [], ["line 41, column v: many"]),
-    ("x.csv", f"{T0},1,x\n{T0},1\n", [], ["line 2", "Expected 3 columns"]),
+    ("x.csv", f"{T0},1,x\n{T0},1\n", [], ["line 2: there are 2 values for 3 columns (ts, v, s)"]),
     ("x.csv", f"ts,v,z\n{T0},1,x\n", ["--header"], ["column z does not exist in t"]),
-    ("x.csv", "\n".join([*(f"{T0 + n},{n},x" for n in range(40)), "1,1,x"]), [], ["row 41: the timestamp 1"]),
+    ("x.csv", "\n".join([*(f"{T0 + n},{n},x" for n in range(40)), "1,1,x"]), [], ["line 41: the timestamp 1"]),
     ("x.lp", "\n".join([*(f"t2 f={n} {T0 + n}" for n in range(40)), "t2 f=x"]), ["--precision", "ms", "--into", "d"],
      ["line 41", "x is not a value"]),
     ("x.parquet", "nothing", [], ["is not a Parquet file"]),

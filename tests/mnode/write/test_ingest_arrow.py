@@ -318,7 +318,7 @@ def test_csv_into_a_super_table(cursor: dbapi.Cursor, tmp_path: Path) -> None:
     assert cursor.execute(f"INSERT INTO m (tbname, a, ts, v) FILE '{path}'").rowcount == 2
     assert select(cursor, "SELECT tbname, a, v FROM m ORDER BY ts") == [("m1", 1, 1), ("m7", 7, 2)]
     path.write_text(f"'m1',9,{T0},1\n'm8',7,1,2\n")
-    with pytest.raises(PenstockError, match=f"{path}, row 2: the timestamp 1 is out of range"):
+    with pytest.raises(PenstockError, match=f"{path}, line 2: the timestamp 1 is out of range"):
         cursor.execute(f"INSERT INTO m (tbname, a, ts, v) FILE '{path}'")
     with pytest.raises(InvalidStatementError, match="name the columns"):
         cursor.execute(f"INSERT INTO m FILE '{path}'")

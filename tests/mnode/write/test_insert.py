@@ -126,7 +126,7 @@ def test_csv_files_are_read(db: Embedded, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("line", "word"), [
     (f"{T0},1,'too long'", "line 2"), (f"{T0},x,'a'", "line 2"), ("'yesterday',1,'a'", "line 2"),
-    (f"{T0},1", "2"), ("'1960-01-01 00:00:00',1,'a'", "row 2"),
+    (f"{T0},1", "line 2"), ("'1960-01-01 00:00:00',1,'a'", "line 2"),
 ])
 def test_csv_mistakes_name_the_line(db: Embedded, tmp_path: Path, line: str, word: str) -> None:
     """A bad line refuses the file, says which one it is, and nothing is written."""
