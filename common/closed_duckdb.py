@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -17,8 +17,6 @@ SMALL_BYTES = 128 * MIB
 
 #: Has DuckDB make what it makes once, at its first statement.
 _WARMING = "SELECT avg(a) FROM (VALUES (1)) AS t(a) GROUP BY a"
-
-_opening = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +64,69 @@ def closed_duckdb(bounds: DuckdbBounds, readable: Sequence[Path] = ()) -> duckdb
     return connection
 
 
+class RenewableDuckdb:
+    """A DuckDB that many use, and that is opened anew when one of them has broken it.
+
+    What DuckDB doesn't expect, such as text that isn't UTF-8, makes it refuse everything from then on. Safe for many
+    threads.
+    """
+
+    def __init__(self, open_duckdb: Callable[[], duckdb.DuckDBPyConnection]) -> None:
+        """`open_duckdb` is called when somebody asks for it."""
+        self._open = open_duckdb
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Returns a connection to it, which the caller closes."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._open()
+            return self._connection.cursor()
+
+    def renew_if_broken(self) -> bool:
+        """Sees to it that the next one who asks gets one that works; to be called after an error of DuckDB's.
+
+        Returns whether it was broken: connections to it are of no use then.
+        """
+        with self._lock:
+            if self._connection is None or not is_broken(self._connection):
+                return False
+            self._connection = None  # others still have connections to it: it ends with the last one
+            return True
+
+    def close(self) -> None:
+        """Lets go of it."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def is_broken(connection: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the DuckDB of a connection computes nothing any more, whatever it is asked."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1").fetchall()
+    except duckdb.FatalException:
+        return True
+    except duckdb.Error:  # short of memory, for example
+        return False
+    return False
+
+
 def small_duckdb() -> duckdb.DuckDBPyConnection:
     """Returns a connection to the process's DuckDB for what is small, with `SMALL_BYTES` for all; who asks closes it.
 
     Tables that it registers, and statements that it prepares, are its own. A DuckDB takes 4 MiB and 15 ms before it has
     computed anything, for the functions that it knows; a connection takes next to nothing.
     """
-    with _opening:
-        return _small_database().cursor()
+    return _small.cursor()
+
+
+def renew_small_duckdb_if_broken() -> bool:
+    """Does for what `small_duckdb` connects to what `RenewableDuckdb.renew_if_broken` does."""
+    return _small.renew_if_broken()
 
 
 def open_before_forks() -> None:
@@ -85,9 +138,6 @@ def open_before_forks() -> None:
         connection.execute(_WARMING).fetchall()
 
 
-@cache
-def _small_database() -> duckdb.DuckDBPyConnection:
-    """Threads share it. After a fork, such as the one that starts Spark's Java, Python destroys in the child what is
-    local to other threads, and destroying a DuckDB there crashes the child.
-    """
-    return closed_duckdb(DuckdbBounds(SMALL_BYTES))
+# Threads share it. After a fork, such as the one that starts Spark's Java, Python destroys in the child what is local
+# to other threads, and destroying a DuckDB there crashes the child.
+_small = RenewableDuckdb(partial(closed_duckdb, DuckdbBounds(SMALL_BYTES)))

@@ -218,7 +218,7 @@ class Session:
 
 def can_name_child(name: str) -> bool:
     """Whether a value can be the name of a child table."""
-    return bool(name) and not name.isspace() and "." not in name and len(name.encode()) <= 192 and name.isprintable()
+    return bool(name) and not name.isspace() and "." not in name and name.isprintable() and len(name.encode()) <= 192
 
 
 def joined_names(names: Sequence[str]) -> str | Sequence[str]:

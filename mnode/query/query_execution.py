@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +25,7 @@ from penstock.common.errors import (
     UnavailableError,
 )
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
+from penstock.common.result_texts import texts_of_results
 from penstock.mnode.query.json_rows import UTC_ROWS, JsonRows, RowStyle, json_rows
 from penstock.planner.duckdb_sql.quoting import LIMIT
 
@@ -74,12 +75,15 @@ class LocalRun:
 
     def __init__(
         self, cursor: duckdb.DuckDBPyConnection, query: RunnableQuery,
-        failure: Callable[[], Exception | None] = lambda: None,
+        failure: Callable[[], Exception | None] = lambda: None, on_error: Callable[[], object] = lambda: None,
     ) -> None:
-        """`cursor` is closed with the run. `failure`: what went wrong in a function of the user's, if anything did."""
+        """`cursor` is closed with the run. `failure`: what went wrong in a function of the user's, if anything did.
+        `on_error` is called after an error of DuckDB's, which may have broken it for others.
+        """
         self._cursor = cursor
         self._query = query
         self._failure = failure
+        self._on_error = on_error
         self._lock = threading.Lock()
         self._closed = False
         self._registered: list[str] = []
@@ -104,7 +108,8 @@ class LocalRun:
                 yield from typed(pa.Table.from_batches([batch]), self._query.schema).to_batches()
 
     def json(self, rows_max: int, style: RowStyle = UTC_ROWS) -> Iterator[JsonRows]:
-        return json_rows(self.batches(rows_max), style)
+        with texts_of_results():
+            yield from json_rows(self.batches(rows_max), style)
 
     def _relation(self) -> duckdb.DuckDBPyRelation:
         with one_at_a_time(unless=len(self._query.sql) < LONG_TEXT):  # DuckDB reads it in Python first
@@ -120,8 +125,9 @@ class LocalRun:
             self._closed = True
             if self._reader is not None:
                 self._reader.close()
-            for name in self._registered:
-                self._cursor.unregister(name)
+            with suppress(duckdb.FatalException):  # it is broken, and the tables go with it
+                for name in self._registered:
+                    self._cursor.unregister(name)
             self._cursor.close()
 
     @contextmanager
@@ -129,6 +135,7 @@ class LocalRun:
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
+            self._on_error()
             # What DuckDB says of an exception in a function is less than is known of it.
             raise self._failure() or _translated(error) from error
 
@@ -162,6 +169,8 @@ def _translated(error: Exception) -> PenstockError:
         return LimitExceededError(text.removeprefix(LIMIT), hint="shorten the time range or take longer windows")
     if kind.endswith(("Conversion", "Out of Range", "Invalid Input")):
         return InvalidValueError(f"a value in the query is not possible: {text}")
+    if kind.endswith("FATAL"):
+        return UnavailableError(f"DuckDB was broken by another query, and is opened anew: {text}", hint="try again")
     if kind.endswith("Out of Memory"):
         return UnavailableError(f"the query needs more memory than there is: {text}",
                                 hint="narrow the time range, or raise queryMemory or spillMax")

@@ -18,13 +18,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 
-from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
+from penstock.common.closed_duckdb import DuckdbBounds, RenewableDuckdb, closed_duckdb
 from penstock.common.errors import InternalError, LimitExceededError, PenstockError, UnavailableError
 from penstock.common.private import UMASK
 from penstock.common.processes import end_first_when_memory_is_short, end_with_parent
@@ -111,8 +111,8 @@ class HangUpWatch:
 class QueryServer:
     """Answers requests, each in a thread of its own."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, watch: HangUpWatch) -> None:
-        self._connection = connection
+    def __init__(self, shared: RenewableDuckdb, watch: HangUpWatch) -> None:
+        self._shared = shared
         self._watch = watch
 
     def serve(self, control: socket.socket) -> None:
@@ -154,7 +154,8 @@ class QueryServer:
         if plan is not None:
             sql = plan.sql_behind(sql)
             tables.update(plan.tables)
-        run = LocalRun(self._connection.cursor(), RunnableQuery(sql, tables, request.schema))
+        run = LocalRun(self._shared.cursor(), RunnableQuery(sql, tables, request.schema),
+                       on_error=self._shared.renew_if_broken)
         try:
             with self._watch.over(connection, run.interrupt):
                 if request.style is not None:
@@ -216,7 +217,8 @@ def main(arguments: Sequence[str]) -> None:
     change_threads_often()
     watch = HangUpWatch()
     threading.Thread(target=watch.watch, name="hang-ups", daemon=True).start()
-    QueryServer(closed_duckdb(settings.bounds, settings.readable), watch).serve(control)
+    shared = RenewableDuckdb(partial(closed_duckdb, settings.bounds, settings.readable))
+    QueryServer(shared, watch).serve(control)
     os._exit(0)  # whatever still computes has nobody to compute for
 
 

@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from penstock.common.clock import SystemClock
+from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.common.errors import LimitExceededError, PenstockError
 from penstock.common.quantities import size_text
 from penstock.mnode.query.activity import Running
@@ -90,19 +91,19 @@ UNLIMITED = ResultLimits()
 
 @dataclass(frozen=True, slots=True)
 class EngineBackend:
-    """This process, with a cursor of `connection` for each query.
+    """This process, with a connection to `shared` for each query.
 
     A query with users' functions, whose code is in `functions_directory` or on the Python path, gets a DuckDB of its
     own, by `open_duckdb`.
     """
 
-    connection: duckdb.DuckDBPyConnection
+    shared: RenewableDuckdb
     functions_directory: Path = Path()
     open_duckdb: OpenDuckdb = duckdb.connect
 
     def open(self, query: RunnableQuery) -> QueryRun:
         if not query.functions:
-            return LocalRun(self.connection.cursor(), query)
+            return LocalRun(self.shared.cursor(), query, on_error=self.shared.renew_if_broken)
         code = UserFunctions(query.functions, self.functions_directory, SystemClock(), strict=True)
         cursor = self.open_duckdb()
         code.register(cursor)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
+from penstock.common.closed_duckdb import DuckdbBounds, RenewableDuckdb, closed_duckdb
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, StorageError
 from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
@@ -57,7 +57,7 @@ class Queries:
         # So that what goes on can be looked at while all places are taken.
         self._system_places = QueryPlaces(places)
         open_duckdb = partial(closed_duckdb, bounds.duckdb, (paths.vnodes,))
-        self._engine = EngineBackend(open_duckdb(), functions_directory, open_duckdb)
+        self._engine = EngineBackend(RenewableDuckdb(open_duckdb), functions_directory, open_duckdb)
         self.process: ProcessBackend | None = None
         if bounds.process_nice is not None:
             self.process = ProcessBackend(ProcessSettings(bounds.duckdb, (paths.vnodes,), bounds.process_nice))
@@ -66,7 +66,7 @@ class Queries:
         """Gives DuckDB's memory back."""
         if self.process is not None:
             self.process.close()
-        self._engine.connection.close()
+        self._engine.shared.close()
 
     def plan(self, query: Query, session: Session) -> BatchPlan:
         """Returns the plan of a query. Raises what `plan_query` raises."""

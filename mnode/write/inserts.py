@@ -38,7 +38,7 @@ from penstock.mnode.write.csv_rows import CsvCells, CsvLayout, columns_of, csv_f
 from penstock.mnode.write.recent_names import RecentNames
 from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, write_vgroups
 from penstock.sql.dialect.parser import parse_table_name
-from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.constants import Constants, shorten
 from penstock.sql.rows.fitting import fitted
 from penstock.sql.rows.values import read_values
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
@@ -266,7 +266,9 @@ class Inserts:
         names = [column.physical for column in columns]
         parts = []
         for start, part in slices(rows, first_row):
-            arrays = [fitted(column, part.column(place), start) for place, column in enumerate(columns)]
+            # Names of child tables come again and again: as text they are read once each.
+            arrays = [fitted(column, part.column(place), start, checks_text=column is not TBNAME)
+                      for place, column in enumerate(columns)]
             batch = pa.RecordBatch.from_arrays(arrays, names=names)
             where = partial(row_number, first=start)
             parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
@@ -295,7 +297,7 @@ class Inserts:
         `where` says where the n-th row (from 0) is, for errors.
         """
         self._check_rows(database, table, batch, where)
-        return self._owned(database, table, columns, batch, child_tags)
+        return self._owned(database, table, columns, batch, child_tags, where)
 
     def _owned(
         self,
@@ -304,6 +306,7 @@ class Inserts:
         columns: Sequence[Column],
         batch: pa.RecordBatch,
         child_tags: dict[str, tuple[TagValue, ...]],
+        where: Callable[[int], str] = row_number,
     ) -> Rows:
         """Returns rows, whose keys were checked, with whom they belong to."""
         if table.kind != "super":
@@ -322,10 +325,11 @@ class Inserts:
         if TBNAME not in columns:
             raise InvalidStatementError(
                 f"{table.name} is a super table: tbname must be among the columns", code=_BAD_COLUMNS)
-        return self._super_rows(database, table, columns, batch)
+        return self._super_rows(database, table, columns, batch, where)
 
     def _super_rows(
-        self, database: Database, table: Table, columns: Sequence[Column], batch: pa.RecordBatch
+        self, database: Database, table: Table, columns: Sequence[Column], batch: pa.RecordBatch,
+        where: Callable[[int], str],
     ) -> Rows:
         names = _plain_codes(batch.column(columns.index(TBNAME)))
         if names.indices.null_count:
@@ -335,7 +339,7 @@ class Inserts:
         owners = self._recent.find(table, names.dictionary, moves)
         if owners is not None:
             return Rows(database, table, kept, names=names, owners=owners)
-        texts = names.dictionary.to_pylist()
+        texts = _names(names, where)
         children = self._children.known_in_order(table, texts)
         if children is not None:
             owners = Owners(children)
@@ -476,6 +480,16 @@ def _plain_codes(names: pa.Array) -> pa.DictionaryArray:
     used = names.indices.dictionary_encode()
     dictionary = names.dictionary.take(used.dictionary).dictionary_encode()
     return pa.DictionaryArray.from_arrays(dictionary.indices.take(used.indices), dictionary.dictionary)
+
+
+def _names(names: pa.DictionaryArray, where: Callable[[int], str]) -> list[str]:
+    try:
+        return list(names.dictionary.to_pylist())
+    except UnicodeDecodeError as error:
+        place = names.dictionary.cast(pa.binary()).to_pylist().index(error.object)
+        row = pc.index(names.indices, place).as_py()
+        raise InvalidValueError(
+            f"{where(row)}, column {TBNAME.name}: {shorten(str(error.object))} is no UTF-8 text") from error
 
 
 def _first_rows(codes: _Codes, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

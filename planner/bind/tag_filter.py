@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import duckdb
 from sqlglot import exp
 
-from penstock.common.closed_duckdb import small_duckdb
+from penstock.common.closed_duckdb import renew_small_duckdb_if_broken, small_duckdb
 from penstock.planner.bind.binder import children_table
 from penstock.planner.bind.expressions import condition_tree
 from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, unwrapped, vector_calls
@@ -34,6 +34,7 @@ def selected_children(where: exp.Expression | None, table: Table, scope: RowScop
         try:
             rows = connection.execute(query).fetchall()
         except duckdb.Error:
+            renew_small_duckdb_if_broken()
             return None
     return tuple(row[0] for row in rows)
 

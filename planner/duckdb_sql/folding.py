@@ -7,7 +7,7 @@ from functools import cache
 
 import duckdb
 
-from penstock.common.closed_duckdb import small_duckdb
+from penstock.common.closed_duckdb import is_broken, renew_small_duckdb_if_broken, small_duckdb
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, render
 
@@ -16,9 +16,18 @@ _lock = threading.Lock()
 
 def evaluate(tree: Tree) -> object:
     """Returns the value of a tree that reads no columns; raises InvalidStatementError where DuckDB fails on it."""
+    sql = f"SELECT {render(tree)}"
     try:
         with _lock:
-            row = _connection().execute(f"SELECT {render(tree)}").fetchone()
+            try:
+                row = _connection().execute(sql).fetchone()
+            except (duckdb.FatalException, duckdb.InternalException):
+                if not is_broken(_connection()):
+                    raise
+                # by this, or by what somebody else has computed
+                _connection.cache_clear()
+                renew_small_duckdb_if_broken()
+                row = _connection().execute(sql).fetchone()
     except duckdb.Error as error:
         text = str(error).partition("Error: ")[2].splitlines()[0] or str(error)
         raise InvalidStatementError(text) from error

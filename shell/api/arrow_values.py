@@ -7,13 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.result_texts import texts_of_results
+
 _UTC = ("UTC", "Etc/UTC")
 
 
 def column_values(column: pa.Array | pa.ChunkedArray, time_zone: str) -> list[Any]:
     """Returns the values; a timestamp that no `datetime` can hold comes as an integer of the column's unit."""
     if not pa.types.is_timestamp(column.type):
-        values: list[Any] = column.to_pylist()
+        with texts_of_results():
+            values: list[Any] = column.to_pylist()
         return values
     try:
         local: list[Any] = _local(column, time_zone).to_pylist()

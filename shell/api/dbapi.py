@@ -524,8 +524,8 @@ def _as_bytes(lines: str | bytes | Iterable[str | bytes]) -> bytes:
     if isinstance(lines, bytes):
         return lines
     if isinstance(lines, str):
-        return lines.encode()
-    single = (line if isinstance(line, bytes) else line.encode() for line in lines)
+        return lines.encode(errors="surrogatepass")  # what is no text is refused with its line
+    single = (line if isinstance(line, bytes) else line.encode(errors="surrogatepass") for line in lines)
     return b"\n".join(line.removesuffix(b"\n") for line in single)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
 from penstock.shell.flight_sql.protobuf_messages import make, read
+from penstock.sql.rows.fitting import check_arrow
 
 _MARK = b"\xff\xff\xff\xff"
 _LENGTH_BYTES = 4
@@ -44,13 +45,17 @@ def batches_of(frames: Iterable[bytes]) -> tuple[pa.Schema, Iterator[pa.RecordBa
 
 
 def _checked(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    rows = 0
     while True:
         with _named_errors():
             try:
                 batch = reader.read_next_batch()
             except StopIteration:
                 return
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                check_arrow(name, column, rows)
             batch.validate(full=True)
+        rows += batch.num_rows
         yield batch
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import duckdb
 import pyarrow as pa
@@ -18,7 +19,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, closed_duckdb
+from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, RenewableDuckdb, closed_duckdb
 from penstock.common.errors import BusyError, InvalidStatementError, LimitExceededError
 from penstock.mnode.query.activity import Running
 from penstock.planner.task_plans.plan_tree import ResultColumn
@@ -62,7 +63,7 @@ class CatalogQueries:
         self._wait_s = wait_s
         self._turns = threading.BoundedSemaphore(_AT_ONCE)
         self._lock = threading.Lock()
-        self._duckdb: duckdb.DuckDBPyConnection | None = None
+        self._shared: RenewableDuckdb | None = None
 
     def read(self, text: str, view: PostgresCatalog, process: int) -> CatalogQuery | None:
         """Returns the query that a text is, as DuckDB is to run it; None if it isn't one over the catalog."""
@@ -88,6 +89,8 @@ class CatalogQueries:
                 try:
                     return self._run(cursor, query, view)
                 except duckdb.Error as error:
+                    if self._shared is not None:
+                        self._shared.renew_if_broken()
                     running.check()
                     raise InvalidStatementError(
                         f"PostgreSQL's catalog isn't there to this extent: {str(error).splitlines()[0]}") from error
@@ -112,16 +115,9 @@ class CatalogQueries:
     @contextmanager
     def _cursor(self, view: PostgresCatalog) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._lock:
-            if self._duckdb is None:
-                made = closed_duckdb(DuckdbBounds(SMALL_BYTES, threads=1))
-                # What functions read must be there when they are made; each query has its own rows instead.
-                for name in sorted(TABLE_NAMES):
-                    made.register("rows", catalog_table(name, view))
-                    made.execute(f"CREATE TABLE {name} AS SELECT * FROM rows LIMIT 0")
-                for statement in statements():
-                    made.execute(statement)
-                self._duckdb = made
-            cursor = self._duckdb.cursor()
+            if self._shared is None:
+                self._shared = RenewableDuckdb(partial(_opened, view))
+        cursor = self._shared.cursor()
         try:
             yield cursor
         finally:
@@ -130,8 +126,19 @@ class CatalogQueries:
     def close(self) -> None:
         """Lets go of the DuckDB."""
         with self._lock:
-            if self._duckdb is not None:
-                self._duckdb.close()
+            if self._shared is not None:
+                self._shared.close()
+
+
+def _opened(view: PostgresCatalog) -> duckdb.DuckDBPyConnection:
+    made = closed_duckdb(DuckdbBounds(SMALL_BYTES, threads=1))
+    # What functions read must be there when they are made; each query has its own rows instead.
+    for name in sorted(TABLE_NAMES):
+        made.register("rows", catalog_table(name, view))
+        made.execute(f"CREATE TABLE {name} AS SELECT * FROM rows LIMIT 0")
+    for statement in statements():
+        made.execute(statement)
+    return made
 
 
 def _kind(kind: pa.DataType) -> Kind:

@@ -133,11 +133,11 @@ class CopyReader:
         if records and self._skips:
             self._skips, records = False, records[1:]
         found = []
-        for record in records:
+        for number, record in enumerate(records):
             if record.rstrip(b"\r") == b"\\.":
                 self._over = True
             if not self._over:
-                found.append(self._row(_decoded(record.removesuffix(b"\r"))))
+                found.append(self._row(_decoded(record.removesuffix(b"\r"), self.line + number)))
         return found
 
     def _records(self, data: bytes) -> tuple[list[bytes], bytes]:
@@ -199,11 +199,11 @@ def _unescaped(cell: str) -> str:
     return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), cell, flags=re.DOTALL)
 
 
-def _decoded(record: bytes) -> str:
+def _decoded(record: bytes, line: int) -> str:
     try:
         return record.decode()
     except UnicodeDecodeError as error:
-        raise InvalidValueError(f"COPY: a row is not UTF-8 text: {error.reason}") from error
+        raise InvalidValueError(f"COPY, line {line}: {record[error.start:error.end]!r} is no UTF-8 text") from error
 
 
 # --- rows that go --------------------------------------------------------------------------------------------------

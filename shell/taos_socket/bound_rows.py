@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError, NotSupportedError
+from penstock.sql.rows.constants import shorten
 
 _TABLES_MAX, _COLUMNS_MAX = 1 << 20, 1 << 15
 _FIXED: dict[int, str] = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f4", 7: "<f8", 9: "<i8", 11: "u1",
@@ -48,7 +49,10 @@ def _names(data: memoryview, tables: int) -> Iterator[str]:
     lengths = struct.unpack_from(f"<{tables}H", data)
     at = 2 * tables
     for length in lengths:
-        yield bytes(_piece(data, at, length)).rstrip(b"\0").decode()
+        name = bytes(_piece(data, at, length)).rstrip(b"\0")
+        if not _is_utf8(name):
+            raise InvalidValueError(f"the table name {name!r} is no UTF-8 text")
+        yield name.decode()
         at += length
 
 
@@ -57,9 +61,12 @@ def _groups(data: memoryview, tables: int, count: int) -> Iterator[tuple[pa.Arra
     at = 4 * tables
     for _ in range(tables):
         columns = []
-        for _ in range(count):
+        for place in range(count):
             [size] = struct.unpack_from("<I", data, at)
-            columns.append(_column(_piece(data, at, size)))
+            try:
+                columns.append(_column(_piece(data, at, size)))
+            except InvalidValueError as error:
+                raise InvalidValueError(f"bound column {place + 1}, {error.message}", hint=error.hint) from error
             at += size
         if len({len(column) for column in columns}) > 1:
             raise InvalidValueError("the columns that were bound have different numbers of rows")
@@ -88,7 +95,20 @@ def _column(data: memoryview) -> pa.Array:
     validity = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes())
     array = pa.Array.from_buffers(pa.binary(), rows, [validity, pa.py_buffer(offsets.tobytes()),
                                                       pa.py_buffer(bytes(values))])
-    return array.cast(pa.string()) if kind in _TEXTS else array
+    if kind in _BYTES:
+        return array
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        row, text = next((row, text) for row, text in enumerate(array.to_pylist()) if not _is_utf8(text))
+        raise InvalidValueError(f"row {row + 1}: {shorten(str(text))} is no UTF-8 text") from None
+
+
+def _is_utf8(text: bytes | None) -> bool:
+    try:
+        return text is None or bool(text.decode()) or not text
+    except UnicodeDecodeError:
+        return False
 
 
 def _fixed(values: memoryview, kind: int, rows: int, nulls: np.ndarray) -> pa.Array:

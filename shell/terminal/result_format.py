@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.types as types
 from rich.cells import cell_len
 
+from penstock.common.result_texts import texts_of_results
+
 Mode = Literal["box", "csv", "json", "jsonlines", "line", "markdown"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -70,7 +72,9 @@ def _cells(name: str, column: pa.ChunkedArray, style: Style) -> Cells:
         return Cells(name, timestamp_texts(column, style.time_zone), is_number=False)
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
     to_text = _number_text(kind) if is_number else _plain_text
-    return Cells(name, [None if value is None else to_text(value) for value in column.to_pylist()], is_number)
+    with texts_of_results():
+        values = column.to_pylist()
+    return Cells(name, [None if value is None else to_text(value) for value in values], is_number)
 
 
 def timestamp_texts(column: pa.ChunkedArray, time_zone: str) -> list[str | None]:

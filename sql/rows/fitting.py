@@ -11,15 +11,21 @@ from penstock.sql.rows.constants import shorten
 from penstock.sql.schema import Column
 from penstock.sql.types import FLOATS, INTEGERS, Kind
 
+_BYTES_OF = ((pa.string(), pa.binary()), (pa.large_string(), pa.large_binary()), (pa.string_view(), pa.binary_view()))
 _UNITS = ("s", "ms", "us", "ns")
 
 
-def fitted(column: Column, values: pa.ChunkedArray | pa.Array, first_row: int = 0) -> pa.Array:
+def fitted(
+    column: Column, values: pa.ChunkedArray | pa.Array, first_row: int = 0, *, checks_text: bool = True
+) -> pa.Array:
     """Returns the values in the column's Arrow type; strings may stay dictionary-encoded if they come so.
 
     Times and floating-point numbers lose what is finer than the column, towards zero. Raises InvalidValueError that
-    names the first row (from 1, counted from `first_row`) that doesn't fit.
+    names the first row (from 1, counted from `first_row`) that doesn't fit, or isn't what Arrow's type says. Without
+    `checks_text` the caller sees to it that texts are UTF-8, where there are few of them.
     """
+    as_bytes = not checks_text and pa.types.is_string(values.type)
+    check_arrow(column.name, values.cast(pa.binary()) if as_bytes else values, first_row)
     array = plain(values)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -36,6 +42,46 @@ def fitted(column: Column, values: pa.ChunkedArray | pa.Array, first_row: int = 
             f"{column.type.sql()}") from error
     _check_lengths(column, cast, first_row)
     return cast
+
+
+def check_arrow(name: str, values: pa.ChunkedArray | pa.Array, first_row: int = 0) -> None:
+    """Raises InvalidValueError with the row unless texts are UTF-8, offsets and indices in range, and so on.
+
+    Whoever made an Arrow array may have put anything into it, and what reads it trusts it.
+    """
+    if _is_valid(values):
+        return
+    for array in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+        if not _is_valid(array):
+            row, problem = _first_problem(array)
+            raise InvalidValueError(f"row {first_row + row + 1}, column {name}: {problem}")
+        first_row += len(array)
+
+
+def _is_valid(values: pa.ChunkedArray | pa.Array) -> bool:
+    try:
+        values.validate(full=True)
+    except (pa.ArrowException, IndexError):
+        return False
+    return True
+
+
+def _first_problem(array: pa.Array) -> tuple[int, str]:
+    """Returns the first row that is not valid, and what is wrong with it."""
+    if pa.types.is_dictionary(array.type) and _is_valid(array.indices) and not _is_valid(array.dictionary):
+        place, problem = _first_problem(array.dictionary)
+        return max(pc.index(array.indices, place).as_py(), 0), problem
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_valid(array.slice(low, middle - low)):
+            low = middle
+        else:
+            high = middle
+    as_bytes = next((array.cast(bytes_) for text, bytes_ in _BYTES_OF if array.type == text), None)
+    if as_bytes is not None and _is_valid(as_bytes):
+        return low, f"{shorten(str(as_bytes[low].as_py()))} is no UTF-8 text"
+    return low, f"Arrow data of type {array.type} is malformed"
 
 
 def _cast(column: Column, array: pa.Array) -> pa.Array:

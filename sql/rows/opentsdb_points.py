@@ -40,7 +40,8 @@ def from_telnet(data: bytes) -> PointLines:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidValueError(f"the lines are not UTF-8 text: {error.reason}") from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidValueError(f"line {line} is not UTF-8 text: {error.reason}") from error
     return _converted(text.split("\n"), _telnet_line, "line")
 
 

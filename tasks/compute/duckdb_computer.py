@@ -8,7 +8,14 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 
-from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds, closed_duckdb, small_duckdb
+from penstock.common.closed_duckdb import (
+    UNBOUNDED,
+    DuckdbBounds,
+    closed_duckdb,
+    is_broken,
+    renew_small_duckdb_if_broken,
+    small_duckdb,
+)
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
 from penstock.tasks.compute.function_runtime import UserFunctions
 
@@ -51,6 +58,10 @@ class Computer:
         if self._alone:
             return
         self._alone = True
+        self._leave_connection()
+
+    def _leave_connection(self) -> None:
+        """Computes over another connection from now on, with the relations that are registered."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -92,7 +103,8 @@ class Computer:
         return self._computed(sql, parameters, tables)
 
     def _computed(
-        self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table], *, by_row: bool = False
+        self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table], *, by_row: bool = False,
+        again: bool = False,
     ) -> pa.Table:
         small = sum(table.num_rows for table in tables.values()) <= _SMALL_ROWS
         if not small and not by_row:
@@ -103,9 +115,21 @@ class Computer:
             if isinstance(error, duckdb.OutOfMemoryException) and not self._alone:
                 self._leave_others()
                 return self._computed(sql, parameters, tables)
+            if self._is_renewed(error) and not again:
+                return self._computed(sql, parameters, tables, by_row=by_row, again=True)
             if any(place.missed for place in self._places.values()):
                 raise InternalError(f"compiled SQL reads a relation that it is not given: {sql}") from error
             raise classify(error, sql) from error
+
+    def _is_renewed(self, error: duckdb.Error) -> bool:
+        """Whether the error, or what another task has computed, had broken DuckDB, of which there is a new one now."""
+        if not isinstance(error, duckdb.FatalException | duckdb.InternalException) or self._opened is None \
+                or not is_broken(self._opened):
+            return False
+        if not self._alone:
+            renew_small_duckdb_if_broken()
+        self._leave_connection()
+        return True
 
     def _small(self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table]) -> pa.Table:
         for name, table in tables.items():
@@ -184,7 +208,9 @@ def classify(error: duckdb.Error, sql: str) -> Exception:
     text = str(error).splitlines()[0]
     if isinstance(error, duckdb.OutOfMemoryException):
         return OutOfMemoryError.of(text)
-    if isinstance(error, (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)):
+    # A query that DuckDB was able to plan fails for the sake of values, even where DuckDB didn't expect them.
+    if isinstance(error, (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException,
+                          duckdb.InternalException, duckdb.FatalException)):
         return InvalidValueError(f"a row cannot be computed: {text}")
     return InternalError(f"compiled SQL failed: {text}; the SQL is: {sql}")
 

@@ -34,7 +34,8 @@ def test_no_way_leads_out(tmp_path: Path) -> None:
     file.write_text("password\n")
     a_variable = pa.table({"x": [1]})
     with closing(Embedded(tmp_path / "data")) as db:
-        for connection in (db.engine.parts.queries._engine.connection, folding._connection(), Computer()._connection):
+        queries = db.engine.parts.queries._engine.shared.cursor()
+        for connection in (queries, folding._connection(), Computer()._connection):
             for escape in ESCAPES:
                 with pytest.raises(duckdb.Error):
                     connection.cursor().execute(escape.format(file=file))
@@ -81,22 +82,22 @@ def test_what_a_killed_engine_has_spilled_is_gone_when_the_next_one_starts(tmp_p
     left.write_bytes(bytes(100))
     with closing(Embedded(tmp_path)) as db:
         assert not left.exists()
-        connection = db.engine.parts.queries._engine.connection
+        connection = db.engine.parts.queries._engine.shared.cursor()
         assert connection.execute("SELECT current_setting('threads')").fetchone() is not None
 
 
 FORKS = """
 import os
-from penstock.common.closed_duckdb import _small_database, open_before_forks, small_duckdb
+from penstock.common.closed_duckdb import _small, open_before_forks, small_duckdb
 open_before_forks()
 assert len(os.listdir("/proc/self/task")) == 1, "what has threads can't be forked"
-opened = _small_database.cache_info().misses
+opened = _small._connection
 for _ in range(3):
     child = os.fork()
     if not child:
         with small_duckdb() as connection:
             print(*connection.execute("SELECT sum(range), random() FROM range(1000)").fetchone(), flush=True)
-        os._exit(_small_database.cache_info().misses - opened)
+        os._exit(_small._connection is not opened)
     assert os.waitpid(child, 0)[1] == 0
 """
 

@@ -132,6 +132,16 @@ def test_frames_are_made_as_they_are_taken() -> None:
         assert len(made) == frame
 
 
+def test_texts_that_are_none_are_refused_with_their_row() -> None:
+    """Counted over all batches."""
+    latin = pa.array([b"a", b"\xe9"]).view(pa.string())
+    batches = [pa.record_batch({"n": pa.array([1, 2]), "s": texts}) for texts in (pa.array(["a", "b"]), latin)]
+    _, read_batches = batches_of(frames(batches[0].schema, batches, 1 << 20))
+    assert next(read_batches).num_rows == 2
+    with pytest.raises(InvalidValueError, match=r"row 4, column s: b'\\xe9' is no UTF-8 text"):
+        next(read_batches)
+
+
 @given(st.data())
 def test_damaged_arrow_data_is_refused_or_sound(data: st.DataObject) -> None:
     """Whatever a byte is changed to, data is refused or valid: nobody computes with offsets into nowhere."""

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import duckdb
 import pyarrow as pa
 
+from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
@@ -105,7 +106,7 @@ class Harness:
         return plan_query(statement, self, Session(self.database_name, self.time_zone, self.now_ms))
 
     def arrow(self, text: str) -> pa.Table:
-        with OpenQuery(self.plan(text), self, EngineBackend(self.connection)) as query:
+        with OpenQuery(self.plan(text), self, EngineBackend(RenewableDuckdb(lambda: self.connection))) as query:
             return query.table()
 
     def query(self, text: str) -> list[tuple[object, ...]]:

@@ -15,6 +15,7 @@ from kits.streams.random_streams import Answer, History, Key, Row, Step, Stream
 from kits.streams.shared_computers import SharedComputer
 from kits.streams.stream_kit import Store, StreamKit
 
+from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
 from penstock.planner.logical.operators import ROWS, Scan
 from penstock.planner.query.select import plan_query
@@ -175,7 +176,7 @@ class Player:
             statement = parse_one(stream.query)
             assert isinstance(statement, Select)
             plan = plan_query(statement, self.store.catalog, Session("p", self.schema.zone, 0))
-            with OpenQuery(plan, self, EngineBackend(SharedComputer.database)) as query:
+            with OpenQuery(plan, self, EngineBackend(RenewableDuckdb(lambda: SharedComputer.database))) as query:
                 table = query.table()
             answer: Answer = {}
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):

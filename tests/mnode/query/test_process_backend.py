@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.basics.waiting import wait_until
 
-from penstock.common.closed_duckdb import DuckdbBounds
+from penstock.common.closed_duckdb import DuckdbBounds, RenewableDuckdb
 from penstock.common.errors import InternalError, InvalidValueError, LimitExceededError, PenstockError, UnavailableError
 from penstock.common.quantities import MIB
 from penstock.mnode.query import query_process
@@ -279,7 +279,7 @@ def server_answers(data: bytes, memory: bytes | None = None) -> PenstockError:
     threading.Thread(target=watch.watch, daemon=True).start()
     with closing(duckdb.connect()) as connection, ours:
         ours.sendall(data)
-        QueryServer(connection, watch).answer(theirs, numbers)
+        QueryServer(RenewableDuckdb(lambda: connection), watch).answer(theirs, numbers)
         frame = receive_frame(ours)
         assert frame is not None
         assert frame.kind == ERROR

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from kits.basics.query_harness import Harness
 
+from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
 from penstock.mnode.query.query_execution import typed
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
@@ -45,11 +46,11 @@ def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
 def test_errors_of_duckdb_are_translated(sql: str) -> None:
     """No DuckDB error gets out."""
     with pytest.raises(PenstockError):
-        OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), EngineBackend(duckdb.connect())).table()
+        OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), EngineBackend(RenewableDuckdb(duckdb.connect))).table()
 
 
 def opened(sql: str, *columns: ResultColumn) -> OpenQuery:
-    return OpenQuery(plan(sql, *columns), Harness(), EngineBackend(duckdb.connect()))
+    return OpenQuery(plan(sql, *columns), Harness(), EngineBackend(RenewableDuckdb(duckdb.connect)))
 
 
 def test_rows_come_batch_by_batch() -> None:
@@ -75,7 +76,8 @@ def test_a_query_can_be_left_half_read() -> None:
     harness = Harness()
     harness.create("n", {"v": INT})
     harness.insert("n", [(second * 1000, second) for second in range(10_000)])
-    with OpenQuery(harness.plan("select v from n"), harness, EngineBackend(harness.connection)) as query:
+    backend = EngineBackend(RenewableDuckdb(lambda: harness.connection))
+    with OpenQuery(harness.plan("select v from n"), harness, backend) as query:
         batches = query.batches(100)
         assert next(batches).num_rows == 100
     assert harness.query("select count(*) from n") == [(10_000,)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import uuid
 from collections.abc import Iterator
 from decimal import Decimal
@@ -306,6 +307,53 @@ def test_types_without_counterpart_are_named(cursor: dbapi.Cursor, kind: pa.Data
         with pytest.raises(InvalidValueError, match="column n takes INT, not Arrow's"):
             cursor.execute("CREATE TABLE numbers (ts timestamp, n int)").insert_arrow(
                 "numbers", rows.rename_columns(["ts", "n"]))
+
+
+LATIN_1 = pa.StringArray.from_buffers(
+    3, pa.py_buffer(b"\0\0\0\0\x01\0\0\0\x03\0\0\0\x04\0\0\0"), pa.py_buffer(b"a\xe9tb"))
+OUTSIDE = pa.StringArray.from_buffers(
+    3, pa.py_buffer(b"\0\0\0\0\x01\0\0\0\x7f\0\0\0\x04\0\0\0"), pa.py_buffer(b"a\xe9tb"))
+
+
+@pytest.mark.parametrize(("name", "values", "words"), [
+    ("s", LATIN_1, "b'\\xe9t' is no UTF-8 text"),
+    ("s", pa.chunked_array([["x"], LATIN_1.slice(1)]), "b'\\xe9t' is no UTF-8 text"),
+    ("s", LATIN_1.cast(pa.large_binary()).view(pa.large_string()), "is no UTF-8 text"),
+    ("s", LATIN_1.cast(pa.binary_view()).view(pa.string_view()), "is no UTF-8 text"),
+    ("s", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),
+    ("s", LATIN_1.cast(pa.binary()), "does not fit VARCHAR"),
+    ("s", pa.array([b"a", b"\xed\xa0\x80", b"b"]).view(pa.string()), "is no UTF-8 text"),
+    ("b", LATIN_1, "is no UTF-8 text"), ("tbname", LATIN_1, "is no UTF-8 text"),
+    ("tbname", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),
+    ("tbname", OUTSIDE, "malformed"), ("s", OUTSIDE, "malformed"),
+    ("s", pa.DictionaryArray.from_arrays([0, 7, 0], ["a"], safe=False), "malformed"),
+], ids=str)
+def test_what_is_not_what_arrow_says_is_refused_with_its_row(
+    cursor: dbapi.Cursor, tmp_path: Path, name: str, values: pa.Array | pa.ChunkedArray, words: str
+) -> None:
+    """From Python, from readers and from Parquet files; nothing is written, and queries go on."""
+    columns = {"ts": times(0, 1, 2), "tbname": ["m1", "m1", "m1"], name: values}
+    wrong = re.escape(f"row 2, column {name}: ") + ".*" + re.escape(words)
+    with pytest.raises(InvalidValueError, match=wrong):
+        cursor.insert_arrow("m", pa.table(columns))
+    with pytest.raises(InvalidValueError, match=wrong):
+        cursor.insert_arrow("m", pa.table(columns).to_reader())
+    if values.type == pa.string() and "malformed" not in words:
+        pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+        with pytest.raises(InvalidValueError, match=wrong):
+            cursor.execute(f"INSERT INTO m FILE '{tmp_path}/x.parquet'")
+    assert select(cursor, "SELECT upper(s), tbname, b FROM m") == []
+
+
+def test_python_texts_that_are_none_are_refused(cursor: dbapi.Cursor) -> None:
+    """Half a surrogate pair, in statements, names, and lines."""
+    for statement in ("INSERT INTO m1 (ts, s) VALUES (1700000000000, '{}')", "SELECT '{}'", "CREATE DATABASE `x{}`",
+                      "INSERT INTO `m{}` USING m TAGS (1, 'x') VALUES (1700000000000, 1, 'a')"):
+        with pytest.raises(PenstockError, match="not valid Unicode"):
+            cursor.execute(statement.format("\ud800"))
+    for lines in ('x f="\ud800"', ["x f=1", 'x f="\ud800"']):
+        with pytest.raises(PenstockError, match=f"line {1 if isinstance(lines, str) else 2} is not UTF-8"):
+            cursor.connection.ingest_lines(lines, database="d")
 
 
 # --- files -------------------------------------------------------------------------------------------------------
