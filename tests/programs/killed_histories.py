@@ -1,8 +1,8 @@
 """Plays random histories on real engines that are killed: `python -m programs.killed_histories --seeds 200`.
 
 A history has two streams over a super table, statements (rows in order, late, rewritten, some columns only; deletes of
-ranges), pauses, and kills of the engine, of Spark's Java and of workers, in any order. In the end each stream must equal
-its batch query. Prints which seeds differ in which windows, and where their stories and data are; exit code 1 if any
+ranges), pauses, and kills of the engine, of Spark's Java and of workers, in any order. In the end each stream must
+equal its batch query. Prints which seeds differ in which rows, and where their stories and data are; exit code 1 if any
 did. `--seed N` plays one.
 """
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,10 +204,9 @@ class History:
             threading.Event().wait(0.3)
 
     def _differences(self, name: str, shape: Shape) -> list[str]:
-        found = {tuple(row[:2]): row[2:] for row in self.engine.run(shape.result(name))}
-        wanted = {tuple(row[:2]): row[2:] for row in self.engine.run(shape.batch())}
-        return [f"{name}: {key} is {found.get(key)}, not {wanted.get(key)}" for key in sorted({*found, *wanted})
-                if found.get(key) != wanted.get(key)]
+        found, wanted = (Counter(map(tuple, self.engine.run(query))) for query in (shape.result(name), shape.batch()))
+        return [f"{name}: too much {row}" for row in sorted(found - wanted)] + [
+            f"{name}: missing {row}" for row in sorted(wanted - found)]
 
 
 def main() -> int:
