@@ -38,6 +38,9 @@ from penstock.tasks.worker.runner import LocalLink, TaskFailure, drive_once, sta
 from penstock.tasks.worker.task_builder import build_tasks
 from penstock.tasks.worker.worker_orders import OrderedWorker, failed
 from penstock.tasks.worker.worker_process import WorkerSpec, queues_of
+from penstock.wal.log import LogFiles
+from penstock.wal.reader import RecordReader
+from penstock.wal.shared_reading import RecentReads
 from simulation.disk import ProcessDied
 from simulation.world import World
 
@@ -298,6 +301,7 @@ class SimWorker(OrderedWorker[Hosted]):
         self.process = f"worker-{self.number}"
         self.fs = cluster.world.disk.view(self.process)
         self.paths = DataPaths(Path(spec.data_directory))
+        self.recent_reads = RecentReads()
         self.line = Line(cluster, self)
         host.entrance.on_hello(self.line)
         self._heartbeat()
@@ -503,6 +507,10 @@ class SimEnvironment(LocalEnvironment):
         attempt = self._hosted.deployment.attempt
         self._worker.line.answer(control.ReadBackWanted(what, attempt) if isinstance(what, ReadBack)
                                  else control.Acknowledged(what, attempt))
+
+    def open_wal(self, vgroup_id: int, after_version: int, table_uid: int) -> RecordReader:
+        log = LogFiles(self._worker.paths.wal(vgroup_id), self._worker.fs)
+        return self._worker.recent_reads.reader(vgroup_id, log, after_version + 1, table_uid)
 
     def result_writer(self, task: TaskId) -> SimResultWriter:
         return SimResultWriter(self._worker, self._hosted, self.write)

@@ -55,6 +55,8 @@ class Profile:
     network: NetworkFaults
     zombie_s: float
     spark_kills: int
+    history: bool = True
+    checkpoint_s: int = 1
     snodes: int = 0
 
     def with_snodes(self, snodes: int) -> Profile:
@@ -119,6 +121,8 @@ def draw_profile(world: World) -> Profile:
             delay_s=chance.choice([0.002, 0.02, 0.3])),
         zombie_s=chance.choice([0.05, 1.0, 4.0]),
         spark_kills=some(2),
+        history=chance.random() < 0.5,
+        checkpoint_s=chance.choice([1, 1, 4, 600]),
     )
 
 
@@ -135,8 +139,8 @@ class Run:
         config = load_config({
             "timezone": "UTC", "stateMapSize": "64MiB", "streamBufferSize": "1MiB",
             "blockRowsMax": self.profile.block_rows,
-            "checkpointInterval": "1s", "checkpointTimeout": "3s", "heartbeatInterval": "400ms",
-            "heartbeatTimeout": "2s", "workerStartTimeout": "5s", "restartDelayMin": "20ms",
+            "checkpointInterval": f"{self.profile.checkpoint_s}s", "checkpointTimeout": "3s",
+            "heartbeatInterval": "400ms", "heartbeatTimeout": "2s", "workerStartTimeout": "5s", "restartDelayMin": "20ms",
             "restartDelayMax": "500ms", "idleTimeout": "400ms", "walSegmentSize": "64KiB", "partGrace": "1s",
             "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0,
             "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
@@ -290,7 +294,8 @@ class Run:
                 host.engine.catalog.snodes.create(dnode, T0)
         self.model.sites = {f"t{n}": n % 2 for n in range(TABLES)}
         for stream in self.profile.streams[:1]:
-            self._create(stream)
+            # Before there is a row, so that it has the same rows with and without a history.
+            self._create(stream, history=self.profile.history)
 
     def _host(self) -> EngineProcess:
         if self.cluster.host is None:
@@ -370,13 +375,13 @@ class Run:
         finally:
             self.model.write(rows, self.world.clock.monotonic(), sure=sure)
 
-    def _create(self, stream: StreamKind) -> None:
+    def _create(self, stream: StreamKind, *, history: bool = True) -> None:
         host = self._host()
         catalog, out = host.engine.catalog, f"out_{stream.name}"
         if catalog.streams.named(stream.name) is None and catalog.table("d", out) is not None:
             raise SimulationError(f"table {out} is there without its stream")
-        text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY 1 INTO d.out_{stream.name} {stream.into} "
-                f"AS {stream.query}")
+        text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY {int(history)} INTO d.out_{stream.name} "
+                f"{stream.into} AS {stream.query}")
         if self._do(text):
             self.created.append(stream)
 
