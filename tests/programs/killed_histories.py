@@ -1,8 +1,8 @@
 """Plays random histories on real engines that are killed: `python -m programs.killed_histories --seeds 200`.
 
 A history has two streams over a super table, statements (rows in order, late, rewritten, some columns only; deletes of
-ranges), pauses, and kills of the engine, of Spark's Java and of workers, in any order. In the end each stream must
-equal its batch query. Prints which seeds differ in which rows, and where their stories and data are; exit code 1 if any
+ranges), pauses, and kills of the engine, of Spark's Java and of workers, in any order. Now and then, and in the end,
+each stream must equal its batch query, before later changes can hide what is wrong. Prints which seeds differ in which rows, and where their stories and data are; exit code 1 if any
 did. `--seed N` plays one.
 """
 
@@ -94,6 +94,8 @@ class History:
             self._create()
             for _ in range(steps):
                 self._step()
+                if not self.paused and self.chance.random() < 0.12 and (problem := self._verdict()):
+                    return problem
             if self.chance.random() < 0.3:
                 self._kill_engine()
             self._run("RESUME STREAM s0"), self._run("RESUME STREAM s1")
@@ -193,6 +195,7 @@ class History:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _verdict(self) -> str:
+        self.story.append("-- compared")
         deadline = time.monotonic() + PATIENCE_S
         while True:
             problems = [text for n, shape in enumerate(self.shapes) for text in self._differences(f"s{n}", shape)]
