@@ -2,8 +2,9 @@
 
 A history has two streams over a super table, statements (rows in order, late, rewritten, some columns only; deletes of
 ranges), pauses, and kills of the engine, of Spark's Java and of workers, in any order. Now and then, and in the end,
-each stream must equal its batch query, before later changes can hide what is wrong. Prints which seeds differ in which rows, and where their stories and data are; exit code 1 if any
-did. `--seed N` plays one.
+each stream must equal its batch query, before later changes can hide what is wrong. `--paused` plays the same order of
+kills around pauses each time. Prints which seeds differ in which rows, and where their stories and data are; exit code
+1 if any did. `--seed N` plays one.
 """
 
 from __future__ import annotations
@@ -103,6 +104,37 @@ class History:
         finally:
             self.engine.end()
 
+    def play_paused(self, rounds: int) -> str:
+        """Likewise, of kills before, in and after pauses."""
+        try:
+            self._create()
+            for _ in range(rounds):
+                self._write(self.chance.choice([5, 20, 60]))
+                if problem := self._verdict():
+                    return problem
+                self._write(self.chance.choice([0, 5, 20]))
+                self._kill("java")
+                self._write(self.chance.choice([0, 5]))
+                self._run("PAUSE STREAM s0"), self._run("PAUSE STREAM s1")
+                self._kill_engine()
+                self._write(self.chance.choice([0, 10]))
+                self._rest(self.chance.choice([0.0, 4.0, 8.0]))
+                self._kill("java")
+                self._write(15)
+                self._rest(self.chance.choice([0.0, 8.0]))
+                self._run("RESUME STREAM s0"), self._run("RESUME STREAM s1")
+            return self._verdict()
+        finally:
+            self.engine.end()
+
+    def _write(self, statements: int) -> None:
+        for _ in range(statements):
+            self._run(self._delete() if self.chance.random() < 0.1 else self._insert())
+
+    def _rest(self, seconds: float) -> None:
+        self.story.append(f"-- {seconds} s")
+        time.sleep(seconds)
+
     def _create(self) -> None:
         for text in (f"CREATE DATABASE d VGROUPS {self.vgroups} KEEP 36500d", "USE d",
                      "CREATE STABLE st (ts TIMESTAMP, c0 INT, c1 INT) TAGS (g0 INT)",
@@ -130,9 +162,7 @@ class History:
         elif what < 0.22:
             self._run(self._delete())
         elif what < 0.27:
-            pause = chance.choice([0.2, 1.0, 3.0])
-            self.story.append(f"-- {pause} s")
-            time.sleep(pause)
+            self._rest(chance.choice([0.2, 1.0, 3.0]))
         else:
             for _ in range(chance.choice([1, 1, 5, 15])):
                 self._run(self._insert())
@@ -219,6 +249,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--seed", type=int, help="only this one, with its story")
     parser.add_argument("--steps", type=int, default=70, help="steps of a history (default 70)")
+    parser.add_argument("--paused", action="store_true", help="kills around pauses, a tenth as many rounds as steps")
     parser.add_argument("--keep", type=Path, help="leave data directories of failures here")
     options = parser.parse_args()
     seeds = range(options.start, options.start + options.seeds) if options.seed is None else [options.seed]
@@ -227,7 +258,7 @@ def main() -> int:
         begun = time.monotonic()
         data = Path(tempfile.mkdtemp(prefix=f"history-{seed}-", dir=options.keep)) / "data"
         history = History(seed, data)
-        problem = history.play(options.steps)
+        problem = history.play_paused(options.steps // 10) if options.paused else history.play(options.steps)
         print(f"{seed}: {'DIFFERS' if problem else 'equal'} after {time.monotonic() - begun:.0f} s", flush=True)
         if problem:
             failed.append(seed)
