@@ -111,15 +111,14 @@ class Model:
         """Notes rows (None: deleted) of a statement that ended at `now`; `sure`: it was acknowledged."""
         for key, row in rows.items():
             before = self._sure.get(key)
-            others = [merged(other, row) for other in self._maybe.get(key, [])]
+            maybe = self._maybe.get(key, [])
+            after = [merged(other, row) for other in maybe]
             if sure:
-                self._recent.append((now, key, before))
+                self._recent += [(now, key, other) for other in (before, *maybe)]
                 self._sure[key] = merged(before, row)
-                self._maybe[key] = others
-                if row is None or KEEP not in row:
-                    del self._maybe[key]
+                self._maybe[key] = after if row is not None and KEEP in row else []
             else:
-                self._maybe.setdefault(key, []).extend([merged(before, row), *others])
+                self._maybe[key] = [*maybe, merged(before, row), *after]
         self.acknowledged += sure
 
     def sync_failed(self, now: float) -> None:
