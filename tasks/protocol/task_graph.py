@@ -90,17 +90,23 @@ class TaskGraph:
     @property
     def right_vgroup_ids(self) -> tuple[int, ...]:
         """The vnodes of a join's right side."""
-        return tuple(task.vgroup_id for task in self.tasks if task.work == "right side" and task.vgroup_id is not None)
+        return self._vnodes_of(task for task in self.tasks if task.work == "right side")
 
     @property
     def source_vgroup_ids(self) -> tuple[int, ...]:
-        """The vnode that each source task reads; empty for an ingest."""
-        return tuple(task.vgroup_id for task in self.tasks if task.kind == "source" and task.vgroup_id is not None)
+        """The vnode that each source task reads, by its index; empty for an ingest."""
+        return self._vnodes_of(task for task in self.tasks if task.kind == "source")
 
     @property
     def read_vgroup_ids(self) -> tuple[int, ...]:
         """The vnodes that are read, each once."""
         return tuple(dict.fromkeys(self.source_vgroup_ids))
+
+    @staticmethod
+    def _vnodes_of(tasks: Iterable[TaskNode]) -> tuple[int, ...]:
+        """Returns the vnodes of tasks of one operator by their indexes: chains are told vnode by vnode."""
+        return tuple(task.vgroup_id for task in sorted(tasks, key=lambda task: task.index)
+                     if task.vgroup_id is not None)
 
     def edges(self, stream_id: int) -> tuple[TaskEdges, ...]:
         """Returns the tasks with their channels."""

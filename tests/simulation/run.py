@@ -138,12 +138,12 @@ class Run:
             self.profile = self.profile.with_snodes(snodes)
         config = load_config({
             "timezone": "UTC", "stateMapSize": "64MiB", "streamBufferSize": "1MiB",
-            "blockRowsMax": self.profile.block_rows,
-            "checkpointInterval": f"{self.profile.checkpoint_s}s", "checkpointTimeout": "3s",
-            "heartbeatInterval": "400ms", "heartbeatTimeout": "2s", "workerStartTimeout": "5s", "restartDelayMin": "20ms",
-            "restartDelayMax": "500ms", "idleTimeout": "400ms", "walSegmentSize": "64KiB", "partGrace": "1s",
-            "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0,
-            "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
+            "blockRowsMax": self.profile.block_rows, "checkpointInterval": f"{self.profile.checkpoint_s}s",
+            "checkpointTimeout": "3s", "heartbeatInterval": "400ms", "heartbeatTimeout": "2s",
+            "workerStartTimeout": "5s", "restartDelayMin": "20ms", "restartDelayMax": "500ms",
+            "idleTimeout": "400ms", "walSegmentSize": "64KiB", "partGrace": "1s", "viewRefreshInterval": "1500ms",
+            "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0, "streamSinkDataRate": 0,
+            "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
         }, environment={})
         settings = ControllerSettings.from_config(config, 1 << 30, processors=2)
         settings = replace(settings, groups=replace(settings.groups, deploy_timeout_s=20.0, stop_timeout_s=3.0))
