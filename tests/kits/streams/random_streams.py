@@ -11,18 +11,18 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
 from hypothesis import strategies as st
+from kits.basics.extreme_values import ends, extremes
 from kits.streams.stream_kit import Catalog
 
 from penstock.planner.duckdb_sql.interval_windows import grid_of, starts_between, window_bounds
 from penstock.sql.schema import Column, UserFunction
 from penstock.sql.tree.statements import Duration, IntervalWindow
-from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
+from penstock.sql.types import INTEGERS, UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
 Draw = st.DrawFn
 Row = Mapping[str, Any]
@@ -33,24 +33,28 @@ FOREVER_MS = 100 * 366 * 86_400_000
 
 # -- schemas ------------------------------------------------------------------------------------------------------
 
-WHOLE: dict[Kind, Sequence[int]] = {
-    Kind.TINYINT: (-3, -1, 0, 1, 2), Kind.SMALLINT: (-300, 0, 1, 2), Kind.INT: (-2, -1, 0, 1, 2, 70_000),
-    Kind.BIGINT: (-1, 0, 1, 2**40), Kind.UTINYINT: (0, 1, 2, 200), Kind.USMALLINT: (0, 1, 40_000),
-    Kind.UINT: (0, 1, 2, 3_000_000_000), Kind.UBIGINT: (0, 1, 2**40),
-}
-VALUES: dict[Kind, Sequence[Any]] = {
-    **WHOLE, Kind.BOOL: (True, False), Kind.FLOAT: (-1.5, 0.0, 0.25, 2.0), Kind.DOUBLE: (-2.0, -0.5, 0.0, 1.25, 1e6),
-    Kind.DECIMAL: (Decimal("-1.25"), Decimal("0.00"), Decimal("3.50")), Kind.VARCHAR: ("", "x", "y", "X1"),
-    Kind.NCHAR: ("", "x", "ö", "日本"), Kind.TIMESTAMP: (-1, 0, 1_700_000_000_123),
-}
+WHOLE = INTEGERS
+#: Those whose sums over a few rows are BIGINTs, and which DOUBLE has exactly.
+NARROW = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.UTINYINT, Kind.USMALLINT, Kind.UINT)
+KINDS = (*WHOLE, Kind.BOOL, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.VARCHAR, Kind.NCHAR, Kind.TIMESTAMP)
+#: Up to this, sums of numbers don't depend on their order.
+MODERATE = 1_000_000
 FAMILIES: dict[Kind, Family] = {
     **dict.fromkeys((*WHOLE, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL), "number"), Kind.BOOL: "bool",
     Kind.VARCHAR: "text", Kind.NCHAR: "text", Kind.TIMESTAMP: "time",
 }
 TAG_KINDS = (Kind.INT, Kind.VARCHAR, Kind.BOOL, Kind.NCHAR)
-#: A tick is what windows are a few of; times begin at a base: the epoch, and nights on which Berlin turns its clocks.
+#: A tick is what windows are a few of. Times begin at a base: before 1970, then, and where a zone turns its clocks, at
+#: midnight too, or leaves a day out.
 TICKS_MS = {"s": 1_000, "h": 3_600_000, "d": 86_400_000}
-BASES_MS = {"s": (0, 1_711_846_770_000), "h": (1_711_756_800_000, 1_729_900_800_000), "d": (1_706_745_600_000, 0)}
+PLACES_MS = {
+    "s": (("UTC", 0), ("UTC", 1_711_846_770_000), ("UTC", -1_000_000_007_000)),
+    "h": (("UTC", 0), ("Europe/Berlin", 1_711_756_800_000), ("Europe/Berlin", 1_729_900_800_000),
+          ("America/St_Johns", -18_000_000), ("America/Santiago", 1_725_696_000_000),
+          ("America/Havana", 1_730_548_800_000), ("Pacific/Apia", 1_325_185_200_000)),
+    "d": (("UTC", 0), ("Europe/Berlin", 1_706_745_600_000), ("America/St_Johns", -1_000_000_000_000),
+          ("Pacific/Apia", 1_323_000_000_000), ("Asia/Kolkata", -1_728_000_000)),
+}
 TICKS = 40
 
 
@@ -96,23 +100,28 @@ def schemas(draw: Draw) -> Schema:
     """One to five columns of any types after the timestamp, the first perhaps part of the key; one to three tags."""
     precision: Precision = draw(st.sampled_from(["ms", "ms", "us", "ns"]))
     keyed = draw(st.sampled_from([False, False, False, True]))
-    kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=0, max_size=4))
-    kinds.insert(0, draw(st.sampled_from([Kind.INT, Kind.VARCHAR] if keyed else list(WHOLE))))
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=0, max_size=4))
+    kinds.insert(0, draw(st.sampled_from([Kind.INT, Kind.VARCHAR] if keyed else WHOLE)))
     columns = [Column("ts", timestamp(precision), "ts")]
     columns += [Column(f"c{n}", _type(kind, precision), f"p{n}", keyed and n == 0) for n, kind in enumerate(kinds)]
     tag_kinds = draw(st.lists(st.sampled_from(TAG_KINDS), min_size=1, max_size=3))
     tags = [Column(f"g{n}", _type(kind, precision), f"g{n}") for n, kind in enumerate(tag_kinds)]
     tables = draw(st.integers(1, 5))
-    tag_values = [tuple(draw(_values(kind)) for kind in tag_kinds) for _ in range(tables)]
+    tag_values = [tuple(draw(_values(tag.type)) for tag in tags) for _ in range(tables)]
     scale = draw(st.sampled_from(["s", "s", "h", "d"]))
-    zones = ["UTC", "Europe/Berlin", "America/St_Johns"] if scale != "s" else ["UTC"]
+    zone, base_ms = draw(st.sampled_from(PLACES_MS[scale]))
     return Schema(tuple(columns), tuple(tags), tuple(tag_values), precision, scale,
-                  draw(st.sampled_from(BASES_MS[scale])), draw(st.sampled_from(zones)),
-                  draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4])))
+                  base_ms, zone, draw(st.sampled_from([1, 1, 1, 2, 2, 3, 4])))
 
 
-def _values(kind: Kind) -> st.SearchStrategy[Any]:
-    return st.sampled_from([None, *VALUES[kind]])
+def _values(type: DataType) -> st.SearchStrategy[Any]:
+    return st.sampled_from([None, *_known(type)])
+
+
+def _known(type: DataType) -> list[Any]:
+    # What DOUBLE can't hold any more is told of sums, not of streams.
+    return [value for value in extremes(type, UNITS_PER_SECOND[type.precision])
+            if not isinstance(value, float) or abs(value) < 1e300]
 
 
 # -- expressions --------------------------------------------------------------------------------------------------
@@ -170,17 +179,20 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
         if not texts:
             return Expression("1", "number", lambda row: 1, True)
         part = draw(st.sampled_from(texts))
-        return _over(f"length({part.text})", "number", len, part, whole=True)
+        return _over(f"length({part.text})", "number", lambda a: len(a.encode()), part, whole=True)
     if kind == "column":
         return draw(st.sampled_from(known))
     part = numbers(draw, names, depth - 1)
     match kind:
         case "+" | "-" | "*":
             constant = draw(st.sampled_from([1, 2, 0.5]))
-            call = {"+": lambda a: a + constant, "-": lambda a: a - constant, "*": lambda a: a * constant}[kind]
+            call = {"+": lambda a: float(a) + constant, "-": lambda a: float(a) - constant,
+                    "*": lambda a: float(a) * constant}[kind]
             return _over(f"({part.text} {kind} {constant})", "number", call, part)
+        case "abs" if not part.whole:
+            return _over(f"abs({part.text})", "number", abs, part)
         case "abs":
-            return _over(f"abs({part.text})", "number", abs, part, whole=part.whole)
+            return _absolute(names, part)
         case "floor":
             return _over(f"floor({part.text})", "number", math.floor, part, whole=part.whole)
         case "cast":
@@ -188,9 +200,22 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
     condition, other = conditions(draw, names, depth - 1), numbers(draw, names, 0)
     if _is_wide(names, part) != _is_wide(names, other):
         other = part  # brought to BIGINT UNSIGNED, a negative number would wrap around
-    return Expression(
-        f"case when {condition.text} then {part.text} else {other.text} end", "number",
-        lambda row: part.value(row) if condition.value(row) else other.value(row), part.whole and other.whole)
+    whole = part.whole and other.whole
+
+    def chosen(row: Row) -> Any:
+        value = part.value(row) if condition.value(row) else other.value(row)
+        return value if whole or value is None else float(value)
+
+    return Expression(f"case when {condition.text} then {part.text} else {other.text} end", "number", chosen, whole)
+
+
+def _absolute(names: Names, part: Expression) -> Expression:
+    """The absolute value of an integer column; the least of its type wraps to itself."""
+    column = next((column for column in (*names.schema.columns, *names.schema.tags) if column.name == part.text), None)
+    if column is None:
+        return part
+    _, high = ends(column.type.kind)
+    return _over(f"abs({part.text})", "number", lambda a: abs(a) if abs(a) <= high else a, part, whole=True)
 
 
 def _is_wide(names: Names, expression: Expression) -> bool:
@@ -215,8 +240,13 @@ def texts(draw: Draw, names: Names) -> Expression:
         case "concat":
             return _over(f"concat({part.text}, 'z')", "text", lambda a: a + "z", part)
         case "upper" if _is_column(names, part, Kind.VARCHAR):
-            return _over(f"upper({part.text})", "text", str.upper, part)
+            return _over(f"upper({part.text})", "text", _upper, part)
     return part
+
+
+def _upper(text: str) -> str:
+    """A letter for a letter: what Python makes two of has a capital of its own."""
+    return text.replace("ß", "ẞ").upper()
 
 
 def conditions(draw: Draw, names: Names, depth: int = 1) -> Expression:
@@ -290,7 +320,7 @@ def _percentile(values: Sequence[Any], percent: float) -> float:
 
 
 NUMERIC: dict[str, Callable[[Sequence[Any]], Any]] = {
-    "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: max(values) - min(values),
+    "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: float(max(values)) - float(min(values)),
     "stddev": pstdev,
 }
 PERCENTILES: dict[str, Callable[[Sequence[Any]], Any]] = {
@@ -312,8 +342,9 @@ def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Agg
         return Aggregate("count(*)", len, "number", True)
     if plain:
         families: tuple[Family, ...] = ("number",) if name in (*NUMERIC, *PERCENTILES) else ("number", "text")
-        # What lies between two DECIMALs is rounded to their scale.
-        known = [column for column in names.of(*families) if not _is_column(names, column, Kind.DECIMAL)]
+        # What lies between two DECIMALs is rounded to their scale, what lies between two BIGINTs to what DOUBLE has.
+        known = [column for column in names.of(*families)
+                 if not any(_is_column(names, column, kind) for kind in (Kind.DECIMAL, Kind.BIGINT, Kind.UBIGINT))]
         if not known:
             return Aggregate("count(*)", len, "number", True)
         over = draw(st.sampled_from(known))
@@ -321,11 +352,26 @@ def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Agg
         over = numbers(draw, names)
     else:
         over = draw(st.sampled_from(names.columns)) if draw(st.booleans()) else texts(draw, names)
+    if over.family == "number" and name not in ("min", "max", "spread", "first", "last", "last_row", *COUNTING):
+        over = _moderate(names, name, over)
     function, *constants = name.split()
     counts = name in COUNTING
     return Aggregate(f"{function}({', '.join([over.text, *constants])})", _aggregated(name, over),
                      "number" if counts else over.family,
                      counts or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
+
+
+def _moderate(names: Names, name: str, over: Expression) -> Expression:
+    """What is added and multiplied: numbers whose sum is the same in any order, and fits."""
+    if name == "sum" and any(_is_column(names, over, kind) for kind in NARROW):
+        return over
+
+    def value(row: Row) -> Any:
+        found = over.value(row)
+        return found if found is not None and -MODERATE <= found <= MODERATE else None
+
+    return Expression(f"case when {over.text} between -{MODERATE} and {MODERATE} then {over.text} end", "number", value,
+                      over.whole)
 
 
 def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
@@ -573,7 +619,7 @@ class Stream:
             options.append("fill_history 1")
         if self.mark_ms is not None:
             options.append(f"delete_mark {self.mark_ms}a")
-        named = ", ".join(f"k{n} varchar(30)" for n in range(len(self.groups)))
+        named = ", ".join(f"k{n} varchar(80)" for n in range(len(self.groups)))
         into = f"o tags({named})" if self.tags and self.groups else "o"
         failing = "" if self.spoilt is None else f"sound(case when {self.spoilt.text} then 1 else 0 end) = 1"
         return (f"create stream s {' '.join(options)} into {into} as "
@@ -770,9 +816,9 @@ INTERRUPTIONS: st.SearchStrategy[Step] = st.one_of(
 def _changes(schema: Schema) -> st.SearchStrategy[Step]:
     times = _times(schema)
     tables = st.integers(0, len(schema.tag_values) - 1)
-    key = [st.sampled_from(VALUES[schema.columns[1].type.kind])] if schema.keyed else []
+    key = [st.sampled_from(_known(schema.columns[1].type))] if schema.keyed else []
     rest = schema.columns[2:] if schema.keyed else schema.columns[1:]
-    full = st.tuples(tables, times, *key, *(_values(column.type.kind) for column in rest))
+    full = st.tuples(tables, times, *key, *(_values(column.type) for column in rest))
     rows = st.lists(full, min_size=1, max_size=6)
     step = TICKS_MS[schema.scale] * schema.units_per_ms
     kinds = [
