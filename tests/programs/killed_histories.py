@@ -133,7 +133,7 @@ class History:
 
     def _rest(self, seconds: float) -> None:
         self.story.append(f"-- {seconds} s")
-        time.sleep(seconds)
+        threading.Event().wait(seconds)
 
     def _create(self) -> None:
         for text in (f"CREATE DATABASE d VGROUPS {self.vgroups} KEEP 36500d", "USE d",
@@ -202,14 +202,14 @@ class History:
             text = self._insert().replace("INTO ", "INTO d.", 1)
             self.story.append(f"{text}  -- under way")
             self.engine.tell(f'"{text}"')
-            time.sleep(self.chance.random() * 0.05)
+            threading.Event().wait(self.chance.random() * 0.05)
         java = psutil.Process(self.engine.process.pid).children(recursive=True)
         self.engine.kill()
         if self.chance.random() < 0.5:
             for process in java:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-        time.sleep(self.chance.choice([0.0, 0.5]))
+        threading.Event().wait(self.chance.choice([0.0, 0.5]))
         self.engine = StatementEngine(self.data, self.config)
         self.engine.run("USE d")
 
