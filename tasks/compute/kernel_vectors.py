@@ -318,14 +318,25 @@ def _case(expression: Expr, columns: Columns) -> Vector:
         condition = evaluate(args[0], columns)
         if condition.valid is None and isinstance(condition.values, np.ndarray) and all_set(condition.values):
             return evaluate(args[1], columns)  # as mostly: an average of some rows
-    branches = [(evaluate(condition, columns), evaluate(value, columns))
-                for condition, value in zip(args[0::2], args[1::2], strict=False)]
-    conditions = [np.asarray(condition.values, bool) if condition.valid is None
-                  else np.asarray(condition.values, bool) & condition.valid for condition, _ in branches]
-    otherwise = evaluate(args[-1], columns) if len(args) % 2 else None
-    values: Any = otherwise.values if otherwise is not None else branches[0][1].values
-    valid: Any = (True if otherwise.valid is None else otherwise.valid) if otherwise is not None else False
-    for condition, (_, value) in zip(reversed(conditions), reversed(branches), strict=True):
-        values = np.where(condition, value.values, values)
-        valid = np.where(condition, True if value.valid is None else value.valid, valid)
+    otherwise = args[-1] if len(args) % 2 else None
+    branches = []
+    for test, value in zip(args[0::2], args[1::2], strict=False):
+        condition = evaluate(test, columns)
+        if not isinstance(condition.values, np.ndarray):  # a constant: this branch is never taken, or all that is left
+            if condition.values:
+                otherwise = value
+                break
+            continue
+        mask = condition.values if condition.valid is None else condition.values & condition.valid
+        branches.append((mask, evaluate(value, columns)))
+    if not branches:
+        if otherwise is None:
+            raise NotInKernelError
+        return evaluate(otherwise, columns)
+    last = None if otherwise is None else evaluate(otherwise, columns)
+    values: Any = branches[0][1].values if last is None else last.values
+    valid: Any = False if last is None else True if last.valid is None else last.valid
+    for mask, found in reversed(branches):
+        values = np.where(mask, found.values, values)
+        valid = np.where(mask, True if found.valid is None else found.valid, valid)
     return Vector(values, None if np.all(valid) else valid)

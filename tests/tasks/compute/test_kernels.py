@@ -362,6 +362,21 @@ def test_a_sum_that_overflows_on_its_way_is_that_of_sql(compiled: bool) -> None:
         assert_same(rows_of(by_kernel.compute(rows), 3), rows_of(by_sql.compute(rows), 3))
 
 
+@pytest.mark.parametrize("case", [
+    "case when 1 > 0 then 2.5 end", "case when 1 < 0 then i4 end", "case when i4 > 0 then 1 when 1 > 0 then 2 end",
+    "case when 1 < 0 then 1 when i4 > 0 then 2 else 3 end", "case when 1 > 0 then i4 else 3 end",
+    "case when 1 between -5 and 5 then 1 end"])
+def test_conditions_that_are_constants(case: str) -> None:
+    """Where no column decides, each row counts all the same."""
+    called = ", ".join(f"{name}({case}) a_{name}" for name in ("sum", "avg", "count", "min", "first", "stddev"))
+    by_kernel, by_sql = stages(planned(f"select _wstart, {called} from meters interval(10s)"))
+    rows = pa.table({"_tuid": pa.array([SUPER_UID + 1] * 3, pa.uint64()), "ts": pa.array([1, 2, 3], pa.int64()),
+                     "i4": pa.array([5, None, -5], pa.int32())})
+    assert_same(rows_of(by_kernel.compute(rows), 1), rows_of(by_sql.compute(rows), 1))
+    by_kernel, by_sql = stages(planned(f"select ts, {case} a from meters partition by tbname"))
+    assert_same(rows_of(by_kernel.compute(rows), 4), rows_of(by_sql.compute(rows), 4))
+
+
 def test_rows_of_an_unknown_table_are_left_to_sql() -> None:
     """A table that the log hasn't announced has no group number; DuckDB joins it with nothing."""
     plan = planned("select _wstart, count(*) c from meters partition by tbname interval(10s)")
