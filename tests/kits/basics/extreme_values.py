@@ -12,11 +12,19 @@ from penstock.sql.types import SIGNED, DataType, Kind
 #: Quotes, wildcards and escapes; spaces that count; numbers in disguise; letters whose case or length is odd; NUL.
 TEXTS = ("", "x", "X", "xy", "it's", '"', "\\", "%", "_", " x ", "a,b", "\n", "\t", "NULL", "-1", "1e999", "0x1F",
          "true", "ß", "İ", "é", "日本", "\U0001d11e", "x\U0001f600y", "a\0b", "\0", "\ufeff", "\U0010ffff")
+#: Names that need back-quotes; none is another in other case.
+NAMES = ("select", "two words", "Übung", "1st", "a.b", "semi;colon", "it's", 'qu"ote', "CamelCase", "tick`s", "日本",
+         "_wstart1", "rowid", "null", "%")
 FLOATS = (-0.0, 0.0, 0.5, -1.5, 2.0, 3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45)
 DOUBLES = (*FLOATS[:5], 0.1, 1e6, 2.0**53, 1.7976931348623157e308, -1.7976931348623157e308, 5e-324,
            2.2250738585072014e-308)
 #: Seconds: before 1970, whole days, a time between two summers, and far ahead.
 INSTANTS_S = (-1_000_000_000, -86_400, -1, 0, 1, 1_711_846_800, 4_102_444_799)
+
+
+def quoted(name: str) -> str:
+    """Returns a name as statements write it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def ends(kind: Kind) -> tuple[int, int]:

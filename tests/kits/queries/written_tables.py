@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
-from kits.basics.extreme_values import extremes
+from kits.basics.extreme_values import NAMES, extremes, quoted
 
 import penstock
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
@@ -25,9 +25,6 @@ Rows = dict[tuple[int, int], dict[str, Any]]
 
 WHOLE = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT, Kind.UTINYINT, Kind.USMALLINT, Kind.UINT, Kind.UBIGINT)
 TAG_KINDS = (Kind.INT, Kind.VARCHAR, Kind.BOOL, Kind.NCHAR, Kind.BIGINT, Kind.DOUBLE)
-#: Names that need back-quotes; none is another in other case.
-NAMES = ("select", "two words", "Übung", "1st", "a.b", "semi;colon", "it's", 'qu"ote', "CamelCase", "tick``s", "日本",
-         "_wstart1", "rowid", "null", "%")
 #: Zones, and seconds about which something happens there: clocks are turned, at midnight too; a day is left out.
 PLACES = (("UTC", -1_000_000_000), ("UTC", 0), ("Europe/Berlin", 1_711_846_770), ("Europe/Berlin", 1_729_990_800),
           ("America/Santiago", 1_725_768_000), ("America/Havana", 1_730_610_000), ("Asia/Kolkata", -1_000_000_000),
@@ -49,11 +46,7 @@ class Column:
 
     @property
     def quoted(self) -> str:
-        return f"`{self.name}`"
-
-    @property
-    def real_name(self) -> str:
-        return self.name.replace("``", "`")
+        return quoted(self.name)
 
 
 @dataclass(frozen=True)
@@ -221,7 +214,7 @@ class Written:
         else:
             arrays = {"tbname": pa.array([self.child_name(row[0]) for row in rows])}
             for n, (name, type) in enumerate([("ts", timestamp(self.design.precision)),
-                                              *((column.real_name, column.type) for column in columns)], 1):
+                                              *((column.name, column.type) for column in columns)], 1):
                 arrays[name] = pa.array([row[n] for row in rows], type.arrow())
             self.connection.cursor().insert_arrow(self.name, pa.table(arrays))
         for child, ts, *written in rows:

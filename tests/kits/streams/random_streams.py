@@ -16,7 +16,7 @@ from statistics import fmean, pstdev
 from typing import Any, Literal
 
 from hypothesis import strategies as st
-from kits.basics.extreme_values import ends, extremes
+from kits.basics.extreme_values import NAMES, ends, extremes, quoted
 from kits.streams.stream_kit import Catalog
 
 from penstock.planner.duckdb_sql.interval_windows import grid_of, starts_between, window_bounds
@@ -102,10 +102,11 @@ def schemas(draw: Draw) -> Schema:
     keyed = draw(st.sampled_from([False, False, False, True]))
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=0, max_size=4))
     kinds.insert(0, draw(st.sampled_from([Kind.INT, Kind.VARCHAR] if keyed else WHOLE)))
+    names = iter(draw(st.permutations([*NAMES, *(f"c{n}" for n in range(10))])))
     columns = [Column("ts", timestamp(precision), "ts")]
-    columns += [Column(f"c{n}", _type(kind, precision), f"p{n}", keyed and n == 0) for n, kind in enumerate(kinds)]
+    columns += [Column(next(names), _type(kind, precision), f"p{n}", keyed and n == 0) for n, kind in enumerate(kinds)]
     tag_kinds = draw(st.lists(st.sampled_from(TAG_KINDS), min_size=1, max_size=3))
-    tags = [Column(f"g{n}", _type(kind, precision), f"g{n}") for n, kind in enumerate(tag_kinds)]
+    tags = [Column(next(names), _type(kind, precision), f"g{n}") for n, kind in enumerate(tag_kinds)]
     tables = draw(st.integers(1, 5))
     tag_values = [tuple(draw(_values(tag.type)) for tag in tags) for _ in range(tables)]
     scale = draw(st.sampled_from(["s", "s", "h", "d"]))
@@ -139,7 +140,7 @@ class Expression:
 
 def _column(column: Column) -> Expression:
     name = column.name
-    return Expression(name, FAMILIES[column.type.kind], lambda row: row[name], column.type.kind in WHOLE)
+    return Expression(quoted(name), FAMILIES[column.type.kind], lambda row: row[name], column.type.kind in WHOLE)
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,8 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
 
 def _absolute(names: Names, part: Expression) -> Expression:
     """The absolute value of an integer column; the least of its type wraps to itself."""
-    column = next((column for column in (*names.schema.columns, *names.schema.tags) if column.name == part.text), None)
+    column = next((column for column in (*names.schema.columns, *names.schema.tags)
+                   if quoted(column.name) == part.text), None)
     if column is None:
         return part
     _, high = ends(column.type.kind)
@@ -219,11 +221,12 @@ def _absolute(names: Names, part: Expression) -> Expression:
 
 
 def _is_wide(names: Names, expression: Expression) -> bool:
-    return any(column.name in expression.text and column.type.kind is Kind.UBIGINT for column in names.schema.columns)
+    return any(quoted(column.name) in expression.text and column.type.kind is Kind.UBIGINT
+               for column in names.schema.columns)
 
 
 def _is_column(names: Names, expression: Expression, kind: Kind) -> bool:
-    return any(column.name == expression.text and column.type.kind is kind
+    return any(quoted(column.name) == expression.text and column.type.kind is kind
                for column in (*names.schema.columns, *names.schema.tags))
 
 
@@ -509,7 +512,7 @@ def _true_for(draw: Draw, schema: Schema) -> tuple[str, Callable[[list[list[Row]
 def states(draw: Draw, names: Names) -> Window:
     """STATE_WINDOW over an integer, a boolean or a string, as a column, a cast or CASE."""
     known = [column for column in names.columns if (column.whole or column.family in ("bool", "text"))
-             and not any(tag.name == column.text for tag in names.schema.tags)]
+             and not any(quoted(tag.name) == column.text for tag in names.schema.tags)]
     kind = draw(st.sampled_from(["column", "cast", "case"])) if known else "case"
     if kind == "case":
         condition = conditions(draw, names)
@@ -632,7 +635,7 @@ class Stream:
 
     def _select(self, condition: str) -> str:
         if self.window is None:
-            key = f", {self.schema.columns[1].name}" if self.schema.keyed else ""
+            key = f", {quoted(self.schema.columns[1].name)}" if self.schema.keyed else ""
             items = [f"ts{key}", *(f"{column.text} a{n}" for n, column in enumerate(self.columns)), "tbname k0"]
         else:
             items = ["_wstart", "_wend e", *(f"{column.text} a{n}" for n, column in enumerate(self.columns)),
