@@ -6,15 +6,14 @@ An example is some queries over one table. `make nightly` asks 20,000 (the profi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from conftest import TEST_CONFIG, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.queries.random_queries import MACROS, questions, same
+from kits.queries.targets import Connected
 from kits.queries.written_tables import Design, Written, designs
 
 import penstock
@@ -25,18 +24,16 @@ TABLES = times(8, 1_000)
 
 
 @pytest.fixture(scope="module")
-def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[penstock.Connection]:
-    opened = penstock.connect(str(tmp_path_factory.mktemp("queries") / "data"), TEST_CONFIG)
-    yield opened
-    opened.close()
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connected]:
+    with penstock.connect(str(tmp_path_factory.mktemp("queries") / "data"), TEST_CONFIG) as connection:
+        yield Connected(connection)
 
 
 @settings(max_examples=TABLES)
 @given(designs(), st.data())
-def test_every_answer_is_that_of_plain_sql(
-        connection: penstock.Connection, design: Design, data: st.DataObject) -> None:
+def test_every_answer_is_that_of_plain_sql(target: Connected, design: Design, data: st.DataObject) -> None:
     """Whatever the types, the values, the way in, what was rewritten, deleted or flushed, and the vgroups."""
-    written = Written(design, connection)
+    written = Written(design, target)
     with duckdb.connect(config={"threads": 1}) as peer:
         try:
             written.write()
@@ -45,14 +42,7 @@ def test_every_answer_is_that_of_plain_sql(
             for _ in range(QUERIES):
                 question = data.draw(st.composite(questions)(design, written.name, "t"))
                 want = peer.execute(question.theirs).fetchall()
-                got = rows(connection.execute(question.ours).fetch_arrow())
+                got = target.ask(question.ours)
                 assert same(got, want, ordered=question.ordered), f"{question.ours}\n{got}\ninstead of\n{want}"
         finally:
             written.drop()
-
-
-def rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """The rows of an answer; times are units since the epoch."""
-    columns = [column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
-               for column in table.columns]
-    return list(zip(*columns, strict=True))

@@ -373,6 +373,32 @@ def groups(draw: Draw, relation: Relation, *, limited: bool = True) -> Question:
                      f" FROM {source}{by_theirs}", limited and verb == "group by")
 
 
+def windows(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
+    """What a stream may keep up to date: aggregates of windows over columns that are there from the beginning."""
+    stored = table(design, ours, theirs)
+    later = {column.quoted for column, since in zip(design.columns, design.since, strict=True) if since}
+    known = [tuple(column for column in part if column.ours not in later) for part in (stored.columns, stored.stored)]
+    relation = replace(stored, columns=known[0], stored=known[1])
+    grouping = [column for column in relation.columns if column.family in ("text", "bool") or column.kind in WHOLE]
+    keys = [draw(st.sampled_from(grouping))] if draw(st.booleans()) else []
+    window = _window(draw, relation)
+    while window.text.startswith("count"):
+        window = _window(draw, relation)
+    if window.text.startswith("state") and all(key.ours != "tbname" for key in keys):
+        keys.append(relation.columns[-1])
+    values = [*(aggregates(draw, relation) for _ in range(draw(st.integers(1, 3)))),
+              Term("count(*)", "count(*)", Kind.BIGINT)]
+    condition_ours, condition_theirs = where(draw, relation)
+    by_ours = f" partition by {', '.join(key.ours for key in keys)}" if keys else ""
+    by_theirs = ", ".join([*(key.theirs for key in keys), window.key])
+    source = window.source(f"{relation.theirs}{condition_theirs}", [key.theirs for key in keys])
+    start, end = window.bounds
+    end = replace(end, theirs=f"{end.theirs} + {window.open_s} * units()")
+    return _question(draw, [start, end, *keys, *values], "",
+                     f" from {relation.ours}{condition_ours}{by_ours} {window.text}",
+                     f" FROM {source} GROUP BY {by_theirs}", limited=False)
+
+
 def _key(draw: Draw, relation: Relation) -> Term:
     if draw(st.booleans()):
         return draw(st.sampled_from(relation.columns))
@@ -383,12 +409,16 @@ def _key(draw: Draw, relation: Relation) -> Term:
 
 @dataclass(frozen=True)
 class Window:
-    """A window clause: its text, `_wstart` and `_wend`, what tells windows apart, and what that is told from."""
+    """A window clause: its text, `_wstart` and `_wend`, what tells windows apart, and what that is told from.
+
+    `open_s`: for so many seconds behind its last row a stream has the window end, where a query has it end there.
+    """
 
     text: str
     bounds: tuple[Term, Term]
     key: str
     source: Callable[[str, Sequence[str]], str]
+    open_s: int = 0
 
 
 def _window(draw: Draw, relation: Relation) -> Window:
@@ -410,7 +440,8 @@ def _window(draw: Draw, relation: Relation) -> Window:
                           lambda source, keys: f"(FROM {source}) JOIN calendar USING (ts)")
         case "session":
             gap = draw(st.sampled_from([1, 2, 5, 3600]))
-            return _of_rows(f"session(ts, {gap}s)", f"coalesce(ts - lag(ts) OVER line > {gap} * units(), true)")
+            opens = f"coalesce(ts - lag(ts) OVER line > {gap} * units(), true)"
+            return replace(_of_rows(f"session(ts, {gap}s)", opens), open_s=gap)
         case "count":
             count = draw(st.integers(2, 5))
             return _of_rows(f"count_window({count})", f"(row_number() OVER line - 1) % {count} = 0")

@@ -14,8 +14,8 @@ import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
 from kits.basics.extreme_values import NAMES, extremes, quoted
+from kits.queries.targets import Target
 
-import penstock
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
 Draw = st.DrawFn
@@ -79,8 +79,11 @@ def column_types(precision: Precision) -> list[DataType]:
 
 
 @st.composite
-def designs(draw: Draw) -> Design:
-    """One to six columns of any types, one or two tags, one to four children, and some steps."""
+def designs(draw: Draw, *, retagged: bool = True) -> Design:
+    """One to six columns of any types, one or two tags, one to four children, and some steps.
+
+    `retagged`: children get other tags, too, or are made anew.
+    """
     precision: Precision = draw(st.sampled_from(["ms", "us", "ns"]))
     types = draw(st.lists(st.sampled_from(column_types(precision)), min_size=1, max_size=6))
     tag_types = [DataType(kind, 12 if kind in (Kind.VARCHAR, Kind.NCHAR) else None)
@@ -95,7 +98,10 @@ def designs(draw: Draw) -> Design:
     tick = draw(st.sampled_from([1, 1, 3_600, 86_400]))
     times = st.tuples(st.integers(-2, TICKS), st.sampled_from([0, 0, 0, 1, unit - 1])).map(
         lambda parts: (base + parts[0] * tick) * unit + parts[1])
-    steps = draw(st.lists(_steps(columns, tags, len(children), times, precision), min_size=1, max_size=6))
+    kinds = _steps(columns, len(children), times, precision)
+    if retagged:
+        kinds |= _retagging(tags, len(children), precision)
+    steps = draw(st.lists(kinds, min_size=1, max_size=6))
     late = sorted(draw(st.lists(st.integers(0, len(steps) - 1), max_size=len(columns) - 1)))
     since = (0,) * (len(columns) - len(late)) + tuple(late)
     return Design(columns, tags, children, precision, zone, draw(st.integers(1, 3)), since, tuple(steps))
@@ -106,18 +112,21 @@ def values(type: DataType, precision: Precision) -> st.SearchStrategy[Any]:
     return st.sampled_from([None, *extremes(type, UNITS_PER_SECOND[precision])])
 
 
-def _steps(columns: Sequence[Column], tags: Sequence[Column], children: int, times: st.SearchStrategy[int],
+def _retagging(tags: Sequence[Column], children: int, precision: Precision) -> st.SearchStrategy[Step]:
+    tagged = st.tuples(st.integers(0, children - 1), st.tuples(*(values(tag.type, precision) for tag in tags)))
+    return st.tuples(st.sampled_from(["retag", "renew"]), tagged)
+
+
+def _steps(columns: Sequence[Column], children: int, times: st.SearchStrategy[int],
            precision: Precision) -> st.SearchStrategy[Step]:
     child = st.integers(0, children - 1)
     row = st.tuples(child, times, *(values(column.type, precision) for column in columns))
-    tagged = st.tuples(child, st.tuples(*(values(tag.type, precision) for tag in tags)))
     ways = st.sampled_from(["text", "parameters", "arrow"])
     rows = st.tuples(ways, st.lists(row, min_size=1, max_size=8), st.integers(1, len(columns)))
     return st.one_of(
         st.tuples(st.just("insert"), rows), st.tuples(st.just("insert"), rows), st.tuples(st.just("insert"), rows),
         st.tuples(st.just("delete"), st.tuples(st.one_of(st.none(), child), times, st.integers(0, 4))),
-        st.tuples(st.just("flush"), st.none()), st.tuples(st.just("retag"), tagged),
-        st.tuples(st.just("renew"), tagged))
+        st.tuples(st.just("flush"), st.none()))
 
 
 NUMBERS = itertools.count()
@@ -128,7 +137,7 @@ class Written:
     """A design in an engine and in DuckDB, each table under a name of its own."""
 
     design: Design
-    connection: penstock.Connection
+    target: Target
     rows: Rows = field(default_factory=dict)
     children: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     known: int = 0
@@ -136,35 +145,49 @@ class Written:
 
     def write(self) -> None:
         """Creates the table and plays all steps."""
+        self.create()
+        for number in range(len(self.design.steps)):
+            self.play(number)
+        for child in range(len(self.design.children)):
+            self._need(child)
+
+    def create(self) -> None:
+        """Creates the table and half of its children; others come when something needs them."""
         design = self.design
         database = f"q{design.vgroups}{design.precision}"
-        execute = self.connection.execute
+        execute = self.target.execute
         execute(f"CREATE DATABASE IF NOT EXISTS {database} VGROUPS {design.vgroups} PRECISION '{design.precision}' "
                 "KEEP 365000")
         execute(f"USE {database}")
-        self.connection.set_time_zone(design.zone)
+        self.target.set_time_zone(design.zone)
         self.known = design.since.count(0)
         gone = [replace(design.columns[-1], type=GONE)] if design.since[-1] else []
         defined = [*design.columns[:self.known], *gone]
         columns, tags = (", ".join(f"{column.quoted} {column.type.sql()}" for column in part)
                          for part in (defined, design.tags))
         execute(f"CREATE STABLE {self.name} (ts TIMESTAMP, {columns}) TAGS ({tags})")
-        for n, (_, tag_values) in enumerate(design.children):
-            self._create(n, tag_values)
-        for n, (kind, what) in enumerate(design.steps):
-            self._add_columns(design.since[self.known:].count(n))
-            self._step(kind, what)
+        for child in range(len(design.children) // 2):
+            self._need(child)
+
+    def play(self, number: int) -> None:
+        """Plays a step, after the columns that come before it."""
+        self._add_columns(self.design.since[self.known:].count(number))
+        self._step(*self.design.steps[number])
+
+    def _need(self, child: int) -> None:
+        if child not in self.children:
+            self._create(child, self.design.children[child][1])
 
     def _create(self, child: int, tags: tuple[Any, ...]) -> None:
-        self.connection.execute(f"CREATE TABLE {self.child(child)} USING {self.name} "
+        self.target.execute(f"CREATE TABLE {self.child(child)} USING {self.name} "
                                 f"TAGS ({', '.join(map(literal, tags))})")
         self.children[child] = tags  # in the order in which they were made
 
     def _add_columns(self, count: int) -> None:
         for column in self.design.columns[self.known:self.known + count]:
             if column is self.design.columns[-1]:
-                self.connection.execute(f"ALTER STABLE {self.name} DROP COLUMN {column.quoted}")
-            self.connection.execute(f"ALTER STABLE {self.name} ADD COLUMN {column.quoted} {column.type.sql()}")
+                self.target.execute(f"ALTER STABLE {self.name} DROP COLUMN {column.quoted}")
+            self.target.execute(f"ALTER STABLE {self.name} ADD COLUMN {column.quoted} {column.type.sql()}")
         self.known += count
 
     def child(self, number: int) -> str:
@@ -175,6 +198,8 @@ class Written:
         return f"{self.name} {self.design.children[number][0]}"
 
     def _step(self, kind: str, what: Any) -> None:
+        if kind not in ("insert", "flush") and what[0] is not None:
+            self._need(what[0])
         match kind:
             case "insert":
                 self._insert(*what)
@@ -182,44 +207,55 @@ class Written:
                 child, first, seconds = what
                 last = first + seconds * self.design.units
                 table = self.name if child is None else self.child(child)
-                self.connection.execute(f"DELETE FROM {table} WHERE ts BETWEEN {first} AND {last}")
+                self.target.execute(f"DELETE FROM {table} WHERE ts BETWEEN {first} AND {last}")
                 self.rows = {key: row for key, row in self.rows.items()
                              if child not in (None, key[0]) or not first <= key[1] <= last}
             case "retag":
                 child, tags = what
                 for tag, value in zip(self.design.tags, tags, strict=True):
-                    self.connection.execute(f"ALTER TABLE {self.child(child)} SET TAG {tag.quoted} = {literal(value)}")
+                    self.target.execute(f"ALTER TABLE {self.child(child)} SET TAG {tag.quoted} = {literal(value)}")
                 self.children[child] = tags
             case "renew":
                 child, tags = what
-                self.connection.execute(f"DROP TABLE {self.child(child)}")
+                self.target.execute(f"DROP TABLE {self.child(child)}")
                 del self.children[child]
                 self.rows = {key: row for key, row in self.rows.items() if key[0] != child}
                 self._create(child, tags)
             case "flush":
-                self.connection.execute(f"FLUSH DATABASE q{self.design.vgroups}{self.design.precision}")
+                self.target.execute(f"FLUSH DATABASE q{self.design.vgroups}{self.design.precision}")
 
     def _insert(self, way: Way, rows: Sequence[tuple[Any, ...]], width: int) -> None:
         columns = self.design.columns[:min(width, self.known)]
+        width = len(columns) + 1
         listed = ", ".join(["ts", *(column.quoted for column in columns)])
         if way == "text":
-            parts = [f"{self.child(child)} ({listed}) VALUES ({', '.join(map(literal, row[:width]))})"
-                     for child, *row in ((row[0], row[1], *row[2:]) for row in rows) for width in (len(columns) + 1,)]
-            self.connection.execute(f"INSERT INTO {' '.join(parts)}")
+            parts = [f"{self._written_child(child)} ({listed}) VALUES ({', '.join(map(literal, row[:width]))})"
+                     for child, *row in rows]
+            self.target.execute(f"INSERT INTO {' '.join(parts)}")
         elif way == "parameters":
-            marks = ", ".join("?" * (len(columns) + 1))
+            marks = ", ".join("?" * width)
             for child, *row in rows:
-                self.connection.execute(f"INSERT INTO {self.child(child)} ({listed}) VALUES ({marks})",
-                                        row[:len(columns) + 1])
+                self._need(child)
+                self.target.execute(f"INSERT INTO {self.child(child)} ({listed}) VALUES ({marks})",
+                                    row[:width])
         else:
+            for child, *_ in rows:
+                self._need(child)
             arrays = {"tbname": pa.array([self.child_name(row[0]) for row in rows])}
             for n, (name, type) in enumerate([("ts", timestamp(self.design.precision)),
                                               *((column.name, column.type) for column in columns)], 1):
                 arrays[name] = pa.array([row[n] for row in rows], type.arrow())
-            self.connection.cursor().insert_arrow(self.name, pa.table(arrays))
+            self.target.insert_arrow(self.name, pa.table(arrays))
         for child, ts, *written in rows:
             before = self.rows.setdefault((child, ts), {column.plain: None for column in self.design.columns})
             before.update({column.plain: value for column, value in zip(columns, written, strict=False)})
+
+    def _written_child(self, child: int) -> str:
+        """A child as INSERT names it: with its tags, where it makes the child."""
+        if child in self.children:
+            return self.child(child)
+        tags = self.children[child] = self.design.children[child][1]
+        return f"{self.child(child)} USING {self.name} TAGS ({', '.join(map(literal, tags))})"
 
     def load(self, peer: duckdb.DuckDBPyConnection, name: str) -> None:
         """Makes a table of DuckDB of what is left: `tb`, `ord` as children were made, tags, `ts`, columns.
@@ -241,7 +277,7 @@ class Written:
             for ts in sorted({ts for _, ts in self.rows})])
 
     def drop(self) -> None:
-        self.connection.execute(f"DROP STABLE IF EXISTS {self.name}")
+        self.target.execute(f"DROP STABLE IF EXISTS {self.name}")
 
 
 def calendar_window(ts: int, unit: str, design: Design) -> tuple[int, int]:

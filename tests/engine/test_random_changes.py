@@ -1,0 +1,64 @@
+"""Random streams over tables that change while they run: columns come and go, child tables come.
+
+All is said in SQL, or comes as Arrow, to an engine in a sandbox. In the end each stream has DuckDB's answer over the
+rows that are left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+from conftest import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kits.basics.faulty_fs import FaultyFs
+from kits.queries.random_queries import MACROS, Question, same, windows
+from kits.queries.targets import Boxed
+from kits.queries.written_tables import Design, Written, designs
+from kits.streams.shared_computers import share_computers
+
+from penstock.mnode.admin.sandbox import Sandbox
+
+share_computers()
+
+#: Streams over one table: those who write it share what it costs.
+STREAMS = 3
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Boxed]:
+    with Sandbox(fs=FaultyFs()) as box:
+        yield Boxed(box)
+
+
+@settings(max_examples=times(4, 2_000))
+@given(designs(retagged=False), st.data())
+def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
+    """Each stream begins before some step, with what is there already."""
+    written = Written(design, target)
+    streams: dict[str, Question] = {}
+    begins = [data.draw(st.integers(0, len(design.steps) - 1)) for _ in range(STREAMS)]
+    try:
+        written.create()
+        for step in range(len(design.steps)):
+            for _ in range(begins.count(step)):
+                name = f"s{next(NUMBERS)}"
+                streams[name] = question = data.draw(st.composite(windows)(design, written.name, "t"))
+                target.execute(f"CREATE STREAM {name} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 FILL_HISTORY 1 "
+                               f"INTO out_{name} AS {question.ours}")
+            written.play(step)
+        with duckdb.connect(config={"threads": 1}) as peer:
+            peer.execute(MACROS.format(units=design.units))
+            written.load(peer, "t")
+            for name, question in streams.items():
+                columns = ", ".join(f"r{n}" for n in range(len(question.kinds)))
+                got, want = target.ask(f"SELECT {columns} FROM out_{name}"), peer.execute(question.theirs).fetchall()
+                assert same(got, want, ordered=False), f"{question.ours}\n{got}\ninstead of\n{want}"
+    finally:
+        for name in streams:
+            target.execute(f"DROP STREAM IF EXISTS {name}")
+        written.drop()
