@@ -271,14 +271,32 @@ def _about_numbers(draw: Draw, relation: Relation, kind: str) -> Term:
     return _condition(f"{part.ours} {operator} {other.ours}", f"{left} {operator} {right}")
 
 
+def times(draw: Draw, relation: Relation) -> Term:
+    """A time moved or cut, or the time between two."""
+    part, other = (draw(st.sampled_from(relation.of("time"))) for _ in range(2))
+    kind = draw(st.sampled_from(["+", "-", "timetruncate", "timediff", "bigint"]))
+    number, unit = draw(st.sampled_from([(1, "s"), (60, "m"), (3_600, "h")]))
+    match kind:
+        case "timetruncate":
+            return Term(f"timetruncate({part.ours}, 1{unit})", f"window_start({part.theirs}, {number}, 0)", part.kind)
+        case "timediff":
+            return Term(f"timediff({part.ours}, {other.ours}, 1{unit})",
+                        f"(({part.theirs} - {other.theirs}) // ({number} * units()))", Kind.BIGINT)
+        case "bigint":
+            return Term(f"cast({part.ours} as bigint)", part.theirs, Kind.BIGINT)
+    return Term(f"({part.ours} {kind} 5{unit})", f"({part.theirs} {kind} 5 * {number} * units())", part.kind)
+
+
 def anything(draw: Draw, relation: Relation) -> Term:
     """An expression of any type."""
-    kind = draw(st.sampled_from(["column", "column", "number", "number", "text", "bool"]))
+    kind = draw(st.sampled_from(["column", "column", "number", "number", "text", "bool", "time"]))
     match kind:
         case "number":
             return numbers(draw, relation)
         case "text" if relation.of("text"):
             return texts(draw, relation)
+        case "time" if relation.of("time"):
+            return times(draw, relation)
         case "bool":
             condition = conditions(draw, relation)
             return Term(f"(case when {condition.ours} then true when not {condition.ours} then false end)",
@@ -422,7 +440,7 @@ class Window:
 
 
 def _window(draw: Draw, relation: Relation) -> Window:
-    kinds = ["fixed", "fixed", "calendar", "calendar", "session", "count"]
+    kinds = ["fixed", "fixed", "sliding", "calendar", "calendar", "session", "count"]
     states = [column for column in relation.stored
               if column.family in ("text", "bool") or column.kind in WHOLE]
     kind = draw(st.sampled_from([*kinds, "state"] if states else kinds))
@@ -434,6 +452,12 @@ def _window(draw: Draw, relation: Relation) -> Window:
             text = f"interval({width}s, {offset}s)" if offset else f"interval({width}s)"
             return Window(text, _bounds(start, f"{start} + {width} * units()"), start,
                           lambda source, keys: f"(FROM {source})")
+        case "sliding":
+            step = draw(st.sampled_from([1, 5, 60]))
+            width = step * draw(st.integers(1, 4)) + draw(st.integers(0, step - 1))
+            starts = f"range(window_start(ts, {step}, 0), ts - {width} * units(), -{step} * units())"
+            return Window(f"interval({width}s) sliding({step}s)", _bounds("slid", f"slid + {width} * units()"), "slid",
+                          lambda source, keys: f"(SELECT *, unnest({starts}) AS slid FROM (FROM {source}))")
         case "calendar":
             unit = draw(st.sampled_from(CALENDAR))
             return Window(f"interval(1{unit})", _bounds(f"any_value({unit})", f"any_value({unit}_end)"), unit,
