@@ -115,7 +115,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
             ("sink_calls_quota", _text(24)),
             ("state_bytes", _BIG), ("state_limit", _BIG), ("notify_sent", _BIG), ("notify_failed", _BIG),
-            ("notify_waiting", _BIG), ("notify_error", _LINE), ("verdict_kind", _text(20)),
+            ("notify_waiting", _BIG), ("notify_error", _LINE), ("refused_rows", _BIG), ("verdict_kind", _text(20)),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -137,7 +137,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
             ("wal_access", _WORD), ("worker_group", _text(96)), ("placement", _LINE),
             ("notify_sent", _BIG), ("notify_failed", _BIG), ("notify_waiting", _BIG), ("notify_error", _LINE),
-            ("turns", _BIG), ("rows_per_turn", _DOUBLE), ("gathering_ms", _DOUBLE),
+            ("turns", _BIG), ("rows_per_turn", _DOUBLE), ("gathering_ms", _DOUBLE), ("refused_rows", _BIG),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
@@ -172,7 +172,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_late_rows": (
             ("stream_name", _TABLE), ("node_id", _INT), ("table_name", _TABLE), ("ts", _TIME), ("reason", _text(20)),
-            ("late_by_ms", _BIG), ("ingest_time", _TIME), ("version", _BIG),
+            ("late_by_ms", _BIG), ("ingest_time", _TIME), ("version", _BIG), ("message", _LINE),
         ),
         "ins_stream_events": (("event_time", _TIME), ("stream_name", _TABLE), ("event", _LINE)),
     },

@@ -208,6 +208,14 @@ class StreamRows:
                 if report.status.task.operator == "source" and report.status.task.index < len(vgroups):
                     yield (stream, vgroups[report.status.task.index], report, reports, self._precision(source))
 
+    def _sinks(self) -> Iterator[tuple[StreamRecord, TaskReport]]:
+        """Yields each sink task's report with its stream."""
+        now = self._streams.snapshot()
+        for stream in self._catalog.streams.all():
+            for report in now.tasks.get(stream.id, ()):
+                if report.status.task.operator == "sink":
+                    yield stream, report
+
     def _watermark_rows(self) -> Rows:
         for stream, vgroup, report, reports, precision in self._sources():
             yield watermark_row(stream.name, vgroup, report, reports, precision)
@@ -222,7 +230,15 @@ class StreamRows:
                     "stream_name": stream.name, "node_id": vgroup, "table_name": name,
                     "ts": to_ms(row.ts, precision), "reason": row.reason,
                     "late_by_ms": to_ms(row.lateness, precision), "ingest_time": row.ingest_time_ms or None,
-                    "version": row.version,
+                    "version": row.version, "message": None,
+                }
+        for stream, report in self._sinks():
+            for row in report.status.dropped or ():
+                source = self._catalog.table_by_uid(stream.source_uid)
+                yield {
+                    "stream_name": stream.name, "node_id": None, "table_name": row.key,
+                    "ts": to_ms(row.ts, self._precision(source)), "reason": row.reason, "late_by_ms": None,
+                    "ingest_time": None, "version": None, "message": row.message,
                 }
 
     def _event_rows(self) -> Rows:
@@ -255,6 +271,7 @@ def _progress(stream: StreamRecord, reports: Sequence[TaskReport], precision: Pr
         "event_time_watermark": to_ms(min(all_marks), precision) if all_marks else None,
         "blocked_by": next((str(report.status.blocked_by) for report in reports if report.status.blocked_by), None),
         "state_bytes": state_bytes(report.status for report in reports),
+        "refused_rows": sum(status.late.refused_rows for status in sinks),
         "notify_sent": sum(status.notified.sent for status in sinks),
         "notify_failed": sum(status.notified.failed for status in sinks),
         "notify_waiting": sum(status.notified.waiting for status in sinks),

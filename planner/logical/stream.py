@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.planner.logical.expr import Expr
 from penstock.planner.logical.operators import Operator
@@ -41,7 +41,8 @@ class Target:
     Each group has a child table, called `child` (SUBTABLE, a text over the keys; None: as target and group say), with
     `tag_values` over the keys and GROUP for its `tags`. `uid` is 0 until the target is created.
     With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
-    the groups' keys.
+    the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
+    names the tag whose value doesn't fit.
     """
 
     database: str
@@ -53,6 +54,15 @@ class Target:
     uid: int
     create: bool
     external: ExternalSinkPlan | None = None
+    checks_results: bool = False
+    tag_problem: Expr | None = None
+
+    @property
+    def result_columns(self) -> tuple[Column, ...]:
+        """The columns as results are to be: what leaves Penstock may be as long as it is."""
+        if self.external is None:
+            return self.columns
+        return tuple(replace(column, type=replace(column.type, length=None)) for column in self.columns)
 
     @property
     def text(self) -> str:

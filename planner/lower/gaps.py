@@ -12,6 +12,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     column,
     fragment,
     named,
+    null,
     render,
     replaced_columns,
     select,
@@ -21,6 +22,7 @@ from penstock.planner.duckdb_sql.interval_windows import interval_end
 from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import FillColumn
+from penstock.planner.logical.stream import Target
 from penstock.planner.logical.window_kinds import ByInterval
 from penstock.planner.lower.targets import converted
 from penstock.planner.task_plans.column_names import OPERATION
@@ -32,36 +34,38 @@ _PLAIN: dict[FillMode, FillMode] = {"null_f": "null", "value_f": "value"}
 
 
 def fill_plan(
-    mode: FillMode, interval: ByInterval, results: Sequence[FillColumn | SqlExpr], columns: Sequence[Column],
+    mode: FillMode, interval: ByInterval, results: Sequence[FillColumn | SqlExpr], target: Target,
     keys: Sequence[Field], of_blocks: Mapping[str, Tree],
 ) -> FillPlan:
     """Returns the plan of filled rows. A filled row copies what its neighbour has, NULL too.
 
-    `results`, for the target's `columns`: what FILL gives, or a value over `of_blocks`, the columns of gaps by their
+    `results`, for the target's columns: what FILL gives, or a value over `of_blocks`, the columns of gaps by their
     names in the plan.
     """
     mode = plain_mode(mode)
     shown: list[Tree] = []
     before: list[int] = []
     after: list[int] = []
-    for place, (result, target) in enumerate(zip(results, columns, strict=True)):
+    for place, (result, taking) in enumerate(zip(results, target.result_columns, strict=True)):
         if isinstance(result, SqlExpr):
-            shown.append(replaced_columns(converted(result, target.type), of_blocks))
+            shown.append(replaced_columns(converted(result, taking.type), of_blocks))
         elif mode == "value":
             assert result.constant is not None
-            shown.append(converted(result.constant, target.type))
+            shown.append(converted(result.constant, taking.type))
         elif mode == "prev":
             before.append(place)
             shown.append(column(f"b{place}"))
         elif mode == "next":
             after.append(place)
             shown.append(column(f"a{place}"))
-        elif mode == "linear" and can_interpolate(target.type):
+        elif mode == "linear" and can_interpolate(taking.type):
             before.append(place)
             after.append(place)
-            shown.append(_between(place, target))
+            shown.append(_between(place, taking))
         else:
-            shown.append(cast(exp.null(), target.type.duckdb()))
+            shown.append(cast(exp.null(), taking.type.duckdb()))
+    if target.checks_results:
+        shown.append(null("VARCHAR"))  # what is copied fits, or is NULL
     end = interval_end(column("_wstart"), interval.window, interval.precision, interval.zone)
     shown = [column(OPERATION), column("_gid"), *(column(key.name) for key in keys),
              *(named(value, f"r{place}") for place, value in enumerate(shown))]
@@ -75,9 +79,10 @@ def with_constants(
     """Returns the results of windows with rows: there VALUE stands in for NULL, otherwise they are as they were."""
     if plain_mode(mode) != "value":
         return list(values)
-    return [fragment("coalesce(:value, :constant)", value=value, constant=converted(result.constant, target.type))
-            if isinstance(result, FillColumn) and result.constant is not None else value
-            for result, target, value in zip(results, columns, values, strict=True)]
+    filled = [fragment("coalesce(:value, :constant)", value=value, constant=converted(result.constant, target.type))
+              if isinstance(result, FillColumn) and result.constant is not None else value
+              for result, target, value in zip(results, columns, values[:len(columns)], strict=True)]
+    return [*filled, *values[len(columns):]]
 
 
 def plain_mode(mode: FillMode) -> FillMode:

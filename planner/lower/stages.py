@@ -96,7 +96,7 @@ def stream_plan(stream: LogicalStream, functions: Sequence[UserCall], times: Seq
     assert isinstance(project, Project)
     below = project.input
     results = [item.value for item in project.columns]
-    columns = stream.target.columns
+    columns = stream.target.result_columns
     if isinstance(below, FillGaps | Aggregate):
         return _windowed(stream, below, results, functions, times)
     rows = rows_of(below, stream.keys, stream.time_zone)
@@ -144,11 +144,11 @@ def _windowed(
         end = fragment(":last + :gap", last=column(LAST_ROW), gap=windows.gap)
     of_blocks: dict[str, Tree] = {START: column(WINDOW_START), END: column(WINDOW_END), **{
         key.name: column(held.field.name) for key, held in zip(stream.keys, rows.keys, strict=True)}}
-    columns = stream.target.columns
+    columns = stream.target.result_columns
     values, fill = converted_results(_computed(below, results), columns), None
     if isinstance(below, FillGaps):
         shown = _filled_results(below, results)
-        fill = fill_plan(below.mode, below.interval, shown, columns, [key.field for key in rows.keys], of_blocks)
+        fill = fill_plan(below.mode, below.interval, shown, stream.target, [key.field for key in rows.keys], of_blocks)
         values = with_constants(below.mode, shown, columns, values)
     for call in calls:
         of_blocks |= call.finals

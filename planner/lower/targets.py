@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sqlglot import exp
+
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
     closed,
     column,
     fragment,
+    let,
     named,
+    null,
     render,
     replaced_columns,
     select,
@@ -18,10 +22,11 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 )
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.stream import GROUP, StreamKey, Target
-from penstock.planner.task_plans.column_names import CHILD
+from penstock.planner.scalar.scalar_cast import integer_fits
+from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.sql.schema import Column
-from penstock.sql.types import DataType, Kind
+from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind
 
 _SUBTABLE = """
 coalesce(CASE
@@ -41,24 +46,91 @@ def key_field(place: int, type_: DataType) -> Field:
     return Field(f"k{place}", type_)
 
 
+def always_fits(value: SqlExpr, target: DataType) -> bool:
+    """Whether types show that each value of an expression fits the type of what takes it, rounded perhaps."""
+    source, kind = value.type, target.kind
+    if source.kind is Kind.NULL or kind is Kind.NULL:
+        return True
+    if target.length is not None:
+        # What functions make of texts may be longer than they say; columns are checked where they are written.
+        return isinstance(value.node, exp.Column) and source.length is not None and \
+            _bytes_per_unit(source, target) * source.length <= target.length
+    if Kind.DECIMAL in (source.kind, kind):
+        return source.kind is kind and _whole_digits(source) <= _whole_digits(target)
+    if source.kind is kind or kind in STRINGS or kind in (Kind.BOOL, Kind.DOUBLE):
+        return source.kind is kind or kind in STRINGS or source.kind in (*INTEGERS, *FLOATS, Kind.BOOL)
+    if source.kind is Kind.BOOL:
+        return kind in (*INTEGERS, *FLOATS)
+    if source.kind in INTEGERS:
+        return kind is Kind.FLOAT or (kind is Kind.TIMESTAMP and source.kind is not Kind.UBIGINT) or (
+            kind in INTEGERS and integer_fits(source.kind, kind))
+    return source.kind is Kind.TIMESTAMP and kind is Kind.BIGINT
+
+
+def _bytes_per_unit(source: DataType, target: DataType) -> int:
+    """How much of the target's length one unit of the source's takes at most: one is bytes, or characters for NCHAR."""
+    return 4 if source.kind is Kind.NCHAR and target.kind is not Kind.NCHAR else 1
+
+
+def _whole_digits(kind: DataType) -> int:
+    return (kind.digits or 38) - (kind.scale or 0)
+
+
 def converted(value: SqlExpr, target: DataType) -> Tree:
     """Returns `value` as the target column's type; a value that doesn't fit becomes NULL rather than an error."""
     if target.kind is Kind.TIMESTAMP and value.type.kind is Kind.TIMESTAMP:
         return cast(value.node, "BIGINT")
-    if target.is_string and target.length is not None:
-        return fragment("left(:value::VARCHAR, :length)", value=value.node, length=target.length)
+    if target.is_string or target.kind is Kind.VARBINARY:
+        text = _as_text(value, target)
+        return text if target.length is None or always_fits(value, target) else let(text, lambda known: fragment(
+            "CASE WHEN :length <= :most THEN :text END", length=_length(known, target), most=target.length, text=known))
     return try_cast(value.node, target.duckdb())
 
 
+def _as_text(value: SqlExpr, target: DataType) -> Tree:
+    same = value.type.kind is target.kind or (value.type.is_string and target.is_string)
+    return value.node if same else cast(value.node, target.duckdb())
+
+
+def _length(text: Tree, target: DataType) -> Tree:
+    """What the length of the target's type bounds: characters of NCHAR, bytes of the others."""
+    of_kind = {Kind.NCHAR: "length(:text)", Kind.VARBINARY: "octet_length(:text)"}
+    return fragment(of_kind.get(target.kind, "strlen(:text)"), text=text)
+
+
+def _misfits(value: SqlExpr, target: DataType) -> Tree:
+    if target.length is None:
+        return fragment(":value IS NOT NULL AND :made IS NULL", value=value.node, made=converted(value, target))
+    return fragment(":length > :most", length=_length(_as_text(value, target), target), most=target.length)
+
+
+def problem_of(values: Sequence[SqlExpr], columns: Sequence[Column], what: str = "column") -> Tree | None:
+    """Returns text that names the first value that doesn't fit its column, NULL if all do; None: types show it."""
+    problem: Tree | None = None
+    for value, target in reversed(list(zip(values, columns, strict=True))):
+        if not always_fits(value, target.type):
+            problem = fragment(
+                "CASE WHEN :misfits THEN concat(:before, left(:value::VARCHAR, 100), :behind) ELSE :rest END",
+                misfits=_misfits(value, target.type), value=value.node,
+                before=f"{what} {target.name}: ", behind=f" does not fit {target.type.sql()}",
+                rest=null("VARCHAR") if problem is None else problem)
+    return problem
+
+
 def converted_results(values: Sequence[SqlExpr], columns: Sequence[Column]) -> list[Tree]:
-    """Returns each value as the type of the target column that takes it."""
-    return [converted(value, column.type) for value, column in zip(values, columns, strict=True)]
+    """Returns each value as the type of the target column that takes it, and last what `problem_of` says, if it does.
+
+    Rows with a problem are not to be written; see `SinkPlan.checks_results`.
+    """
+    problem = problem_of(values, columns)
+    return [*(converted(value, column.type) for value, column in zip(values, columns, strict=True)),
+            *([] if problem is None else [problem])]
 
 
 def sink_plan(target: Target, keys: Sequence[StreamKey]) -> SinkPlan:
     """Returns what sink tasks need to know."""
     return SinkPlan(target.database, target.table, target.columns, target.tags, render(_children(target, keys)),
-                    target.uid, target.create, target.external)
+                    target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None)
 
 
 def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
@@ -71,6 +143,7 @@ def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
         child = fragment(_SUBTABLE, given=closed(replaced_columns(target.child.node, of_blocks)), hashed=child,
                          suffix=fragment(":name || _gid::VARCHAR", name=f"_{target.table}_"))
     of_blocks[GROUP] = column("_gid")
-    tags = [replaced_columns(value.node, of_blocks) for value in target.tag_values]
-    return select([column("_gid"), named(child, CHILD), *(named(tag, f"t{n}") for n, tag in enumerate(tags))],
-                  "groups")
+    tags = [named(replaced_columns(value.node, of_blocks), f"t{n}") for n, value in enumerate(target.tag_values)]
+    if target.tag_problem is not None:
+        tags.append(named(replaced_columns(target.tag_problem.node, of_blocks), PROBLEM))
+    return select([column("_gid"), named(child, CHILD), *tags], "groups")

@@ -111,12 +111,12 @@ def to_integer(expression: SqlExpr, target: Kind = Kind.BIGINT) -> Tree:
         return wrap_integer(_integer_of_text(value, target), target)
     if source in FLOATS or source is Kind.DECIMAL:
         return _double_to_integer(duckdb_cast(value, "DOUBLE") if source is not Kind.DOUBLE else value, target)
-    if _fits(source, target):
+    if integer_fits(source, target):
         return duckdb_cast(value, name)
     return wrap_integer(value, target, wide=source is Kind.UBIGINT)
 
 
-def _fits(source: Kind, target: Kind) -> bool:
+def integer_fits(source: Kind, target: Kind) -> bool:
     """Whether every value of one integer type is a value of another."""
     source = Kind.BIGINT if source is Kind.TIMESTAMP else source
     if (source in SIGNED) == (target in SIGNED):

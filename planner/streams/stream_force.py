@@ -87,7 +87,7 @@ def plan_force(stream: StreamContext) -> StreamPlan:
     asked = _asked(stream, window, instants=instants)
     bound = bind_target(stream, asked.projections, prepended=asked.prepended)
     gaps = _gaps(stream, asked, bound)
-    casts = converted_results(bound.values, bound.target.columns)
+    casts = converted_results(bound.values, bound.target.result_columns)
     source = _source(stream, asked.batch)
     sql = render(_sql(stream, asked, casts if gaps is None else gaps.casts, source.needs_children))
     keep = any(spec.looks_back for spec in functions)
@@ -161,9 +161,10 @@ def _gaps(stream: StreamContext, asked: ForceQuery, bound: BoundTarget) -> Force
     fields = [key.field for key in stream.keys]
     of_blocks = {**{key.column: duckdb_column(key.field.name) for key in stream.keys},
                  START: duckdb_column(WINDOW_START), END: duckdb_column(WINDOW_END)}
-    interval, columns = ByInterval(asked.window, stream.precision, stream.session.time_zone), bound.target.columns
+    interval = ByInterval(asked.window, stream.precision, stream.session.time_zone)
+    columns = bound.target.result_columns
     return ForceGaps(
-        fill_plan(fill.mode, interval, shown, columns, fields, of_blocks),
+        fill_plan(fill.mode, interval, shown, bound.target, fields, of_blocks),
         with_constants(fill.mode, shown, columns, converted_results(bound.values, columns)),
         FillGaps(asked.batch.plan, tuple(f"o{n}" for n in range(len(fields))), interval, None, fill.mode, filling))
 

@@ -172,7 +172,7 @@ def _joined(stream: StreamContext, join: JoinedTables, trigger: TriggerPlan) -> 
     bound = bind_target(stream, projections, prepended=prepended)
     watermark = stream.watermark()
     time, on_error = _time(stream, trigger)
-    casts = converted_results(bound.values, bound.target.columns)
+    casts = converted_results(bound.values, bound.target.result_columns)
     plan = plan_join(stream, join, asked, casts, ignore_expired=trigger.ignore_expired)
     policies = Policies(watermark, trigger.ignore_expired, False, stream.delete_mark(), time, on_error,
                         stream.guarantee)

@@ -22,7 +22,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import TBNAME as TABLE_NAME
 from penstock.planner.logical.stream import GROUP, Target
 from penstock.planner.lower.stages import TBNAME
-from penstock.planner.lower.targets import converted, sink_plan
+from penstock.planner.lower.targets import converted, problem_of, sink_plan
 from penstock.planner.streams.external_sink import avro_schema, plan_external_sink
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
@@ -82,10 +82,11 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
         raise InvalidStreamError(f"{taken} cannot be a column of a stream's target: result rows have one of that name",
                                  hint="give it another name")
     _check_key(stream, projections, columns)
-    child, tag_values = _children(stream, tags)
+    child, tag_values, tag_problem = _children(stream, tags)
     uid = existing.uid if existing else 0
-    return BoundTarget(Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None),
-                       tuple(values))
+    return BoundTarget(
+        Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None,
+               checks_results=problem_of(values, columns) is not None, tag_problem=tag_problem), tuple(values))
 
 
 def _new_columns(
@@ -236,8 +237,10 @@ def _new_tags(stream: StreamContext) -> tuple[Column, ...]:
     return tuple(Column(tag.name, tag.type, tag.name) for tag in target.tag_definitions)
 
 
-def _children(stream: StreamContext, tags: Sequence[Column]) -> tuple[SqlExpr | None, tuple[SqlExpr, ...]]:
-    """Returns what SUBTABLE says, and the values of tags."""
+def _children(
+    stream: StreamContext, tags: Sequence[Column]
+) -> tuple[SqlExpr | None, tuple[SqlExpr, ...], SqlExpr | None]:
+    """Returns what SUBTABLE says, the values of tags, and what names those that don't fit, if there may be any."""
     target, child = stream.statement.target, None
     if target.subtable is not None:
         child = compile_expression(target.subtable, SubtableScope(stream.keys, stream.rows))
@@ -245,33 +248,37 @@ def _children(stream: StreamContext, tags: Sequence[Column]) -> tuple[SqlExpr | 
             raise InvalidStreamError("SUBTABLE must be a VARCHAR expression",
                                      position=stream.position(target.subtable), hint="cast it, or use concat")
     if target.tag_definitions is not None:
-        return child, _tag_values(stream, [tag.name for tag in target.tag_definitions], tags)
+        return child, *_tag_values(stream, [tag.name for tag in target.tag_definitions], tags)
     if target.tag_names is not None:
-        return child, _tag_values(stream, target.tag_names, tags)
+        return child, *_tag_values(stream, target.tag_names, tags)
     if len(tags) == 1 and tags[0].type.kind is Kind.UBIGINT:
-        return child, (SqlExpr(column(GROUP), UBIGINT),)
+        return child, (SqlExpr(column(GROUP), UBIGINT),), None
     if any(key.partitions for key in stream.keys):
         raise InvalidStatementError(
             f"{target.name} needs exactly one tag of type BIGINT UNSIGNED to hold the group", code=0x263F,
             hint="or say which tags to write with TAGS (names)")
-    return child, tuple(_NULL for _ in tags)
+    return child, tuple(_NULL for _ in tags), None
 
 
-def _tag_values(stream: StreamContext, given: Sequence[str], tags: Sequence[Column]) -> tuple[SqlExpr, ...]:
+def _tag_values(
+    stream: StreamContext, given: Sequence[str], tags: Sequence[Column]
+) -> tuple[tuple[SqlExpr, ...], SqlExpr | None]:
     partitioned = any(key.partitions for key in stream.keys)
     known = {tag.name for tag in tags}
     for name in given:
         if name not in known:
             raise InvalidStatementError(f"tag {name} does not exist in {stream.statement.target.name}", code=0x260E)
-    values = []
+    values: list[SqlExpr] = []
     for tag in tags:
         key = next((key for key in stream.keys if tag.name in key.names), None)
         if tag.name in given and partitioned and key is None:
             raise InvalidStatementError(f"tag {tag.name} is not the name of a PARTITION BY item", code=0x2602,
                                         hint="give the item that alias")
-        values.append(_NULL if key is None or tag.name not in given else SqlExpr(
-            converted(key.use(), tag.type), tag.type))
-    return tuple(values)
+        values.append(_NULL if key is None or tag.name not in given else key.use())
+    problem = problem_of(values, tags, "tag")
+    made = tuple(value if value is _NULL else SqlExpr(converted(value, tag.type), tag.type)
+                 for value, tag in zip(values, tags, strict=True))
+    return made, None if problem is None else SqlExpr(problem, VARCHAR)
 
 
 # --- what leaves Penstock ---------------------------------------------------------------------------------------

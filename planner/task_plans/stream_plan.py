@@ -21,7 +21,7 @@ from penstock.sql.tree.statements import (
     NotifyFailure,
     OnFailure,
 )
-from penstock.sql.types import UBIGINT, DataType, Precision
+from penstock.sql.types import UBIGINT, VARCHAR, DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
@@ -308,6 +308,8 @@ class SinkPlan:
     `target_uid` is 0 until the engine has created the target.
     With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys.
+    `checks_results`: another result column, the last one, names what doesn't fit its column; such rows aren't written.
+    `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
     """
 
     database: str
@@ -318,6 +320,8 @@ class SinkPlan:
     target_uid: int
     create: bool
     external: ExternalSinkPlan | None = None
+    checks_results: bool = False
+    checks_tags: bool = False
 
     @property
     def text(self) -> str:
@@ -594,7 +598,8 @@ class StreamPlan:
         dlq = side.dlq
         if dlq is not None and self.dlq is not None:
             dlq = replace(dlq, target_uid=self.dlq.target_uid)
-        return replace(self, source=side.source, dlq=dlq, sink=replace(self.sink, columns=side.columns),
+        sink = replace(self.sink, columns=side.columns, checks_results=False)
+        return replace(self, source=side.source, dlq=dlq, sink=sink,
                        grouping=replace(self.grouping, keys=(Field("_tuid", UBIGINT),)))
 
     @property
@@ -625,4 +630,6 @@ class StreamPlan:
 
     @property
     def result_fields(self) -> tuple[Field, ...]:
-        return tuple(Field(f"r{i}", column.type) for i, column in enumerate(self.sink.columns))
+        """The columns of result blocks."""
+        types = [column.type for column in self.sink.columns] + [VARCHAR] * self.sink.checks_results
+        return tuple(Field(f"r{i}", kind) for i, kind in enumerate(types))

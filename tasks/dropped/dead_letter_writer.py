@@ -142,6 +142,16 @@ def _id_of_key(row: DroppedRow) -> int:
     return -1 - int.from_bytes(digest, "big")
 
 
+def id_of_result(table: str, ts: int) -> int:
+    """Returns a number that tells a result from others, however often it is computed."""
+    return -1 - int.from_bytes(hashlib.blake2b(repr((table, ts)).encode(), digest_size=7).digest(), "big")
+
+
+def content_of(values: dict[str, Any]) -> str:
+    """Returns values as a DLQ table shows them; those that can't be shown otherwise as text."""
+    return _json(values)
+
+
 def _content(batch: pa.RecordBatch, number: int, plan: DlqPlan) -> dict[str, object]:
     values: dict[str, object] = {}
     for column in plan.columns:

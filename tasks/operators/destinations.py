@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.planner.task_plans.column_names import CHILD
+from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.tasks.compute.dense_ids import Numbering
 from penstock.tasks.compute.duckdb_computer import Computer
@@ -30,7 +30,10 @@ class Destinations:
         self._schema = pa.schema([
             GROUP, pa.field(CHILD, pa.string()),
             *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
+            *([pa.field(PROBLEM, pa.string())] if plan.checks_tags else []),
         ])
+        #: places of child tables that can't be, since a tag takes no value that it would have, and which
+        self.problems: dict[int, str] = {}
 
     def first_of_new(self, batch: pa.RecordBatch) -> Numbers:
         """Returns the first row of each group of a result batch that isn't known yet, in order."""
@@ -57,6 +60,9 @@ class Destinations:
         groups = pa.Table.from_arrays(columns, schema=pa.schema([GROUP, *fields_schema(self._keys)]))
         found = self._computer.run_by_row(self._plan.children_sql, self._schema, groups=groups)
         names, *tags = (column.to_pylist() for column in found.columns[1:])
+        if self._plan.checks_tags:
+            first = len(self.children)
+            self.problems |= {first + place: problem for place, problem in enumerate(tags.pop()) if problem is not None}
         # Children first: a group that is numbered must have one.
         self.children.add(names, tags)
         self._groups.add(found.column(0).to_numpy())

@@ -274,6 +274,7 @@ class DroppedRow:
     version: int
     ingest_time_ms: int
     key: int | str | None = None
+    message: str = ""
 
     @property
     def row_key(self) -> RowKey:

@@ -139,6 +139,8 @@ class LateRows(NamedTuple):
     """They are too far in the future and are dropped."""
     error_rows: int = 0
     """They can't be computed and are dropped."""
+    refused_rows: int = 0
+    """Results that don't fit their table and aren't written."""
     lateness: Lateness = Lateness()
 
 

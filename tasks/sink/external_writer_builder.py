@@ -8,7 +8,6 @@ from functools import partial
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
-from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, ExternalTarget
 from penstock.tasks.external.emit.external_writers import DirectWriter, ExternalWriter, StagedWriter
 from penstock.tasks.external.emit.result_events import ExternalRows
@@ -16,6 +15,7 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.dead_results import DeadResultTable
+from penstock.tasks.sink.refused_results import dead_letters_of
 from penstock.tasks.state.state_store import StateStore
 
 _BACKLOG_QUEUES = 4
@@ -39,8 +39,7 @@ def external_writer(
     rows = ExternalRows(plan.sink, deployment.name)
     dead = None
     if plan.dlq is not None and plan.dlq.failures:
-        letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
-                              deployment.graph.vgroup_ids[task.index], plan.source.precision, dead_writer())
+        letters = dead_letters_of(task, deployment, dead_writer())
         dead = DeadResultTable(letters, rows, plan.sink.text, clock)
     opens = open_with or partial(open_target, task, deployment)
     sink_writer = AsyncSinkWriter(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,11 @@ from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.compute.id_time_pairs import last_ones
-from penstock.tasks.protocol.block_schema import OPERATION
+from penstock.tasks.protocol.block_schema import DELETE, OPERATION
 
 Times = npt.NDArray[np.int64]
+Refuse = Callable[[pa.RecordBatch, Numbers, Sequence[str]], None]
+"""Takes rows that don't fit, the places of their child tables, and what is wrong with each."""
 
 
 class ResultRows:
@@ -27,21 +29,36 @@ class ResultRows:
         self._sink = sink
         self._windowed = windowed
         self._names = [OPERATION.name, *(f"r{n}" for n in range(len(sink.columns)))]
+        self._problem = f"r{len(sink.columns)}" if sink.checks_results else None
         self._types = [column.type.arrow() for column in sink.columns]
         self._columns = [CHILD, OPERATION.name, *(column.name for column in sink.columns)]
 
-    def of(self, blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers]) -> pa.RecordBatch:
-        """Returns the rows of blocks without those that later ones make void.
+    def of(
+        self, blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers], children: Mapping[int, str],
+        refuse: Refuse,
+    ) -> pa.RecordBatch:
+        """Returns the rows of blocks without those that later ones make void, and those that don't fit their table.
 
-        `places`: for each row of each block the place of its child table.
+        `places`: for each row of each block the place of its child table. `children`: what is wrong with child tables
+        that can't be, by their places. `refuse` is told of rows that don't fit.
         """
-        batches = [block.select(self._names) for block in blocks]
+        names = self._names
+        if self._problem is not None and all(self._problem in block.schema.names for block in blocks):
+            names = [*names, self._problem]  # blocks of older plans, which a checkpoint holds, have none
+        batches = [block.select(names) for block in blocks]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         place = places[0] if len(places) == 1 else np.concatenate(places)
         if batch.column("r0").null_count:
             timed = batch.column("r0").is_valid()
             batch, place = batch.filter(timed), place[timed.to_numpy(zero_copy_only=False)]
         batch, place = self._newest(batch, place)
+        if children:
+            batch, place = self._of_possible(batch, place, children, refuse)
+        if len(names) > len(self._names):
+            problems = batch.column(len(self._names))
+            batch = batch.select(self._names)
+            if problems.null_count < len(problems):
+                batch, place = self._fitting(batch, place, problems, refuse)
         values = [_fitted(column, wanted) for column, wanted in zip(batch.columns[1:], self._types, strict=True)]
         child = pa.array(place.astype(np.int32))
         return pa.RecordBatch.from_arrays([child, batch.column(0), *values], names=self._columns)
@@ -57,6 +74,38 @@ class ResultRows:
             gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
             batch = batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(2, pa.uint8())))
         return batch, place
+
+
+    def _of_possible(
+        self, batch: pa.RecordBatch, place: Numbers, children: Mapping[int, str], refuse: Refuse
+    ) -> tuple[pa.RecordBatch, Numbers]:
+        """Leaves out what has no child table."""
+        impossible = np.isin(place, np.array(list(children)))
+        if not impossible.any():
+            return batch, place
+        rows = np.flatnonzero(impossible & (batch.column(0).to_numpy() != DELETE))
+        if len(rows):
+            refuse(batch.select(self._names).take(pa.array(rows)), place[rows],
+                   [children[each] for each in place[rows].tolist()])
+        return batch.filter(pa.array(~impossible)), place[~impossible]
+
+    def _fitting(
+        self, batch: pa.RecordBatch, place: Numbers, problems: pa.Array, refuse: Refuse
+    ) -> tuple[pa.RecordBatch, Numbers]:
+        """Takes back what was written before of results that don't fit any more.
+
+        Where rows of one time have keys of their own, only those that fit are written: a delete would take all of them.
+        """
+        misfits = problems.is_valid().to_numpy(zero_copy_only=False) & (batch.column(0).to_numpy() != DELETE)
+        rows = np.flatnonzero(misfits)
+        if not len(rows):
+            return batch, place
+        refuse(batch.take(pa.array(rows)), place[rows], problems.take(pa.array(rows)).to_pylist())
+        if self._sink.key_column is not None and not self._windowed:
+            return batch.filter(pa.array(~misfits)), place[~misfits]
+        operations = batch.column(0).to_numpy().copy()
+        operations[rows] = DELETE
+        return batch.set_column(0, OPERATION, pa.array(operations)), place
 
 
 def _fitted(column: pa.Array, wanted: pa.DataType) -> pa.Array:

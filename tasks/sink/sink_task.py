@@ -37,11 +37,13 @@ from penstock.tasks.protocol.result_writers import QuietWriter, ResultWriter, Tr
 from penstock.tasks.protocol.task_status import (
     ConnectionHealth,
     ConnectionStatus,
+    LateRows,
     NotifyCounts,
     TaskProgress,
     TaskStatus,
 )
 from penstock.tasks.sink.in_flight_results import InFlightResults
+from penstock.tasks.sink.refused_results import RefusedResults, dead_letters_of
 from penstock.tasks.sink.result_rows import ResultRows
 
 _SMALLEST_WRITE = 64 * 1024
@@ -82,6 +84,8 @@ class SinkTask(ComputingTask):
         self._inbox = Inbox(self.input, aligned=plan.policies.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.sends_partials)
+        self._refused = RefusedResults(plan, deployment.name, self._destinations.children,
+                                       lambda: dead_letters_of(self.id, deployment, environment.result_writer(self.id)))
         self._external: ExternalWriter | None = None
         self._connection = deployment.connection
         self._delivered_before = 0  # rows, by other options of the connection
@@ -135,6 +139,8 @@ class SinkTask(ComputingTask):
         if meta is not None:
             self._writes = meta["writes"]
             self._in_flight.restore(meta.get("aside", ()))  # checkpoints of older versions have none
+            if "refused" in meta:
+                self._refused.restore(meta["refused"])
             self.input.reserve(self._in_flight.nbytes)
             external = meta.get("external", meta.get("outside"))  # as older versions called it
             if self._external is not None and external is not None:
@@ -147,6 +153,7 @@ class SinkTask(ComputingTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         progressed |= self._finish_writes()
+        progressed |= self._refused.step()
         progressed |= self._work()
         if not progressed and self._overdue:
             progressed = self._store_in_flight()
@@ -168,6 +175,8 @@ class SinkTask(ComputingTask):
         """Takes and writes results, and makes checkpoints, as far as writes and rates let it."""
         if len(self._writing) == _WRITES_UNDER_WAY or (self._writing and self._due is not None):
             return self._await_write()
+        if self._refused.full or (self._due is not None and not self._refused.settled):
+            return False  # what refuses to be written is part of no checkpoint until the DLQ has it
         if self._due is not None:
             self._complete(self._due)
             return True
@@ -182,7 +191,9 @@ class SinkTask(ComputingTask):
         if self._barriers:
             channel, barrier = self._barriers.popleft()
             if self._inbox.barrier(channel, barrier):
-                self._complete(barrier.checkpoint_id)
+                self._due = barrier.checkpoint_id
+                if self._refused.settled:
+                    self._complete(self._due)
             return True
         return taken
 
@@ -219,6 +230,7 @@ class SinkTask(ComputingTask):
         return self._status(
             TaskProgress(self._rows_in, self._rows_out, self._bytes_in, self._bytes_out),
             connection=ConnectionStatus(None if outage is None else outage.since_ms, self._health(outage)),
+            late=LateRows(refused_rows=self._refused.count), dropped=self._refused.sample,
             notified=NotifyCounts() if self._notifier is None else self._notifier.counts)
 
     @property
@@ -310,7 +322,7 @@ class SinkTask(ComputingTask):
                 self._notifier.take(block, place, self._destinations.children)
         if self._plan.announces_windows:
             blocks, places = _results_only(blocks, places)
-        rows = self._result_rows.of(blocks, places)
+        rows = self._result_rows.of(blocks, places, self._destinations.problems, self._refused.take)
         size = rows.get_total_buffer_size()
         self._ready_bytes = size if size <= _FEW_BYTES else rows.nbytes
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
@@ -446,7 +458,8 @@ class SinkTask(ComputingTask):
 
     def _state(self) -> Mapping[str, Any]:
         external = {} if self._external is None else {"external": self._external.save()}
-        return {"writes": self._writes, "aside": self._in_flight.save(), **external}
+        refused = {"refused": self._refused.save()} if self._refused.count else {}
+        return {"writes": self._writes, "aside": self._in_flight.save(), **refused, **external}
 
 
 def _results_only(
