@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, cast, column, fragment, let, made, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, cast, column, fragment, let, made, text, try_cast
 from penstock.planner.functions.grouped_call import GroupedCall, in_order
 from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column, present_only, single
 from penstock.planner.functions.spec import (
@@ -30,11 +31,13 @@ from penstock.planner.logical.group_values import Covered
 from penstock.planner.logical.window_kinds import END
 from penstock.planner.scalar.scalar_cast import wrap_integer
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
-from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, UNITS_PER_SECOND, DataType, Kind
+from penstock.sql.types import BIGINT, DOUBLE, FLOATS, INTEGERS, UNITS_PER_SECOND, DataType, Kind
 
 NUMBER = Argument("number", NUMBERS)
 VALUE = Argument("value")
 _PERCENT = Argument("percent", NUMBERS, literal=True, low=0, high=100)
+_WIDE = (Kind.BIGINT, Kind.UBIGINT)
+"""Few values of these have a sum that 64 bits can't hold."""
 _DOUBLE_MAX = 1.7976931348623157e308
 
 
@@ -42,6 +45,16 @@ def real(value: float) -> Tree:
     """Returns a number as it stands in SQL."""
     literal = made(exp.Literal, this=repr(abs(value)), is_string=False)
     return made(exp.Paren, this=made(exp.Neg, this=literal)) if value < 0 else literal
+
+
+def finite(value: Tree) -> Tree:
+    """Returns a DOUBLE, NULL where it isn't finite: it has left the range, or is made of what is no number."""
+    return fragment("CASE WHEN :value > '-inf'::DOUBLE AND :value < 'inf'::DOUBLE THEN :value END", value=value)
+
+
+def _ranged(given: GroupedCall, value: Tree) -> Tree:
+    """Returns a DOUBLE made of the argument's values, NULL where it isn't finite; of integers it always is."""
+    return finite(value) if given.arguments[0].type.kind in FLOATS else value
 
 
 # --- counts and sums --------------------------------------------------------------------------------------------
@@ -56,24 +69,37 @@ def _split_count(given: GroupedCall, fresh: Names) -> Partial:
 
 
 def _sum(given: GroupedCall) -> Tree:
+    """What leaves the range of its type is NULL: no smaller number stands for it."""
     kind = given.arguments[0].type.kind
-    if kind in (Kind.BIGINT, Kind.UBIGINT):
-        # 64-bit sums wrap around as a machine's do; the narrower ones cannot get that far.
-        return wrap_integer(call("sum", given.value), given.result.kind)
-    if kind in INTEGERS:
+    if kind in _WIDE:
+        return try_cast(call("sum", given.value), given.result.duckdb())
+    if kind in INTEGERS:  # no number of rows gets beyond 64 bits
         return cast(call("sum", given.value), given.result.duckdb())
-    return call("sum", given.value if kind is Kind.DECIMAL else given.double)
+    return call("sum", given.value) if kind is Kind.DECIMAL else finite(call("sum", given.double))
 
 
 def _split_sum(given: GroupedCall, fresh: Names) -> Partial:
-    return single(Accumulator("add", (Field(fresh(), given.result),)), call("sum", given.value))
+    kind, total = given.arguments[0].type.kind, call("sum", given.value)
+    if kind in _WIDE:
+        return _split_wide_sum(given, fresh, total)
+    partial = single(Accumulator("add", (Field(fresh(), given.result),)), total)
+    return partial if kind in INTEGERS or kind is Kind.DECIMAL else replace(partial, final=finite(partial.final))
+
+
+def _split_wide_sum(given: GroupedCall, fresh: Names, total: Tree) -> Partial:
+    """64 bits, and how often they were left: a sum that comes back into its range is right, in any order."""
+    low, high = Field(fresh(), given.result), Field(fresh(), BIGINT)
+    wrapped = wrap_integer(total, given.result.kind)
+    left = fragment("(:total - :wrapped::HUGEINT) // 18446744073709551616::HUGEINT", total=total, wrapped=wrapped)
+    return Partial((PartialColumn(Accumulator("wide_add", (low, high)), (wrapped, left)),), fragment(
+        "CASE WHEN :high = 0 THEN :low END", high=field_column(high.name), low=field_column(low.name)))
 
 
 # --- moments ----------------------------------------------------------------------------------------------------
 
 
 def _of_doubles(function: str) -> Callable[[GroupedCall], Tree]:
-    return lambda given: call(function, given.double)
+    return lambda given: _ranged(given, call(function, given.double))
 
 
 def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
@@ -81,8 +107,15 @@ def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
     return Partial(
         (PartialColumn(Accumulator("add", (total,)), (call("sum", given.double),)),
          PartialColumn(Accumulator("add", (count,)), (call("count", given.value),))),
-        fragment("CASE WHEN :count > 0 THEN :total / :count END", total=field_column(total.name),
+        fragment(f"CASE WHEN {_known(given, 'total')} THEN :total / :count END", total=field_column(total.name),
                  count=field_column(count.name)))
+
+
+def _known(given: GroupedCall, made: str) -> str:
+    """Returns the condition under which there are values, and what is `made` of them is finite."""
+    if given.arguments[0].type.kind not in FLOATS:
+        return ":count > 0"
+    return f":count > 0 AND :{made} > '-inf'::DOUBLE AND :{made} < 'inf'::DOUBLE"
 
 
 def _split_moments(final: str) -> Callable[[GroupedCall, Names], Partial]:
@@ -91,7 +124,7 @@ def _split_moments(final: str) -> Callable[[GroupedCall, Names], Partial]:
         columns = (call("count", given.value), call("avg", given.double),
                    fragment("var_pop(:double) * count(:value)", double=given.double, value=given.value))
         return Partial((PartialColumn(Accumulator("moments", fields), columns),), fragment(
-            f"CASE WHEN :count > 0 THEN {final} END", count=field_column(count.name),
+            f"CASE WHEN {_known(given, 'squares')} THEN {final} END", count=field_column(count.name),
             squares=field_column(squares.name)))
 
     return split
@@ -104,7 +137,7 @@ def _deviation(name: str, summary: str) -> FunctionSpec:
 
 
 def _spread(given: GroupedCall) -> Tree:
-    return fragment("(max(:value)::DOUBLE - min(:value)::DOUBLE)", value=given.value)
+    return _ranged(given, fragment("(max(:value)::DOUBLE - min(:value)::DOUBLE)", value=given.value))
 
 
 def _split_spread(given: GroupedCall, fresh: Names) -> Partial:
@@ -112,21 +145,23 @@ def _split_spread(given: GroupedCall, fresh: Names) -> Partial:
     return Partial(
         (PartialColumn(Accumulator("pick", (low,), ((0, True),)), (call("min", given.value),)),
          PartialColumn(Accumulator("pick", (high,), ((0, False),)), (call("max", given.value),))),
-        fragment("(:high::DOUBLE - :low::DOUBLE)", high=field_column(high.name), low=field_column(low.name)))
+        _ranged(given, fragment("(:high::DOUBLE - :low::DOUBLE)", high=field_column(high.name),
+                                low=field_column(low.name))))
 
 
 # --- percentiles and different values ---------------------------------------------------------------------------
 
 
 def _quantile(given: GroupedCall, index: int) -> Tree:
-    return call("quantile_cont", given.double, real(given.number(index) / 100))
+    return _ranged(given, call("quantile_cont", given.double, real(given.number(index) / 100)))
 
 
 def _split_quantile(given: GroupedCall, fresh: Names) -> Partial:
     values = Field(fresh(), DOUBLE, many=True)
     return Partial(
         (PartialColumn(Accumulator("values", (values,)), (present_only(call("list", given.double), given.value),)),),
-        call("list_aggregate", field_column(values.name), text("quantile_cont"), real(given.number(1) / 100)))
+        _ranged(given, call("list_aggregate", field_column(values.name), text("quantile_cont"),
+                            real(given.number(1) / 100))))
 
 
 def _percentile_type(types: Sequence[DataType]) -> DataType:
@@ -265,7 +300,8 @@ FUNCTIONS = (
         "`count(*)`: the number of rows; `count(value)`: of those in which the value is not NULL.",
         example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count),
     FunctionSpec(
-        "sum", "aggregate", (NUMBER,), sum_type, "The sum; BIGINT for integers, DOUBLE for others.",
+        "sum", "aggregate", (NUMBER,), sum_type,
+        "The sum; BIGINT for integers, DOUBLE for others; NULL where it is beyond their range.",
         example="sum(v) FROM m", aggregate=_sum, split=_split_sum),
     FunctionSpec(
         "avg", "aggregate", (NUMBER,), always(DOUBLE), "The mean.", example="avg(v) FROM m",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from penstock.sql.types import Kind
 
-FieldFunction = Literal["rows", "count", "sum", "min", "max", "mean", "deviations"]
+FieldFunction = Literal["rows", "count", "sum", "min", "max", "mean", "deviations", "zero"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class LookupPlan:
         return self.table if self.connection is None else f"{self.table} of connection {self.connection}"
 
 
-AccumulatorKind = Literal["add", "pick", "moments", "values", "distinct", "udaf"]
+AccumulatorKind = Literal["add", "wide_add", "pick", "moments", "values", "distinct", "udaf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,7 @@ class Accumulator:
     """How partials of one (group, window) are combined.
 
     add: `fields` has one numeric column; values are added, NULL counts as nothing.
+    wide_add: `fields` are 64 bits of a sum, which wrap around, and how often it went beyond them.
     pick: the candidate with the best order wins as a whole: `order` lists positions in `fields` with True for
     smallest-first; a candidate whose first order field is NULL never wins. The other fields are carried along.
     moments: `fields` are count, mean and sum of squared deviations (Chan's parallel update).

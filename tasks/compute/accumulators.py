@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.common.masks import any_set
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
 from penstock.tasks.compute.function_runtime import Merge, UserFunctions
 from penstock.tasks.compute.growing_arrays import grown
@@ -124,6 +125,8 @@ def combine(
     match accumulator.kind:
         case "add":
             _add(target[0], slots, source[0], rows)
+        case "wide_add":
+            _add_wide(target, slots, source, rows)
         case "pick":
             _pick(accumulator.order, target, slots, source, rows)
         case "moments":
@@ -148,6 +151,20 @@ def _add(target: Values, slots: Slots, source: Values, rows: Slots | slice) -> N
     else:
         target.data[slots] += source.data[rows]
     target.valid[slots] |= valid
+
+
+def _add_wide(target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice) -> None:
+    """Adds 64 bits, which wrap around, and counts where they did: up or down."""
+    held, more = target[0].data[slots], source[0].data[rows]
+    total = held + more
+    beyond = source[1].data[rows]
+    left = total < held if total.dtype.kind == "u" else ((held ^ total) & (more ^ total)) < 0
+    if any_set(left):
+        beyond = beyond + np.where(left, np.where(more < 0, -1, 1), 0)
+    target[0].data[slots] = total
+    target[1].data[slots] += beyond
+    for column, other in zip(target, source, strict=True):
+        column.valid[slots] |= other.valid[rows]
 
 
 def _pick(
@@ -207,10 +224,13 @@ def _moments(target: Sequence[Values], slots: Slots, source: Sequence[Values], r
     more, other_mean, other_squares = (column.data[rows] for column in source)
     total = count + more
     safe = np.maximum(total, 1)
-    delta = np.where(more > 0, other_mean - mean, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # what leaves the range is NULL in the end
+        delta = np.where(more > 0, other_mean - mean, 0.0)
+        moved = mean + delta * more / safe
+        apart = np.where(count == 0, 0.0, delta * delta * count * more / safe)
     target[0].data[slots] = total
-    target[1].data[slots] = np.where(count == 0, np.where(more > 0, other_mean, 0.0), mean + delta * more / safe)
-    target[2].data[slots] = squares + other_squares + np.where(count == 0, 0.0, delta * delta * count * more / safe)
+    target[1].data[slots] = np.where(count == 0, np.where(more > 0, other_mean, 0.0), moved)
+    target[2].data[slots] = squares + other_squares + apart
     target[0].valid[slots] = True
     for column in target[1:]:
         column.valid[slots] = total > 0

@@ -58,6 +58,8 @@ class DenseAggregation:
         values = found.values
         valid = None if counts is self._coded.rows else (counts > 0)[present]
         match kernel.function:
+            case "zero":
+                return Vector(np.zeros(len(present), np.int64), valid)
             case "sum":
                 computed = self._sum(values, codes)
             case "min" | "max":

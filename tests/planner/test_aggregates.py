@@ -81,7 +81,7 @@ def per_group(connection: duckdb.DuckDBPyConnection, expression: SqlExpr) -> lis
 
 @pytest.mark.parametrize(("name", "args", "want"), [
     ("count", [ALL_ROWS], [4, 1]), ("count", [N], [3, 0]), ("sum", [N], [20, None]),
-    ("sum", [F], [8.0, None]), ("sum", [U], [5, None]), ("sum", [B], [-(2**63) + 1, None]),
+    ("sum", [F], [8.0, None]), ("sum", [U], [None, None]), ("sum", [B], [None, None]),
     ("avg", [N], [20 / 3, None]),
     ("avg", [F], [8 / 3, None]), ("min", [N], [5, None]), ("max", [F], [4.0, None]), ("max", [S], ["c", None]),
     ("spread", [N], [3.0, None]), ("spread", [T], [2000.0, 0.0]), ("stddev", [N], [math.sqrt(14 / 9), None]),

@@ -117,6 +117,11 @@ def _aggregates(part: PartialColumn, types: Types) -> list[FieldKernel | PickKer
     if part.choice is not None:
         return [_pick(part, types)]
     _need(part.accumulator.kind != "udaf")
+    if part.accumulator.kind == "wide_add":
+        # Sums of rows that leave 64 bits are for DuckDB: what a kernel gives stays in them.
+        added = next(node for node in part.columns[0].find_all(exp.Anonymous) if _called(node) == "sum")
+        total = _field(_bounded(added), part.accumulator.fields[0].type.kind, types)
+        return [total, FieldKernel("zero", total.value)]
     return [_field(_bounded(column), field.type.kind, types)
             for column, field in zip(part.columns, part.accumulator.fields, strict=True)]
 
