@@ -52,12 +52,16 @@ class Term:
 
 @dataclass(frozen=True)
 class Relation:
-    """What FROM names, and the columns there. `stored`: those of rows of one table, which has `ts`, `tb`, `ord` too."""
+    """What FROM names, and the columns there.
+
+    `stored`: those of rows of one table, which has `ts`, `tb`, `ord` too; `order`: what its rows have one each of.
+    """
 
     ours: str
     theirs: str
     columns: tuple[Term, ...]
     stored: tuple[Term, ...] = ()
+    order: str = "ts"
 
     def of(self, *families: Family) -> list[Term]:
         return [column for column in self.columns if column.family in families]
@@ -79,7 +83,8 @@ def table(design: Design, ours: str, theirs: str, alias: str = "") -> Relation:
     own, columns = ([Term(f"{dot}{column.quoted}", f"{dot}{column.plain}", column.type.kind) for column in part]
                     for part in (design.columns, design.tags))
     columns += [Term(f"{dot}ts", f"{dot}ts", Kind.TIMESTAMP), Term(f"{dot}tbname", f"{dot}tb", Kind.VARCHAR)]
-    return Relation(f"{ours} {alias}".strip(), f"{theirs} {alias}".strip(), (*own, *columns), tuple(own))
+    return Relation(f"{ours} {alias}".strip(), f"{theirs} {alias}".strip(), (*own, *columns), tuple(own),
+                    "ts, c0" if design.keyed else "ts")
 
 
 # -- expressions ------------------------------------------------------------------------------------------------
@@ -325,8 +330,8 @@ def aggregates(draw: Draw, relation: Relation) -> Term:
             return Term(f"count({part.ours})", f"count({part.theirs})", Kind.BIGINT)
         if kind == "hyperloglog":
             return Term(f"hyperloglog({part.ours})", f"count(DISTINCT {part.theirs})", Kind.BIGINT)
-        chosen, order = ("arg_min", "(ts, ord)") if kind == "first" else ("arg_max", "(ts, -ord)")
-        return Term(f"{kind}({part.ours})", f"{chosen}({part.theirs}, {order})", part.kind)
+        chosen, table = ("arg_min", "ord") if kind == "first" else ("arg_max", "-ord")
+        return Term(f"{kind}({part.ours})", f"{chosen}({part.theirs}, ({relation.order}, {table}))", part.kind)
     part = numbers(draw, relation, 1)
     if kind == "spread":
         return Term(f"spread({part.ours})",
@@ -400,7 +405,7 @@ def windows(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
     grouping = [column for column in relation.columns if column.family in ("text", "bool") or column.kind in WHOLE]
     keys = [draw(st.sampled_from(grouping))] if draw(st.booleans()) else []
     window = _window(draw, relation)
-    while window.text.startswith("count"):
+    while window.text.startswith("count") or (design.keyed and window.text.startswith("state")):
         window = _window(draw, relation)
     if window.text.startswith("state") and all(key.ours != "tbname" for key in keys):
         keys.append(relation.columns[-1])
@@ -465,12 +470,12 @@ def _window(draw: Draw, relation: Relation) -> Window:
         case "session":
             gap = draw(st.sampled_from([1, 2, 5, 3600]))
             opens = f"coalesce(ts - lag(ts) OVER line > {gap} * units(), true)"
-            return replace(_of_rows(f"session(ts, {gap}s)", opens), open_s=gap)
+            return replace(_of_rows(f"session(ts, {gap}s)", relation.order, opens), open_s=gap)
         case "count":
             count = draw(st.integers(2, 5))
-            return _of_rows(f"count_window({count})", f"(row_number() OVER line - 1) % {count} = 0")
+            return _of_rows(f"count_window({count})", relation.order, f"(row_number() OVER line - 1) % {count} = 0")
     state = draw(st.sampled_from(states))
-    return _of_rows(f"state_window({state.ours})",
+    return _of_rows(f"state_window({state.ours})", relation.order,
                     f"(row_number() OVER line = 1 OR {state.theirs} IS DISTINCT FROM lag({state.theirs}) OVER line)",
                     f"{state.theirs} IS NOT NULL")
 
@@ -479,10 +484,10 @@ def _bounds(start: str, end: str) -> tuple[Term, Term]:
     return Term("_wstart", start, Kind.TIMESTAMP), Term("_wend", end, Kind.TIMESTAMP)
 
 
-def _of_rows(text: str, opens: str, known: str = "true") -> Window:
+def _of_rows(text: str, order: str, opens: str, known: str = "true") -> Window:
     """Windows that rows open: `opens` says which, in the order of a line; rows without `known` are in none."""
     def source(source: str, keys: Sequence[str]) -> str:
-        line = "(" + (f"PARTITION BY {', '.join(keys)} " if keys else "") + "ORDER BY ts, ord)"
+        line = "(" + (f"PARTITION BY {', '.join(keys)} " if keys else "") + f"ORDER BY {order}, ord)"
         return (f"(SELECT *, sum(opens::INT) OVER (line ROWS UNBOUNDED PRECEDING) AS number FROM "
                 f"(SELECT *, {opens} AS opens FROM (FROM {source}) WHERE {known} WINDOW line AS {line}) "
                 f"WINDOW line AS {line})")

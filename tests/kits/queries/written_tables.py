@@ -21,9 +21,10 @@ from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, time
 Draw = st.DrawFn
 Way = Literal["text", "parameters", "arrow"]
 Step = tuple[str, Any]
-Rows = dict[tuple[int, int], dict[str, Any]]
+Rows = dict[tuple[int, int, Any], dict[str, Any]]  # child, time, key: columns
 
 WHOLE = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT, Kind.UTINYINT, Kind.USMALLINT, Kind.UINT, Kind.UBIGINT)
+KEY_TYPES = (DataType(Kind.INT), DataType(Kind.UBIGINT), DataType(Kind.VARCHAR, 12))
 TAG_KINDS = (Kind.INT, Kind.VARCHAR, Kind.BOOL, Kind.NCHAR, Kind.BIGINT, Kind.DOUBLE)
 #: Zones, and seconds about which something happens there: clocks are turned, at midnight too; a day is left out.
 PLACES = (("UTC", -1_000_000_000), ("UTC", 0), ("Europe/Berlin", 1_711_846_770), ("Europe/Berlin", 1_729_990_800),
@@ -53,8 +54,8 @@ class Column:
 class Design:
     """What a super table is and what happens to it.
 
-    `since`: the step before which a column is added, 0 for those that the table is made with; the last column, if it is
-    added, takes the place of another of the same name.
+    `keyed`: the first column is part of the key. `since`: the step before which a column is added, 0 for those that the
+    table is made with; the last column, if it is added, takes the place of another of the same name.
     """
 
     columns: tuple[Column, ...]
@@ -63,6 +64,7 @@ class Design:
     precision: Precision
     zone: str
     vgroups: int
+    keyed: bool
     since: tuple[int, ...]
     steps: tuple[Step, ...]
 
@@ -86,6 +88,9 @@ def designs(draw: Draw, *, retagged: bool = True) -> Design:
     """
     precision: Precision = draw(st.sampled_from(["ms", "us", "ns"]))
     types = draw(st.lists(st.sampled_from(column_types(precision)), min_size=1, max_size=6))
+    keyed = draw(st.sampled_from([False, False, False, True]))
+    if keyed:
+        types[0] = draw(st.sampled_from(KEY_TYPES))
     tag_types = [DataType(kind, 12 if kind in (Kind.VARCHAR, Kind.NCHAR) else None)
                  for kind in draw(st.lists(st.sampled_from(TAG_KINDS), min_size=1, max_size=2))]
     names = iter(draw(st.permutations([*NAMES, *(f"c{n}" for n in range(12))])))
@@ -98,13 +103,13 @@ def designs(draw: Draw, *, retagged: bool = True) -> Design:
     tick = draw(st.sampled_from([1, 1, 3_600, 86_400]))
     times = st.tuples(st.integers(-2, TICKS), st.sampled_from([0, 0, 0, 1, unit - 1])).map(
         lambda parts: (base + parts[0] * tick) * unit + parts[1])
-    kinds = _steps(columns, len(children), times, precision)
+    kinds = _steps(columns, keyed, len(children), times, precision)
     if retagged:
         kinds |= _retagging(tags, len(children), precision)
     steps = draw(st.lists(kinds, min_size=1, max_size=6))
     late = sorted(draw(st.lists(st.integers(0, len(steps) - 1), max_size=len(columns) - 1)))
     since = (0,) * (len(columns) - len(late)) + tuple(late)
-    return Design(columns, tags, children, precision, zone, draw(st.integers(1, 3)), since, tuple(steps))
+    return Design(columns, tags, children, precision, zone, draw(st.integers(1, 3)), keyed, since, tuple(steps))
 
 
 def values(type: DataType, precision: Precision) -> st.SearchStrategy[Any]:
@@ -117,10 +122,13 @@ def _retagging(tags: Sequence[Column], children: int, precision: Precision) -> s
     return st.tuples(st.sampled_from(["retag", "renew"]), tagged)
 
 
-def _steps(columns: Sequence[Column], children: int, times: st.SearchStrategy[int],
+def _steps(columns: Sequence[Column], keyed: bool, children: int, times: st.SearchStrategy[int],
            precision: Precision) -> st.SearchStrategy[Step]:
     child = st.integers(0, children - 1)
-    row = st.tuples(child, times, *(values(column.type, precision) for column in columns))
+    given = [values(column.type, precision) for column in columns]
+    if keyed:
+        given[0] = given[0].filter(lambda value: value is not None)
+    row = st.tuples(child, times, *given)
     ways = st.sampled_from(["text", "parameters", "arrow"])
     rows = st.tuples(ways, st.lists(row, min_size=1, max_size=8), st.integers(1, len(columns)))
     return st.one_of(
@@ -165,6 +173,8 @@ class Written:
         defined = [*design.columns[:self.known], *gone]
         columns, tags = (", ".join(f"{column.quoted} {column.type.sql()}" for column in part)
                          for part in (defined, design.tags))
+        if design.keyed:
+            columns = columns.replace(defined[0].type.sql(), f"{defined[0].type.sql()} PRIMARY KEY", 1)
         execute(f"CREATE STABLE {self.name} (ts TIMESTAMP, {columns}) TAGS ({tags})")
         for child in range(len(design.children) // 2):
             self._need(child)
@@ -247,7 +257,8 @@ class Written:
                 arrays[name] = pa.array([row[n] for row in rows], type.arrow())
             self.target.insert_arrow(self.name, pa.table(arrays))
         for child, ts, *written in rows:
-            before = self.rows.setdefault((child, ts), {column.plain: None for column in self.design.columns})
+            key = written[0] if self.design.keyed else None
+            before = self.rows.setdefault((child, ts, key), {column.plain: None for column in self.design.columns})
             before.update({column.plain: value for column, value in zip(columns, written, strict=False)})
 
     def _written_child(self, child: int) -> str:
@@ -263,18 +274,17 @@ class Written:
         The table `..._children` has what children have without rows.
         """
         design = self.design
-        items = sorted(self.rows.items())
         told = [("tb", pa.string()), ("ord", pa.int64()), *((tag.plain, _plain_type(tag.type)) for tag in design.tags)]
         children = {child: (self.child_name(child), n, *tags) for n, (child, tags) in enumerate(self.children.items())}
         _load(peer, f"{name}_children", told, list(children.values()))
         columns = [("ts", pa.int64()), *((column.plain, _plain_type(column.type)) for column in design.columns)]
         _load(peer, name, [*told, *columns],
-              [(*children[child], ts, *(row[name] for name, _ in columns[1:])) for (child, ts), row in items])
+              [(*children[child], ts, *row.values()) for (child, ts, _), row in self.rows.items()])
 
         bounds = [("ts", pa.int64()), *((f"{unit}{end}", pa.int64()) for unit in CALENDAR for end in ("", "_end"))]
         _load(peer, "calendar", bounds, [
             (ts, *itertools.chain(*(calendar_window(ts, unit, design) for unit in CALENDAR)))
-            for ts in sorted({ts for _, ts in self.rows})])
+            for ts in sorted({ts for _, ts, _ in self.rows})])
 
     def drop(self) -> None:
         self.target.execute(f"DROP STABLE IF EXISTS {self.name}")
