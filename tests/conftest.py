@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from kits.basics.external_servers import kafka, mosquitto, postgres, zookeeper  # noqa: F401 - fixtures for everybody
 from kits.engines.hurried_java import JAVA_IN_A_HURRY, SPARK_IN_A_HURRY
 
@@ -45,8 +45,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", SPARK_IN_A_HURRY)
 
 #: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
 HISTORIES = {"default": 40, "nightly": 5_000}
+#: Continuous integration prints what draws a failure again, and leaves minutes of making it small to whoever does that.
+PHASES = [phase for phase in Phase if phase is not Phase.shrink or os.environ.get("CI") != "true"]
 for name, count in HISTORIES.items():
-    settings.register_profile(name, max_examples=count, deadline=None, print_blob=True,
+    settings.register_profile(name, max_examples=count, deadline=None, print_blob=True, phases=PHASES,
                               suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 

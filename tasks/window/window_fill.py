@@ -180,7 +180,11 @@ class Filler:
     ) -> Iterator[pa.RecordBatch]:
         batch = _Chunk()
         for gap in gaps:
-            windows = starts_between(gap.first, gap.last, self._grid)
+            # Windows may have come since: results may be sent in several portions before what follows the first.
+            there = self._between(gap)
+            if gap.filled and there:
+                continue  # what brought them fills the gaps beside them
+            windows = (start for start in starts_between(gap.first, gap.last, self._grid) if start not in there)
             while True:
                 starts = list(islice(windows, CHUNK_ROWS - len(batch.starts)))
                 if not starts:
@@ -192,6 +196,15 @@ class Filler:
                     batch = _Chunk()
         if batch.starts:
             yield self._filled(batch, pool)
+
+    def _between(self, gap: Gap) -> set[int]:
+        """Returns the windows with results in a gap, of which mostly there are none."""
+        found: set[int] = set()
+        start = self._index.after(gap.gid, gap.first)
+        while start is not None and start < gap.last:
+            found.add(start)
+            start = self._index.after(gap.gid, start)
+        return found
 
     def _filled(self, chunk: _Chunk, pool: pa.RecordBatch) -> pa.RecordBatch:
         return filled_rows(self._plan, self._gap_schema, self._schema, self._computer, chunk.source(), pool)

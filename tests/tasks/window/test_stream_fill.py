@@ -391,3 +391,22 @@ def test_starts_between_lie_on_the_grid(interval: Duration, zone: str, want: lis
         at = window_bounds(at, window, "ms", zone)[0][1]
         chain.append(at)
     assert list(starts_between(first, chain[-1], grid)) == chain[:-1]
+
+
+@pytest.mark.parametrize("at", [False, True])
+def test_a_gap_is_not_filled_over_windows_that_come_with_it(
+    tmp_path_factory: pytest.TempPathFactory, at: bool
+) -> None:
+    """Where windows are emitted one by one, the later ones lie in the gap behind the first: they stay."""
+    rows = [(0, 0), (2, 2 * WIDTH)], [(0, 0), (2, 0), (2, WIDTH)]
+    first, second = ([(*key, None, None, None) for key in keys] for keys in rows)
+    steps = [("insert", first), ("run", None), ("delete", (None, 0, 0)), ("checkpoint", at), ("insert", second),
+             ("wait", 5)]
+    kit = make(tmp_path_factory, "tag", "max_delay 5s", FILLS["value"], 3, 0)
+    try:
+        play(kit, steps)
+        kit.run()
+        kit.pass_time(5)
+        assert_rows(stream(kit, "site"), filled(batch(kit, "site,"), "value"))
+    finally:
+        kit.close()
