@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
+from penstock.common.errors import InvalidStreamError
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
@@ -18,13 +19,14 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     select,
 )
 from penstock.planner.duckdb_sql.fill import can_interpolate, straight_line
+from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.interval_windows import interval_end
 from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import FillColumn
 from penstock.planner.logical.stream import Target
 from penstock.planner.logical.window_kinds import ByInterval
-from penstock.planner.lower.targets import converted
+from penstock.planner.lower.targets import converted, problem_of
 from penstock.planner.task_plans.column_names import OPERATION
 from penstock.planner.task_plans.stream_plan import Field, FillPlan
 from penstock.sql.schema import Column
@@ -41,6 +43,7 @@ def fill_plan(
 
     `results`, for the target's columns: what FILL gives, or a value over `of_blocks`, the columns of gaps by their
     names in the plan.
+    Raises InvalidStreamError for a constant that doesn't fit its column.
     """
     mode = plain_mode(mode)
     shown: list[Tree] = []
@@ -51,6 +54,10 @@ def fill_plan(
             shown.append(replaced_columns(converted(result, taking.type), of_blocks))
         elif mode == "value":
             assert result.constant is not None
+            problem = problem_of([result.constant], [taking])
+            misfit = None if problem is None else evaluate(problem)
+            if misfit is not None:
+                raise InvalidStreamError(f"FILL: {misfit}")
             shown.append(converted(result.constant, taking.type))
         elif mode == "prev":
             before.append(place)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kits.engines.sandboxes import T0, TestBed
 
-from penstock.common.errors import InvalidValueError
+from penstock.common.errors import InvalidStreamError, InvalidValueError
 
 REFUSED = "SELECT table_name, ts, reason, message FROM information_schema.ins_late_rows ORDER BY ts"
 
@@ -117,6 +117,26 @@ def test_tags_that_do_not_fit_make_no_child_table(
     assert bed.rows("SELECT TAGS p FROM o WHERE p IS NOT NULL") == [(shown,)]
     [(_, ts, reason, message)] = bed.rows(REFUSED)
     assert (ts, reason, message) == (-(T0 % 3_600_000), "refused", f"tag p: {misfit} does not fit {kind}")
+
+
+@pytest.mark.parametrize("mode", ["PREV", "NEXT", "LINEAR", "NULL", "VALUE, 'zz', 7"])
+def test_gaps_hold_nothing_of_refused_results(bed: TestBed, mode: str) -> None:
+    """FILL copies no part of what didn't fit; a constant that doesn't fit is refused at once."""
+    bed.execute("CREATE STABLE o (ts TIMESTAMP, r VARCHAR(3), q TINYINT) TAGS (group_id BIGINT UNSIGNED)")
+    for constants in ("'zzzz', 7", "'zz', 300"):
+        with pytest.raises(InvalidStreamError, match=r"FILL: column [rq]: .* does not fit"):
+            bed.execute("CREATE STREAM x TRIGGER AT_ONCE INTO o AS SELECT _wstart, last(s) r, last(b) q FROM t "
+                        f"INTERVAL(1s) FILL(VALUE, {constants})")
+    bed.execute("CREATE STREAM x TRIGGER AT_ONCE INTO o AS SELECT _wstart, last(s) r, last(b) q FROM t INTERVAL(1s) "
+                f"FILL({mode})")
+    for at, text, number in ((0, "a", 1), (2000, "abcdef", 1000), (4000, "b", 2)):
+        put(bed, text, "", 1.0, number, 1, at=at)
+    shown = bed.rows("SELECT ts, r, q FROM o ORDER BY ts")
+    assert (0, "a", 1) in shown
+    assert (4000, "b", 2) in shown
+    assert [row for row in shown if row[0] == 2000] == []
+    assert all(text in ("a", "b", "zz", None) and number in (1, 2, 7, None) for _, text, number in shown)
+    assert bed.rows("SELECT refused_rows FROM information_schema.ins_streams") == [(1,)]
 
 
 def test_types_that_fit_cost_no_check(bed: TestBed) -> None:
