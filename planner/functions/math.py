@@ -46,8 +46,14 @@ def _abs(given: ScalarCall) -> Tree:
 def _whole(duckdb_name: str) -> ScalarBuilder:
     def build(given: ScalarCall) -> Tree:
         value = given.arguments[0].node
-        return value if given.result.kind in INTEGERS else cast(call(duckdb_name, value), given.result.duckdb())
+        return value if given.result.kind in INTEGERS else _fitting(call(duckdb_name, value), given)
     return build
+
+
+def _fitting(value: Tree, given: ScalarCall) -> Tree:
+    """Returns a number in the type of the result: of a DECIMAL that has no room for it, NULL."""
+    convert = try_cast if given.result.kind is Kind.DECIMAL else cast
+    return convert(value, given.result.duckdb())
 
 
 def _to_digits(duckdb_name: str) -> ScalarBuilder:
@@ -62,7 +68,7 @@ def _to_digits(duckdb_name: str) -> ScalarBuilder:
         shifted = call(duckdb_name, to_double(given.arguments[0]), places)
         if kind in INTEGERS:
             return to_integer(SqlExpr(shifted, DOUBLE), kind)
-        return shifted if kind is Kind.DOUBLE else cast(shifted, given.result.duckdb())
+        return shifted if kind is Kind.DOUBLE else _fitting(shifted, given)
     return build
 
 

@@ -12,6 +12,8 @@ from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, NULL, VARCHAR, DataType
 _NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
                  Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
 
+_DIGITS = 38
+
 
 def common_type(types: Sequence[DataType]) -> DataType:
     """Returns the type that all are brought to: texts win over numbers, wide over narrow."""
@@ -19,6 +21,8 @@ def common_type(types: Sequence[DataType]) -> DataType:
     if not known:
         return NULL
     kinds = {data_type.kind for data_type in known}
+    if kinds == {Kind.DECIMAL}:
+        return _widest_decimal(known)
     if len(kinds) == 1:
         lengths = [data_type.length for data_type in known]
         longest = None if None in lengths else max(length or 0 for length in lengths)
@@ -30,6 +34,14 @@ def common_type(types: Sequence[DataType]) -> DataType:
         return next(data_type for data_type in known if data_type.kind is Kind.TIMESTAMP) \
             if Kind.TIMESTAMP in kinds else _widest(kinds)
     return _widest(kinds)
+
+
+def _widest_decimal(types: Sequence[DataType]) -> DataType:
+    """Returns the DECIMAL that has all digits before the point, and those behind it as far as 38 allow."""
+    scale = max(data_type.scale or 0 for data_type in types)
+    whole = max((data_type.digits or _DIGITS) - (data_type.scale or 0) for data_type in types)
+    digits = min(whole + scale, _DIGITS)
+    return DataType(Kind.DECIMAL, digits=digits, scale=digits - whole)
 
 
 def _widest(kinds: set[Kind]) -> DataType:
@@ -49,7 +61,7 @@ def brought_to(value: SqlExpr, target: DataType, precision: Precision, time_zone
     """Returns a tree of the type `target`, which is the common type of this value and others."""
     if value.type.kind is Kind.NULL:
         return null_of(target)
-    if value.type.kind is target.kind:
+    if value.type.kind is target.kind and (target.kind is not Kind.DECIMAL or value.type == target):
         return value.node
     if target.is_string:
         return to_text(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -197,6 +198,23 @@ def test_texts_in_columns_compare_with_numbers() -> None:
     assert rows_where("b = 1", data) == [0, 3]
     assert rows_where("b", data) == [0, 3]
     assert rows_where("i", data) == [0, 1]
+
+
+def test_decimals_at_their_ends() -> None:
+    """A result that a DECIMAL has no room for is NULL; of two DECIMALs the common one has the digits of both."""
+    narrow, wide = (DataType(Kind.DECIMAL, digits=digits, scale=scale) for digits, scale in ((8, 2), (38, 3)))
+    low, high, most = Decimal("-999999.99"), Decimal("999999.99"), Decimal("99999999999999999999999999999999999.999")
+    data: dict[str, tuple[DataType, list[Any]]] = {"a": (narrow, [low, high]), "b": (wide, [most, None])}
+    for function, want in (("ceil(a)", [-999_999, None]), ("floor(a)", [None, 999_999]), ("round(a)", [None, None]),
+                           ("round(a, 1)", [None, None]), ("abs(a)", [high, high]), ("ceil(b)", [None, None]),
+                           ("greatest(a, b)", [most, None]), ("least(b, a)", [low, None]),
+                           ("case when a > 0 then a else b end", [most, high]),
+                           ("case when a < 0 then a else b end", [low, None])):
+        assert column_values(function, data) == want, function
+    scope = TableScope({"a": narrow, "b": wide, "c": DataType(Kind.DECIMAL, digits=38, scale=30)})
+    for expression, digits, scale in (("greatest(a, b)", 38, 3), ("case when 1 then a else a end", 8, 2),
+                                      ("case when 1 then b else c end", 38, 3)):
+        assert compiled(expression, scope).type == DataType(Kind.DECIMAL, digits=digits, scale=scale)
 
 
 def test_json_values_compare_by_their_own_type() -> None:
