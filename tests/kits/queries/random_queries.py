@@ -335,13 +335,15 @@ def aggregates(draw: Draw, relation: Relation) -> Term:
     part = numbers(draw, relation, 1)
     if kind == "spread":
         return Term(f"spread({part.ours})",
-                    f"(CAST(max({part.theirs}) AS DOUBLE) - CAST(min({part.theirs}) AS DOUBLE))", Kind.DOUBLE)
+                    f"finite(CAST(max({part.theirs}) AS DOUBLE) - CAST(min({part.theirs}) AS DOUBLE))", Kind.DOUBLE)
     if kind == "whole":
-        narrow = [column for column in relation.of("number") if column.kind in NARROW]
-        if not narrow:
+        known = [column for column in relation.of("number") if column.kind in WHOLE]
+        if not known:
             return Term("count(*)", "count(*)", Kind.BIGINT)
-        part = draw(st.sampled_from(narrow))
-        return Term(f"sum({part.ours})", f"CAST(sum({part.theirs}) AS BIGINT)", Kind.BIGINT)
+        part = draw(st.sampled_from(known))
+        result = Kind.BIGINT if part.kind in SIGNED else Kind.UBIGINT
+        return Term(f"sum({part.ours})", f"TRY_CAST(sum({part.theirs}::HUGEINT) AS {DataType(result).duckdb()})",
+                    result)
     ours = f"(case when {part.ours} between -{MODERATE} and {MODERATE} then cast({part.ours} as double) end)"
     theirs = f"(CASE WHEN {part.double} BETWEEN -{MODERATE} AND {MODERATE} THEN {part.double} END)"
     return Term(f"{kind}({ours})", f"{'stddev_pop' if kind == 'stddev' else kind}({theirs})", Kind.DOUBLE)

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from kits.streams.stream_kit import Catalog
 from penstock.planner.duckdb_sql.interval_windows import grid_of, starts_between, window_bounds
 from penstock.sql.schema import Column, UserFunction
 from penstock.sql.tree.statements import Duration, IntervalWindow
-from penstock.sql.types import INTEGERS, UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
+from penstock.sql.types import INTEGERS, SIGNED, UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
 Draw = st.DrawFn
 Row = Mapping[str, Any]
@@ -34,8 +35,6 @@ FOREVER_MS = 100 * 366 * 86_400_000
 # -- schemas ------------------------------------------------------------------------------------------------------
 
 WHOLE = INTEGERS
-#: Those whose sums over a few rows are BIGINTs, and which DOUBLE has exactly.
-NARROW = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.UTINYINT, Kind.USMALLINT, Kind.UINT)
 KINDS = (*WHOLE, Kind.BOOL, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL, Kind.VARCHAR, Kind.NCHAR, Kind.TIMESTAMP)
 #: Up to this, sums of numbers don't depend on their order.
 MODERATE = 1_000_000
@@ -119,10 +118,8 @@ def _values(type: DataType) -> st.SearchStrategy[Any]:
     return st.sampled_from([None, *_known(type)])
 
 
-def _known(type: DataType) -> list[Any]:
-    # What DOUBLE can't hold any more is told of sums, not of streams.
-    return [value for value in extremes(type, UNITS_PER_SECOND[type.precision])
-            if not isinstance(value, float) or abs(value) < 1e300]
+def _known(type: DataType) -> Sequence[Any]:
+    return extremes(type, UNITS_PER_SECOND[type.precision])
 
 
 # -- expressions --------------------------------------------------------------------------------------------------
@@ -195,7 +192,7 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
         case "abs":
             return _absolute(names, part)
         case "floor":
-            return _over(f"floor({part.text})", "number", math.floor, part, whole=part.whole)
+            return _floor(names, part)
         case "cast":
             return _over(f"cast({part.text} as double)", "number", float, part)
     condition, other = conditions(draw, names, depth - 1), numbers(draw, names, 0)
@@ -212,12 +209,29 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
 
 def _absolute(names: Names, part: Expression) -> Expression:
     """The absolute value of an integer column; the least of its type wraps to itself."""
-    column = next((column for column in (*names.schema.columns, *names.schema.tags)
-                   if quoted(column.name) == part.text), None)
+    column = _column_of(names, part)
     if column is None:
         return part
     _, high = ends(column.type.kind)
     return _over(f"abs({part.text})", "number", lambda a: abs(a) if abs(a) <= high else a, part, whole=True)
+
+
+def _floor(names: Names, part: Expression) -> Expression:
+    """What isn't finite stays as it is; a DECIMAL that has no room for the result is NULL."""
+    most = Decimal("999999.99") if _is_column(names, part, Kind.DECIMAL) else math.inf
+
+    def value(row: Row) -> Any:
+        found = part.value(row)
+        if found is None or not math.isfinite(found):
+            return found
+        return None if abs(math.floor(found)) > most else math.floor(found)
+
+    return Expression(f"floor({part.text})", "number", value, part.whole)
+
+
+def _column_of(names: Names, expression: Expression) -> Column | None:
+    return next((column for column in (*names.schema.columns, *names.schema.tags)
+                 if quoted(column.name) == expression.text), None)
 
 
 def _is_wide(names: Names, expression: Expression) -> bool:
@@ -323,9 +337,14 @@ def _percentile(values: Sequence[Any], percent: float) -> float:
 
 
 NUMERIC: dict[str, Callable[[Sequence[Any]], Any]] = {
-    "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: float(max(values)) - float(min(values)),
+    "sum": sum, "avg": fmean, "min": min, "max": max,
+    "spread": lambda values: _finite(float(max(values)) - float(min(values))),
     "stddev": pstdev,
 }
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 PERCENTILES: dict[str, Callable[[Sequence[Any]], Any]] = {
     f"apercentile {percent}": partial(_percentile, percent=percent) for percent in (0, 12.5, 50, 100)
 }
@@ -355,20 +374,19 @@ def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Agg
         over = numbers(draw, names)
     else:
         over = draw(st.sampled_from(names.columns)) if draw(st.booleans()) else texts(draw, names)
-    if over.family == "number" and name not in ("min", "max", "spread", "first", "last", "last_row", *COUNTING):
-        over = _moderate(names, name, over)
+    unbounded = name in ("min", "max", "spread", "first", "last", "last_row", *COUNTING)
+    summed = _column_of(names, over) if name == "sum" and over.whole else None
+    if over.family == "number" and summed is None and (not unbounded or (plain and not over.whole)):
+        over = _moderate(over)
     function, *constants = name.split()
     counts = name in COUNTING
-    return Aggregate(f"{function}({', '.join([over.text, *constants])})", _aggregated(name, over),
+    return Aggregate(f"{function}({', '.join([over.text, *constants])})", _aggregated(name, over, summed),
                      "number" if counts else over.family,
                      counts or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
 
 
-def _moderate(names: Names, name: str, over: Expression) -> Expression:
+def _moderate(over: Expression) -> Expression:
     """What is added and multiplied: numbers whose sum is the same in any order, and fits."""
-    if name == "sum" and any(_is_column(names, over, kind) for kind in NARROW):
-        return over
-
     def value(row: Row) -> Any:
         found = over.value(row)
         return found if found is not None and -MODERATE <= found <= MODERATE else None
@@ -377,7 +395,7 @@ def _moderate(names: Names, name: str, over: Expression) -> Expression:
                       over.whole)
 
 
-def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
+def _aggregated(name: str, over: Expression, summed: Column | None) -> Callable[[Sequence[Row]], Any]:
     def value(rows: Sequence[Row]) -> Any:
         if name == "last_row":
             return over.value(max(rows, key=_last))
@@ -391,7 +409,11 @@ def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
                 return min(known, key=lambda pair: _first(pair[0]))[1]
             case "last":
                 return max(known, key=lambda pair: _last(pair[0]))[1]
-        return {**NUMERIC, **PERCENTILES}[name]([value for _, value in known])
+        found = {**NUMERIC, **PERCENTILES}[name]([value for _, value in known])
+        if summed is None:
+            return found
+        low, high = ends(Kind.BIGINT if summed.type.kind in SIGNED else Kind.UBIGINT)
+        return found if low <= found <= high else None
 
     return value
 
