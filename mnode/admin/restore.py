@@ -48,6 +48,7 @@ from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_database_options, parse_one
 from penstock.sql.dialect.renaming import with_databases
 from penstock.sql.dialect.stream_options import altered
+from penstock.sql.rows.fitting import marked_as_utc
 from penstock.sql.schema import Database, Table, TagValue
 from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.tree.expression_nodes import quote_identifier
@@ -326,7 +327,7 @@ class _DatabaseRestore:
                 rows = self._kept(database, pa.Table.from_batches([batch]), dumped)
                 self._report.expired += batch.num_rows - rows.num_rows
                 if rows.num_rows:
-                    self._engine.insert_arrow(name, rows, self._session)
+                    self._engine.insert_arrow(name, marked_as_utc(rows), self._session)
                 written += rows.num_rows
                 self._advanced(what, batch.num_rows)
         result = self._engine.execute(f"SELECT count(*) FROM {name}", self._session)

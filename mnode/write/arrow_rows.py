@@ -13,11 +13,6 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 SLICE_ROWS = 1 << 20
 
 
-def row_number(row: int, first: int = 0) -> str:
-    """Returns what errors call the n-th row (from 0) behind the row with the number `first` (from 0)."""
-    return f"row {first + row + 1}"
-
-
 def slices(rows: pa.Table, first_row: int = 0) -> Iterator[tuple[int, pa.Table]]:
     """Yields (number of the first row, counted from `first_row`; rows): pieces that are one Arrow array per column."""
     for start in range(0, max(rows.num_rows, 1), SLICE_ROWS):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, StorageError
@@ -25,9 +24,9 @@ from penstock.mnode.write.csv_dialect import (
     is_plain,
     line_ends,
 )
-from penstock.sql.rows.constants import Constants, Number, is_number
+from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.fitting import converted
 from penstock.sql.schema import Column
-from penstock.sql.types import FLOATS, INTEGERS, STRINGS, UNITS_PER_SECOND, Kind
 
 BLOCK_BYTES = 8 << 20
 ROW_BYTES_MAX = 64 << 20
@@ -35,10 +34,6 @@ _SAMPLE_BYTES = 1 << 18
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
-# Arrow reads `YYYY-MM-DD HH`, the dialect does not.
-_DATE_AND_HOUR = len("YYYY-MM-DD HH")
-# Arrow's zones know no summer time after 2037; seconds since the epoch.
-_ARROW_ZONES_END = 2_114_380_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,81 +276,12 @@ def columns_of(cells: CsvCells, columns: Sequence[Column], constants: Constants)
 
 
 def _convert(column: Column, texts: pa.StringArray, constants: Constants, cells: CsvCells) -> pa.Array:
-    bulk = _bulk(column, texts, constants)
-    if bulk is not None:
-        return bulk
-    values = []
-    is_text = column.type.kind in (*STRINGS, Kind.VARBINARY)
-    for row, text in enumerate(texts.to_pylist()):
-        try:
-            values.append(None if text is None else constants.store(
-                text if is_text else _constant(text.strip()), column.type, text or "''"))
-        except InvalidValueError as error:
-            raise InvalidValueError(f"{cells.where(row)}, column {column.name}: {error.message}",
-                                    hint=_hints(error.hint, cells.read_as)) from error
-    if column.type.kind is Kind.TIMESTAMP:
-        return pa.array(values, pa.int64()).cast(column.type.arrow())
-    return pa.array(values, column.type.arrow())
-
-
-def _constant(text: str) -> Number | str:
-    return Number(text) if is_number(text) else text
+    note = None if cells.read_as is None else _hints(None, cells.read_as)
+    return converted(column, texts, constants, cells.where, note)
 
 
 def _hints(hint: str | None, read_as: str | None) -> str | None:
     return "; ".join(filter(None, [hint, None if read_as is None else f"the file was read as {read_as}"])) or None
-
-
-def _bulk(column: Column, texts: pa.StringArray, constants: Constants) -> pa.Array | None:
-    """Returns the whole column if Arrow can convert it at once, else None."""
-    kind = column.type
-    if kind.kind in STRINGS:
-        lengths = pc.utf8_length(texts) if kind.kind is Kind.NCHAR else pc.binary_length(texts)
-        longest = pc.max(lengths).as_py()
-        return texts if kind.length is None or (longest or 0) <= kind.length else None
-    try:
-        if kind.kind in INTEGERS or kind.kind in FLOATS:
-            if _has_hex(texts):
-                return None  # Arrow reads 0xFFFFFFFF as the INT -1
-            numbers = texts.cast(kind.arrow())
-            finite = kind.kind in INTEGERS or bool(pc.all(pc.is_finite(numbers)).as_py() is not False)
-            return numbers if finite else None
-        if kind.kind is Kind.TIMESTAMP:
-            return _timestamps(column, texts, constants)
-    except pa.ArrowInvalid:
-        return None
-    return None
-
-
-def _has_hex(texts: pa.StringArray) -> bool:
-    data = texts.buffers()[2]
-    whole = b"" if data is None else data.to_pybytes()
-    return b"x" in whole or b"X" in whole
-
-
-def _timestamps(column: Column, texts: pa.StringArray, constants: Constants) -> pa.Array | None:
-    target = column.type.arrow()
-    known = texts.drop_null()
-    if not len(known):
-        return pa.nulls(len(texts), target)
-    first = known[0].as_py()
-    if first.lstrip("-").isdigit():
-        return texts.cast(pa.int64()).cast(target)
-    lengths = pc.min_max(pc.binary_length(known)).as_py()
-    if lengths["min"] < len("YYYY-MM-DD") or pc.any(pc.equal(pc.binary_length(known), _DATE_AND_HOUR)).as_py() \
-            or pc.any(pc.starts_with(known, "0000")).as_py():
-        return None
-    if first.endswith("Z"):
-        return texts.cast(pa.timestamp(target.unit, "UTC")).cast(pa.int64()).cast(target)
-    local = texts.cast(target)
-    if constants.time_zone == "UTC":
-        return local
-    per_second = UNITS_PER_SECOND[column.type.precision]
-    bounds = pc.min_max(local.cast(pa.int64())).as_py()
-    if not 0 <= bounds["min"] <= bounds["max"] < _ARROW_ZONES_END * per_second:
-        return None
-    zoned = pc.assume_timezone(local, constants.time_zone, ambiguous="earliest", nonexistent="raise")
-    return zoned.cast(pa.int64()).cast(target)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.StringArray:

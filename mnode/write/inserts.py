@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,13 +33,13 @@ from penstock.mnode.catalog.name_lookup import (
 from penstock.mnode.ddl.child_creation import ChildCreator, check_child_name
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.write.arrow_rows import gathered, read_parquet, row_number, slices
+from penstock.mnode.write.arrow_rows import gathered, read_parquet, slices
 from penstock.mnode.write.csv_rows import CsvCells, CsvLayout, columns_of, csv_file
 from penstock.mnode.write.recent_names import RecentNames
 from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, write_vgroups
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants, shorten
-from penstock.sql.rows.fitting import fitted
+from penstock.sql.rows.fitting import fitted, is_marked_as_utc, row_number
 from penstock.sql.rows.values import read_values
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
 from penstock.sql.time_bounds import LATEST, oldest_allowed
@@ -120,7 +120,7 @@ class Inserts:
         """
         target = self._named_table(table, session)
         columns = [self._arrow_column(target, name) for name in rows.column_names]
-        return self._write(self._from_arrow(target, columns, rows, first_row=first_row))
+        return self._write(self._from_arrow(target, columns, rows, session, first_row=first_row))
 
     def csv_layout(
         self, table: str, names: Sequence[str] | None, session: Session, *, has_header: bool | None = None,
@@ -161,7 +161,7 @@ class Inserts:
                     self._columns(target, table, child_tags)
                 found = read_parquet(path, target.columns)
                 columns = [self._file_column(name, table, child_tags) for name in found.column_names]
-                return self._from_arrow(table, columns, found, child_tags)
+                return self._from_arrow(table, columns, found, session, child_tags)
             names = None if target.columns is None else tuple(
                 column.name for column in self._columns(target, table, child_tags))
             with csv_file(path, _layout(table, table.kind == "super" and not child_tags, names)) as reader:
@@ -249,28 +249,32 @@ class Inserts:
         if result.num_columns != len(columns):
             raise InvalidStatementError(
                 f"the query gives {result.num_columns} columns, {len(columns)} are to be inserted", code=_BAD_COLUMNS)
-        return self._from_arrow(table, columns, result)
+        return self._from_arrow(table, columns, result, replace(session, time_zone="UTC"))
 
     def _from_arrow(
         self,
         table: Table,
         columns: Sequence[Column],
         rows: pa.Table,
+        session: Session,
         child_tags: dict[str, tuple[TagValue, ...]] | None = None,
         first_row: int = 0,
     ) -> list[Rows]:
+        """Returns rows; timestamps without a zone are local times of the session, unless they come from a result."""
         self._check_keys(table, columns)
         database = require_database(table.database, self._catalog)
         if len({column.name for column in columns}) < len(columns):
             raise InvalidStatementError("a column is given twice", code=_BAD_COLUMNS)
         names = [column.physical for column in columns]
+        constants = [Constants(database.precision, "UTC" if is_marked_as_utc(field) else session.time_zone,
+                               session.now_ms) for field in rows.schema]
         parts = []
         for start, part in slices(rows, first_row):
+            where = partial(row_number, first=start)
             # Names of child tables come again and again: as text they are read once each.
-            arrays = [fitted(column, part.column(place), start, checks_text=column is not TBNAME)
+            arrays = [fitted(column, part.column(place), constants[place], where, checks_text=column is not TBNAME)
                       for place, column in enumerate(columns)]
             batch = pa.RecordBatch.from_arrays(arrays, names=names)
-            where = partial(row_number, first=start)
             parts.append(self._rows(database, table, columns, batch, child_tags or {}, where))
         return parts
 

@@ -75,6 +75,11 @@ class IngestPlan:
         return self.database.precision
 
     @property
+    def array(self) -> tuple[str, ...] | None:
+        """The path of the array whose elements are rows, None if each message is one."""
+        return next(iter(_arrays([*self.columns, *self.tags, self.tbname])), None)
+
+    @property
     def guarantee(self) -> str:
         """What can be relied on, in words."""
         if self.kind == "mqtt" and self.qos == 0:
@@ -185,8 +190,20 @@ def _check_options(statement: CreateIngest, kind: IngestKind, form: IngestFormat
         problems.append("_key is for kafka")
     if form != "line" and parts & {"measurement", "time"}:
         problems.append("_measurement and _time are for FORMAT line")
+    arrays = _arrays(fields)
+    if arrays and form != "json":
+        problems.append("[*] is for FORMAT json")
+    if len(arrays) > 1:
+        shown = " and ".join(f"$.{'.'.join(path)}[*]" for path in arrays)
+        problems.append(f"rows are the elements of one array, not of {shown}")
     if problems:
         raise InvalidStatementError(f"ingest {statement.name}: {'; '.join(problems)}")
+
+
+def _arrays(fields: Sequence[MappedColumn | MessageField]) -> list[tuple[str, ...]]:
+    """Returns the paths of arrays that fields are in, each once."""
+    found = [one.field if isinstance(one, MappedColumn) else one for one in fields]
+    return list(dict.fromkeys(one.path[:one.array] for one in found if one.array is not None))
 
 
 def _mapped(

@@ -58,6 +58,7 @@ from penstock.shell.api.interruptible import INTERRUPTS, may_take_long
 from penstock.shell.api.parameter_binding import bind, bind_rows
 from penstock.shell.api.time_window import TimeWindow
 from penstock.sql.dialect.generator import print_sql
+from penstock.sql.rows.fitting import marked_as_utc
 from penstock.sql.tree.statements import Name
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ class Cursor:
         """
         self._check_open()
         try:
-            text = bind(statement, parameters) if parameters else statement
+            text = bind(statement, parameters, self.connection.session.time_zone) if parameters else statement
         except errors.PenstockError as error:
             raise translated(error) from error
         self._run(text)
@@ -316,7 +317,7 @@ class Cursor:
         self._check_open()
         changed = 0
         try:
-            for text in bind_rows(statement, rows):
+            for text in bind_rows(statement, rows, self.connection.session.time_zone):
                 self._run(text)
                 changed += self._result.affected
         except errors.PenstockError as error:
@@ -329,9 +330,10 @@ class Cursor:
 
         `table` is a name as in SQL, for example `db.meters`. `rows`: a table, a batch, a reader of batches, or
         whatever has Arrow's C interface or is a pandas data frame. Columns that are missing keep what they have.
-        Timestamps may be Arrow timestamps or integers in the database's precision. All rows are checked before any
-        is written; those of a reader piece by piece, so that they needn't fit into memory. Errors count rows from
-        `first_row`.
+        Timestamps may be Arrow timestamps or integers in the database's precision; those without a zone are local times
+        of the connection, as naive datetimes are, but for those of `fetch_arrow`, which are known again. All rows are
+        checked before any is written; those of a reader piece by piece, so that they needn't fit into memory. Errors
+        count rows from `first_row`.
         """
         self._check_open()
         engine = self.connection.executor
@@ -422,7 +424,7 @@ class Cursor:
     def fetch_arrow(self) -> pa.Table:
         """Returns the whole result, whatever was fetched before; timestamps are naive and in UTC."""
         self._check_result()
-        return self._result.table
+        return marked_as_utc(self._result.table)
 
     fetch_arrow_table = fetch_arrow
     """What ADBC's cursors call it."""

@@ -6,16 +6,18 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
+from penstock.sql.dialect.literals import zone
 from penstock.sql.tree.expression_nodes import quote_string
 
 Row = Sequence[object]
@@ -30,10 +32,15 @@ _PIECES = re.compile(
     re.VERBOSE | re.DOTALL)
 
 
-def literal(value: object) -> str:
-    """Returns a literal that reads back as the value. Naive datetimes are local times of the session."""
+def literal(value: object, time_zone: str | None = None) -> str:
+    """Returns a literal that reads back as the value. Naive datetimes are local times of the session.
+
+    `time_zone` is the session's: a naive datetime with fold=1, the second of two, can't be had without it.
+    """
     if type(value) is int or (type(value) is float and math.isfinite(value)):  # no subclasses: as most values are
         return repr(value)
+    if isinstance(value, np.datetime64):  # which has no Python value where it has nanoseconds
+        return "NULL" if np.isnat(value) else f"'{_text_of_datetime64(value)}'"
     if hasattr(value, "item") and not isinstance(value, str | bytes):
         value = value.item()  # a NumPy or Arrow-like scalar
     if value is None:
@@ -51,10 +58,32 @@ def literal(value: object) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return f"'\\x{bytes(value).hex()}'"
     if isinstance(value, datetime):
-        return f"'{value.isoformat(sep=' ')}'"
+        return f"'{_instant(value, time_zone)}'" if value == value else "NULL"
     if isinstance(value, date):
         return f"'{value.isoformat()} 00:00:00'"
     raise InvalidValueError(f"a {type(value).__name__} cannot be a parameter")
+
+
+def _text_of_datetime64(value: np.datetime64) -> str:
+    """Returns a local time to the second, or finer."""
+    unit = np.datetime_data(value)[0]
+    if unit in ("ps", "fs", "as"):
+        raise InvalidValueError(f"{value} is finer than a timestamp can be", hint="astype('datetime64[ns]')")
+    return str(value if unit in ("s", "ms", "us", "ns") else value.astype("datetime64[s]"))
+
+
+def _instant(value: datetime, time_zone: str | None) -> str:
+    """Returns a datetime as SQL reads it, where offsets have no seconds, and the first of two equal times counts."""
+    if value.tzinfo is None and value.fold:
+        if time_zone is None:
+            raise InvalidValueError(f"{value} with fold=1 needs a time zone", hint="give it a tzinfo")
+        value = value.replace(tzinfo=zone(time_zone))
+    if value.tzinfo is not None:
+        try:
+            value = value.astimezone(UTC)
+        except OverflowError as error:
+            raise InvalidValueError(f"{value} is too far away for a timestamp") from error
+    return value.isoformat(sep=" ")
 
 
 class _Template:
@@ -69,31 +98,31 @@ class _Template:
         self.marks = len(pieces)
         self._format = "%s".join(piece.replace("%", "%%") for piece in (*pieces, text[start:]))
 
-    def filled(self, parameters: Sequence[object]) -> str:
+    def filled(self, parameters: Sequence[object], time_zone: str | None = None) -> str:
         """Returns the text with literals. Raises InvalidStatementError if they are too many or too few."""
         if self.marks > len(parameters):
             raise InvalidStatementError(f"the statement has more than {len(parameters)} parameters (?)")
         if self.marks < len(parameters):
             raise InvalidStatementError(f"{len(parameters)} parameters were given, the statement has {self.marks} (?)")
-        return self._format % tuple(map(literal, parameters))
+        return self._format % tuple(map(literal, parameters, repeat(time_zone)))
 
-    def filled_rows(self, rows: Sequence[Row]) -> list[str]:
+    def filled_rows(self, rows: Sequence[Row], time_zone: str | None) -> list[str]:
         """Returns what `filled` does for each of some rows. Values of a column mostly are of one type."""
         if not self.marks or {*map(len, rows)} != {self.marks}:
-            return [self.filled(row) for row in rows]
-        columns = [_literals(column) for column in zip(*rows, strict=True)]
+            return [self.filled(row, time_zone) for row in rows]
+        columns = [_literals(column, time_zone) for column in zip(*rows, strict=True)]
         return list(map(self._format.__mod__, zip(*columns, strict=True)))
 
 
-def _literals(values: Sequence[object]) -> Iterator[str]:
+def _literals(values: Sequence[object], time_zone: str | None) -> Iterator[str]:
     kinds = {*map(type, values)}
     plain = kinds == {int} or (kinds == {float} and all(map(math.isfinite, values)))  # type: ignore[arg-type]
-    return map(repr if plain else literal, values)
+    return map(repr, values) if plain else map(literal, values, repeat(time_zone))
 
 
-def bind(statement: str, parameters: Sequence[object]) -> str:
-    """Returns the statement with each `?` outside of quotes and comments replaced by a literal."""
-    return _taken_apart(statement).whole.filled(parameters)
+def bind(statement: str, parameters: Sequence[object], time_zone: str | None = None) -> str:
+    """Returns the statement with each `?` outside of quotes and comments replaced by a literal, as `literal` says."""
+    return _taken_apart(statement).whole.filled(parameters, time_zone)
 
 
 def count_marks(statement: str) -> int:
@@ -101,17 +130,17 @@ def count_marks(statement: str) -> int:
     return _taken_apart(statement).whole.marks
 
 
-def bind_rows(statement: str, rows: Iterable[Row]) -> Iterator[str]:
+def bind_rows(statement: str, rows: Iterable[Row], time_zone: str | None = None) -> Iterator[str]:
     """Yields the statements that execute `statement` with each row; an INSERT of one row becomes few of many."""
     parts = _taken_apart(statement)
     if parts.row is None:
         for row in rows:
-            yield parts.whole.filled(row)
+            yield parts.whole.filled(row, time_zone)
         return
     texts, size = [parts.head], len(parts.head)
     left = iter(rows)
     while some := list(islice(left, _ROWS_AT_ONCE)):
-        for text in parts.row.filled_rows(some):
+        for text in parts.row.filled_rows(some, time_zone):
             if size + len(text) > _MULTI_ROW_BYTES and len(texts) > 1:
                 yield "".join(texts)
                 texts, size = [parts.head], len(parts.head)

@@ -11,7 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import Clock, SystemClock
+from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.fitting import converted
+from penstock.sql.schema import Column
 from penstock.sql.tree.expression_nodes import quote_identifier, quote_string
+from penstock.sql.types import timestamp
 
 if TYPE_CHECKING:
     from penstock.shell.api.dbapi import Connection
@@ -80,9 +84,16 @@ class Writer:
             self._connection.cursor().insert_arrow(table, data)
         times = next((data.column(n) for n, field in enumerate(data.schema) if pa.types.is_timestamp(field.type)), None)
         if times is not None and data.num_rows:
-            newest = pc.max(times).cast(pa.timestamp("ns")).value
-            self._newest = newest if self._newest is None else max(newest, self._newest)
+            newest = self._instant(pc.max(times))
+            self._newest = max((one for one in (newest, self._newest) if one is not None), default=None)
         return self
+
+    def _instant(self, time: pa.TimestampScalar) -> int | None:
+        """Returns nanoseconds since the epoch; a time without zone is local, as for `insert_arrow`."""
+        column = Column("time", timestamp("ns"), "time")
+        constants = Constants("ns", self._connection.session.time_zone, 0)
+        instant: int | None = converted(column, pa.array([time]), constants)[0].value
+        return instant
 
     def note_time(self, ts: datetime | int | str) -> Writer:
         """Promises that nothing older than `ts` comes: a datetime, milliseconds, or text as in SQL."""

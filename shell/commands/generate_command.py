@@ -126,7 +126,7 @@ class RowGenerator:
             start = self._clock.now_ms() * UNITS_PER_SECOND[precision] // 1000
         else:
             start = parse_timestamp(table.start, precision, self._connection.session.time_zone)
-        made = GeneratedRows(table, start, pa.timestamp(precision), self._seed, self._plan.unique)
+        made = GeneratedRows(table, start, pa.timestamp(precision, "UTC"), self._seed, self._plan.unique)
         threads = min(self._plan.threads, table.tables)
         bounds = [table.tables * number // threads for number in range(threads + 1)]
         begun = perf_counter()

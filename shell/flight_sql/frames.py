@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
 from penstock.shell.flight_sql.protobuf_messages import make, read
-from penstock.sql.rows.fitting import check_arrow
+from penstock.sql.rows.fitting import check_arrow, row_number
 
 _MARK = b"\xff\xff\xff\xff"
 _LENGTH_BYTES = 4
@@ -53,7 +54,7 @@ def _checked(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
             except StopIteration:
                 return
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                check_arrow(name, column, rows)
+                check_arrow(name, column, partial(row_number, first=rows))
             batch.validate(full=True)
         rows += batch.num_rows
         yield batch

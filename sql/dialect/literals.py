@@ -151,6 +151,22 @@ def _zone_seconds(spelled: str | None) -> int:
     return (-1 if spelled[0] == "-" else 1) * (hours * 3600 + minutes * 60)
 
 
+def units_of_local(units: int, per_second: int, time_zone: str) -> int:
+    """Returns the instant of a local time: both are units since 1970, `per_second` to the second.
+
+    A time that a change of the clock doubles is the first of the two; one that it leaves out is as late as if the clock
+    had not been changed yet. Raises InvalidValueError for times that no calendar has.
+    """
+    if time_zone == "UTC":
+        return units
+    seconds, part = divmod(units, per_second)
+    try:
+        local = datetime(1970, 1, 1) + timedelta(seconds=seconds)
+        return int(local.replace(tzinfo=zone(time_zone)).timestamp()) * per_second + part
+    except (ValueError, OverflowError) as error:
+        raise InvalidValueError(f"the time {units} is too far away for time zone {time_zone}") from error
+
+
 def start_of_day(now_ms: int, time_zone: str) -> int:
     """Returns the milliseconds since the epoch of the local midnight before `now_ms`: what TODAY means."""
     local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=now_ms)).astimezone(zone(time_zone))

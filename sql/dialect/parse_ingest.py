@@ -139,18 +139,22 @@ def _parse_mapping(parser: QueryParser) -> FieldMapping:
 
 
 def _parse_field(parser: QueryParser) -> MessageField:
-    """Parses `$.a.b`, or `_topic`, `_topic(n)`, `_key`, `_measurement`, `_time`."""
+    """Parses `$.a.b`, `$.a[*].b`, or `_topic`, `_topic(n)`, `_key`, `_measurement`, `_time`."""
     token = parser.token
     if token.text == "$" and token.token_type is TokenType.UNKNOWN:
         parser.advance()
         keys: list[str] = []
+        array = None
         while parser.take("."):
             keys.append(_parse_key(parser))
+            if parser.token.text == "[":
+                _parse_array(parser, is_first=array is None)
+                array = len(keys)
         if not keys:
             raise parser.fail("a field such as $.value is expected", token)
         if len(keys) > MAX_DEPTH:
             raise parser.fail(f"a field is at most {MAX_DEPTH} levels deep", token)
-        return MessageField(tuple(keys))
+        return MessageField(tuple(keys), array=array)
     part = parser.word.lower()
     if part not in _PARTS:
         raise parser.fail(f"a field such as $.value is expected, or {', '.join(_PARTS)}", token)
@@ -160,6 +164,14 @@ def _parse_field(parser: QueryParser) -> MessageField:
         level = parser.integer("the level of the topic, from 1", minimum=1, maximum=MAX_LEVEL)
         parser.expect(")")
     return MessageField((), cast(MessagePart, part[1:]), level)
+
+
+def _parse_array(parser: QueryParser, *, is_first: bool) -> None:
+    """Takes `[*]`."""
+    for sign in "[*]":
+        if parser.token.text != sign or not is_first:
+            raise parser.fail("a field has [*] behind one of its names at most, such as in $.values[*].v")
+        parser.advance()
 
 
 def _parse_key(parser: QueryParser) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
@@ -154,6 +155,8 @@ class Constants:
             return self._text(value, data_type, raw)
         if kind is Kind.JSON:
             return _json(value, raw)
+        if kind is Kind.VARBINARY:
+            return _binary(value, raw, data_type)
         if isinstance(value, str) and value.strip().upper() == "NULL":
             return None
         if kind is Kind.TIMESTAMP:
@@ -167,16 +170,16 @@ class Constants:
             return _bool(value, raw)
         if kind is Kind.DECIMAL:
             return _decimal(value, raw, data_type)
-        if kind is Kind.VARBINARY:
-            return _binary(value, raw, data_type)
         raise NotSupportedError(f"values of type {data_type.sql()} cannot be written")
 
     def _timestamp(self, value: Number | str | bool) -> int:
+        if isinstance(value, str) and is_number(value.strip()):
+            value = Number(value.strip())
         if isinstance(value, str):
             named = self._named(value.lower().removesuffix("()"))
             return parse_timestamp(value, self.precision, self.time_zone) if named is None else named
         if isinstance(value, Number):
-            number = _exact(value.text)
+            number = exact(value.text)
             if number is not None and number == number.to_integral_value():
                 return int(number)
         text = value.text if isinstance(value, Number) else str(value).lower()
@@ -187,6 +190,8 @@ class Constants:
             raise InvalidValueError(f"{shorten(raw)} is a time, not text")
         if isinstance(value, Number):
             text = value.text
+            if not is_number(text):
+                raise _not_a(value, raw, data_type)
         else:
             text = value if isinstance(value, str) else str(value).lower()
         check_length(text, data_type)
@@ -196,6 +201,12 @@ class Constants:
 def is_number(text: str) -> bool:
     """Whether a text is a numeric literal, which may have a sign."""
     return _NUMBER.fullmatch(text) is not None
+
+
+def is_beyond(number: float, kind: Kind) -> bool:
+    """Whether a number is infinite as a column of FLOAT or DOUBLE would have it."""
+    with np.errstate(over="ignore"):
+        return not math.isfinite(np.float32(number) if kind is Kind.FLOAT else number)
 
 
 def shorten(text: str) -> str:
@@ -215,7 +226,7 @@ def check_length(text: str, data_type: DataType) -> None:
         raise InvalidValueError(f"{shorten(text)!r} has {length} {unit}; {data_type.sql()} takes {limit}")
 
 
-def _exact(text: str) -> Decimal | None:
+def exact(text: str) -> Decimal | None:
     """Returns the exact value of a number's text, quoted or not; None if it is none, or absurdly long."""
     text = text.strip()
     if len(text) > _MAX_NUMBER_TEXT or not _NUMBER.fullmatch(text):
@@ -246,7 +257,7 @@ def _number_text(value: Constant) -> str | None:
 
 def _integer(value: Constant, raw: str, data_type: DataType) -> int:
     text = _number_text(value)
-    number = None if text is None else _exact(text)
+    number = None if text is None else exact(text)
     if number is None:
         raise _not_a(value, raw, data_type)
     return int(number.to_integral_value(ROUND_HALF_UP))
@@ -263,10 +274,9 @@ def _float(value: Constant, raw: str, data_type: DataType) -> float:
     text = _number_text(value)
     if text is None or not _NUMBER.fullmatch(text.strip()):
         raise _not_a(value, raw, data_type)
-    integral = _exact(text) if text.strip().lstrip("+-")[:2].lower() in ("0x", "0b") else None
+    integral = exact(text) if text.strip().lstrip("+-")[:2].lower() in ("0x", "0b") else None
     number = float(text) if integral is None else float(integral)
-    limit = FLOAT_MAX if data_type.kind is Kind.FLOAT else float(np.finfo(np.float64).max)
-    if abs(number) > limit:
+    if is_beyond(number, data_type.kind):
         raise InvalidValueError(f"{shorten(raw)} is out of the range of {data_type.sql()}")
     return number
 
@@ -277,7 +287,7 @@ def _bool(value: Constant, raw: str) -> bool:
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     text = _number_text(value)
-    number = None if text is None else _exact(text)
+    number = None if text is None else exact(text)
     if number is None:
         raise _not_a(value, raw, DataType(Kind.BOOL))
     return number != 0
@@ -285,7 +295,7 @@ def _bool(value: Constant, raw: str) -> bool:
 
 def _decimal(value: Constant, raw: str, data_type: DataType) -> Decimal:
     text = _number_text(value)
-    number = None if text is None else _exact(text)
+    number = None if text is None else exact(text)
     if number is None:
         raise _not_a(value, raw, data_type)
     digits, scale = data_type.digits or 38, data_type.scale or 0

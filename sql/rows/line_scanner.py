@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from penstock.common.errors import InvalidValueError
-from penstock.sql.rows.constants import INTEGER_RANGES, shorten
+from penstock.sql.rows.constants import INTEGER_RANGES, is_beyond, shorten
 from penstock.sql.types import Kind
 
 TYPES: dict[str, Kind] = {
@@ -61,8 +59,7 @@ def parse_value(text: str) -> tuple[Kind, Any]:
         hint = "text needs double quotes" if not text[:1].isdigit() else "suffixes are i8 to i64, u8 to u64, f32, f64"
         raise InvalidValueError(f"{shorten(text)} is not a value", hint=hint)
     kind = TYPES[number[2] or ""]
-    limit = float(np.finfo(np.float32 if kind is Kind.FLOAT else np.float64).max)
-    if abs(float(number[1])) > limit:
+    if is_beyond(float(number[1]), kind):
         raise InvalidValueError(f"{shorten(text)} is out of the range of {kind}")
     return kind, float(number[1])
 

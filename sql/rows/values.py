@@ -20,9 +20,10 @@ from penstock.common.errors import InvalidValueError
 from penstock.sql.dialect.literals import parse_timestamp, unescape
 from penstock.sql.dialect.tokenizer import scan
 from penstock.sql.rows.constants import Constants, Stored, shorten
+from penstock.sql.rows.fitting import narrowed, stored_array, times_of_texts
 from penstock.sql.schema import Column, TagValue
 from penstock.sql.tree.expression_nodes import expression_sql
-from penstock.sql.types import FLOATS, INTEGERS, STRINGS, UNITS_PER_SECOND, DataType, Kind, Precision
+from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind, Precision
 
 __all__ = ["parse_timestamp", "read_value", "read_values"]
 
@@ -33,10 +34,6 @@ _BETWEEN_ROWS = re.compile(r"\)\s*+,?+\s*+\(")
 _BARE = r"""[^\s,()'"`/*-]"""
 _CELL = rf"""\s*+('[^'\\]*+'(?!')|"[^"\\]*+"(?!")|-?+{_BARE}++(?:-(?!-){_BARE}*+)*+)\s*+"""
 _NULLS = frozenset({"NULL", "null", "Null"})
-# Arrow reads `YYYY-MM-DD HH`, the dialect does not.
-_DATE_AND_HOUR = len("'YYYY-MM-DD HH'")
-# Arrow's zones know no summer time after 2037, which Python's extrapolate; seconds since the epoch.
-_ARROW_ZONES_END = 2_114_380_800
 _BOOLS = {"true": True, "false": False, "TRUE": True, "FALSE": False, "True": True, "False": False,
           "1": True, "0": False, "NULL": None, "null": None}
 
@@ -182,9 +179,7 @@ def _one_by_one(column: Column, raws: list[str], constants: Constants) -> pa.Arr
             raise InvalidValueError(
                 f"row {number}, column {column.name}: {error.message}", hint=error.hint
             ) from error
-    if column.type.kind is Kind.TIMESTAMP:
-        return pa.array(values, pa.int64()).cast(column.type.arrow())
-    return pa.array(values, column.type.arrow())
+    return stored_array(column.type, values)
 
 
 def _cast(values: Sequence[str | None], target: pa.DataType) -> pa.Array | None:
@@ -199,15 +194,14 @@ def _without_nulls(raws: list[str]) -> Sequence[str | None]:
 
 
 def _bulk_numbers(data_type: DataType, raws: list[str]) -> pa.Array | None:
-    target = data_type.arrow()
+    is_float = data_type.kind in FLOATS
+    target = pa.float64() if is_float else data_type.arrow()
     if "x" in (digits := "".join(raws)) or "X" in digits:
         return None  # Arrow reads 0xFFFFFFFF as the INT -1
     array = _cast(raws, target)
     if array is None:
         array = _cast(_without_nulls(raws), target)
-    if array is not None and data_type.kind in FLOATS and pc.all(pc.is_finite(array)).as_py() is False:
-        return None
-    return array
+    return narrowed(data_type, array) if is_float and array is not None else array
 
 
 def _bulk_strings(data_type: DataType, raws: list[str]) -> pa.Array | None:
@@ -238,21 +232,9 @@ def _bulk_bools(raws: list[str]) -> pa.Array | None:
 
 
 def _bulk_timestamps(data_type: DataType, raws: list[str], constants: Constants) -> pa.Array | None:
-    target = data_type.arrow()
     numbers = _cast(raws, pa.int64())
     if numbers is not None:
-        return numbers.cast(target)
-    if any(len(raw) < 12 or raw[0] not in "'\"" or len(raw) == _DATE_AND_HOUR or raw[1:5] == "0000" for raw in raws):
+        return numbers.cast(data_type.arrow())
+    if any(raw[:1] not in ("'", '"') or len(raw) < 3 for raw in raws):
         return None
-    array = _cast([raw[1:-1] for raw in raws], target)
-    if array is None or constants.time_zone == "UTC":
-        return array
-    per_second = UNITS_PER_SECOND[data_type.precision]
-    bounds = pc.min_max(array.cast(pa.int64())).as_py()
-    if not 0 <= bounds["min"] <= bounds["max"] < _ARROW_ZONES_END * per_second:
-        return None
-    try:
-        zoned = pc.assume_timezone(array, constants.time_zone, ambiguous="earliest", nonexistent="raise")
-    except pa.ArrowInvalid:
-        return None
-    return zoned.cast(pa.int64()).cast(target)
+    return times_of_texts(data_type, pa.array([raw[1:-1] for raw in raws], pa.string()), constants.time_zone)

@@ -633,16 +633,19 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 class MessageField:
     """Where in a message a value is: `$.a.b` is the path (a, b). Else a `part` of what comes with the message.
 
-    `level`: of the topic, from 1; None is the whole topic. `measurement` and `time` are those of a line.
+    `level`: of the topic, from 1; None is the whole topic. `measurement` and `time` are those of a line. `array`:
+    so many keys of the path lead to an array, whose elements are rows: `$.a[*].b` is (a, b) with 1.
     """
 
     path: tuple[str, ...]
     part: MessagePart | None = None
     level: int | None = None
+    array: int | None = None
 
     def __str__(self) -> str:
         if self.part is None:
-            return ".".join(("$", *self.path))
+            keys = [f"{key}[*]" if place == self.array else key for place, key in enumerate(self.path, 1)]
+            return ".".join(("$", *keys))
         return f"_{self.part}" if self.level is None else f"_{self.part}({self.level})"
 
 

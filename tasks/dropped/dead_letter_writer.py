@@ -66,9 +66,9 @@ class DeadLetters:
         return True
 
     def _batch(self, rows: Sequence[DeadRow]) -> pa.RecordBatch:
-        values = [(row.row.ingest_time_ms * self._per_ms, row.id, row.row.ts, row.table, row.row.reason,
-                   row.message.encode()[:MESSAGE_BYTES].decode(errors="ignore"), row.row.version, row.attempts, "dead",
-                   row.content) for row in rows]
+        values = [(row.row.ingest_time_ms * self._per_ms, row.id, row.row.ts, _text(row.table), row.row.reason,
+                   _cut(row.message, MESSAGE_BYTES), row.row.version, row.attempts, "dead",
+                   _text(row.content)) for row in rows]
         arrays = [pa.array(column, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
                   for column, kind in zip(zip(*values, strict=True), (c.type.arrow() for c in self._columns),
                                           strict=True)]
@@ -76,6 +76,15 @@ class DeadLetters:
         return pa.RecordBatch.from_arrays(
             [pa.array(np.zeros(count, np.int32)), pa.array(np.zeros(count, np.uint8)), *arrays],
             names=[CHILD, OPERATION, *(column.name for column in self._columns)])
+
+
+def _text(text: str) -> str:
+    """Returns a text that can be stored: halves of surrogate pairs are escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode(errors="backslashreplace")[:size].decode(errors="ignore")
 
 
 def retried(row: DeadRow, message: str) -> DeadRow:

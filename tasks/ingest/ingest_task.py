@@ -46,6 +46,7 @@ from penstock.tasks.protocol.task_status import (
 _WRITES_UNDER_WAY = 2
 _POLL_MESSAGES = 20_000
 _WRITE_MESSAGES = 20_000
+_WRITE_ARRAYS = 200
 _IDLE_POLL_S = 0.01
 _HOLD_AFTER_S = 1.0
 """So long a full queue may last before the source is told to send nothing; it is not for every moment of it."""
@@ -259,8 +260,9 @@ class IngestTask(BaseTask):
             if not isinstance(item, MessageBlock) or item.batch is None:
                 return False
             batch = item.batch
-        if len(batch) > _WRITE_MESSAGES:
-            batch, self._rest = batch.part(0, _WRITE_MESSAGES), batch.part(_WRITE_MESSAGES, len(batch))
+        limit = _WRITE_MESSAGES if self._plan.array is None else _WRITE_ARRAYS
+        if len(batch) > limit:
+            batch, self._rest = batch.part(0, limit), batch.part(limit, len(batch))
         self._convert(batch)
         return True
 
@@ -294,15 +296,16 @@ class IngestTask(BaseTask):
     def _leave_out(self, batch: MessageBatch, refused: Refused) -> None:
         where = _where(batch, refused.place)
         self._errors += 1
-        self._last_refused = f"{where}: {refused.reason}: {_shown(batch.values[refused.place])}"
+        self._last_refused = f"{where}: {refused.reason}: {_shown(_content(batch, refused))}"
         if self._dead is not None:
             self._dead.add([self._dead_row(batch, refused, where)])
 
     def _dead_row(self, batch: MessageBatch, refused: Refused, where: str) -> DeadRow:
         """Returns the line of the DLQ for a message; the same message gives the same line again."""
         place = refused.place
-        offset, at_ms, content = batch.offsets[place], batch.times_ms[place], batch.values[place]
-        name = repr((batch.partition, batch.segment, offset)).encode()
+        offset, at_ms, content = batch.offsets[place], batch.times_ms[place], _content(batch, refused)
+        element = () if refused.element is None else (refused.element,)
+        name = repr((batch.partition, batch.segment, offset, *element)).encode()
         number = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "big")
         row = DroppedRow(0, at_ms * self._per_ms, 0, "error", offset, at_ms)
         return DeadRow(row, number, batch.topic(place)[:190], f"{where}: {refused.reason}", _text(content))
@@ -411,6 +414,10 @@ def _where(batch: MessageBatch, place: int) -> str:
     if batch.receipts:
         return f"topic {batch.topic(place)}"
     return f"partition {batch.partition}, offset {batch.offsets[place]}"
+
+
+def _content(batch: MessageBatch, refused: Refused) -> bytes:
+    return batch.values[refused.place] if refused.content is None else refused.content
 
 
 def _joined(first: MessageBatch, second: MessageBatch) -> MessageBatch:

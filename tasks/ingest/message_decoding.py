@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +33,9 @@ _BLOCK_BYTES = 64 << 20  # larger than any batch: columns come in one piece
 _OPEN, _CLOSE = ord("{"), ord("}")
 _EXACT = float(1 << 53)
 """Up to here floating-point numbers hold whole numbers as they are."""
+_DECIMALS_END = 10**76
+ROWS_MAX = 10_000
+"""So many elements of an array may one message have."""
 _FEW = 16
 """So few messages are read one by one: Arrow needs longer to get started."""
 
@@ -86,11 +91,12 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class RowFields:
-    """Rows as Python objects."""
+    """Rows as Python objects. `texts`: fields that are text for those who ask."""
 
     content: Sequence[Mapping[str, Any]]
     wanted: _Wanted
     messages: Index | None = None
+    texts: frozenset[Path] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -98,13 +104,18 @@ class RowFields:
 
     def values(self, path: Path) -> pa.Array:
         found = [_at(row, path) for row in self.content]
-        # Arrow would take false for 0.0 beside floating-point numbers, and refuse it beside whole ones.
-        types = set(map(type, found))
-        if bool in types and float in types:
-            raise InvalidValueError(f"field {'.'.join(path)} is a truth value here and a number there")
+        types = set(map(type, found)) - {type(None)}
         try:
+            if len(types) > 1 and types != {int, float}:
+                if path not in self.texts:
+                    raise InvalidValueError(f"field {'.'.join(path)} is of one type here and of another one there")
+                found = [None if value is None else _text_of(value) for value in found]
+            elif len(types) > 1 and path in self.texts:
+                found = [None if value is None else _text_of(value) for value in found]
+            elif types == {int} and not all(value is None or -(2**63) <= value < 2**63 for value in found):
+                found = [None if value is None else _wide(value) for value in found]
             return pa.array(found)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise InvalidValueError(f"field {'.'.join(path)}: {error}") from error
 
     def unknown(self) -> Bools | None:
@@ -155,6 +166,22 @@ def _note_unknown(unknown: Bools, wanted: _Wanted, name: str, column: pa.Chunked
             _note_unknown(unknown, node, inner.name, pc.struct_field(array, inner.name))
 
 
+def _text_of(value: Any) -> str:
+    """Returns a value as it is in a text column. Raises InvalidValueError for what can't be told from a text then."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return repr(value)
+    raise InvalidValueError(f"{shorten(repr(value))} is neither a text nor a number")
+
+
+def _wide(value: int) -> Decimal | float:
+    """Returns a number that has more than 64 bits, or stands beside one, as Arrow can have it."""
+    return Decimal(value) if abs(value) < _DECIMALS_END else float(value)
+
+
 def _at(value: Any, path: Path) -> Any:
     for key in path:
         if not isinstance(value, dict):
@@ -167,10 +194,11 @@ def _at(value: Any, path: Path) -> Any:
 
 
 class JsonDecoder:
-    """Each message is an object, which is a row, or an array of objects."""
+    """Each message is an object, which is a row, or an array of objects. With `array` each element of that is a row."""
 
-    def __init__(self, paths: Sequence[Path], texts: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], texts: Sequence[Path], array: Path | None = None) -> None:
         """`paths`: the fields that are asked for; `texts`: those of them that are text for those who ask."""
+        self._array = array
         self._wanted = _Wanted.of(paths)
         self._paths = tuple(dict.fromkeys(paths))
         self._texts = texts
@@ -178,7 +206,7 @@ class JsonDecoder:
         self._ways = [_text_schema(texts), None]
 
     def __call__(self, messages: Sequence[bytes]) -> Fields:
-        if len(messages) > _FEW and all(
+        if self._array is None and len(messages) > _FEW and all(
                 message and message[0] == _OPEN and message[-1] == _CLOSE for message in messages):
             for way in list(self._ways):
                 fields = self._at_once(messages, way)
@@ -223,9 +251,13 @@ class JsonDecoder:
         index: list[int] = []
         for number, message in enumerate(messages):
             rows = _read_json(message)
+            if self._array is not None:
+                rows = [one for row in rows for one in _elements(row, self._array)]
+                if len(rows) > ROWS_MAX:
+                    raise InvalidValueError(f"the message has {len(rows)} elements, {ROWS_MAX} are allowed")
             content += rows
             index += [number] * len(rows)
-        return RowFields(content, self._wanted, np.array(index, np.int64))
+        return RowFields(content, self._wanted, np.array(index, np.int64), frozenset(self._texts))
 
 
 def _read_json(message: bytes) -> list[Mapping[str, Any]]:
@@ -237,6 +269,29 @@ def _read_json(message: bytes) -> list[Mapping[str, Any]]:
     if not all(isinstance(row, dict) for row in rows):
         raise InvalidValueError(f"{shorten(repr(value))} is no JSON object, nor an array of them")
     return rows
+
+
+def parts_of(message: bytes, array: Path) -> list[bytes]:
+    """Returns messages that have one element each of the array of a message that can be read."""
+    made = []
+    for row in _read_json(message):
+        for one in _elements(row, array):
+            made.append(json.dumps(_with(one, array, [_at(one, array)])).encode())
+    return made
+
+
+def _elements(row: Mapping[str, Any], array: Path) -> list[Mapping[str, Any]]:
+    """Returns a row for each element of an array, which has the element in its place."""
+    elements = _at(row, array)
+    if not isinstance(elements, list):
+        raise InvalidValueError(f"there is no array in $.{'.'.join(array)}")
+    return [_with(row, array, element) for element in elements]
+
+
+def _with(row: Mapping[str, Any], path: Path, value: Any) -> Mapping[str, Any]:
+    """Returns an object with another value at a path."""
+    first, *rest = path
+    return {**row, first: _with(row[first], tuple(rest), value) if rest else value}
 
 
 def _text_schema(texts: Sequence[Path]) -> pa.Schema | None:
@@ -268,11 +323,7 @@ class CsvDecoder:
         ends = [message.rstrip(b"\r\n") for message in messages]
         if len(messages) > _FEW and all(ends) and not any(b"\n" in end or b"\r" in end for end in ends):
             try:
-                table = pa_csv.read_csv(
-                    pa.BufferReader(b"\n".join(ends)),
-                    read_options=pa_csv.ReadOptions(
-                        use_threads=False, block_size=_BLOCK_BYTES, column_names=list(self._names)),
-                    convert_options=self._convert)
+                table = self._table(b"\n".join(ends))
             except pa.ArrowInvalid:
                 table = None
             if table is not None and table.num_rows == len(messages):
@@ -286,16 +337,25 @@ class CsvDecoder:
             for line in self._lines(message):
                 if len(line) != len(self._names):
                     raise InvalidValueError(f"{len(line)} values where {len(self._names)} belong")
-                content.append({name: value or None for name, value in zip(self._names, line, strict=True)})
+                content.append(dict(zip(self._names, line, strict=True)))
                 index.append(number)
         return RowFields(content, self._wanted, np.array(index, np.int64))
 
-    @staticmethod
-    def _lines(message: bytes) -> list[list[str]]:
+    def _lines(self, message: bytes) -> Sequence[Sequence[str | None]]:
         try:
-            return [line for line in csv.reader(io.StringIO(message.decode()), strict=True) if line]
-        except (UnicodeDecodeError, csv.Error) as error:
+            if b'""' in message:  # perhaps an empty text in quotes, which is no NULL: Python's reader can't tell
+                return list(zip(*(column.to_pylist() for column in self._table(message)), strict=True))
+            lines = [line for line in csv.reader(io.StringIO(message.decode()), strict=True) if line]
+        except (UnicodeDecodeError, csv.Error, pa.ArrowInvalid) as error:
             raise InvalidValueError(f"no CSV: {error}") from error
+        return [[value or None for value in line] for line in lines]
+
+    def _table(self, data: bytes) -> pa.Table:
+        return pa_csv.read_csv(
+            pa.BufferReader(data), convert_options=self._convert,
+            parse_options=pa_csv.ParseOptions(newlines_in_values=b"\n" in data or b"\r" in data),
+            read_options=pa_csv.ReadOptions(
+                use_threads=False, block_size=_BLOCK_BYTES, column_names=list(self._names)))
 
 
 # --- Avro --------------------------------------------------------------------------------------------------------

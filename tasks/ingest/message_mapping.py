@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +15,8 @@ import pyarrow.compute as pc
 from penstock.common.errors import InvalidValueError
 from penstock.planner.streams.ingest_plan import IngestPlan, MappedColumn
 from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
-from penstock.sql.rows.constants import shorten
-from penstock.sql.rows.fitting import fitted
+from penstock.sql.rows.constants import Constants, exact, is_number
+from penstock.sql.rows.fitting import fitted, times_of_texts
 from penstock.sql.schema import Column, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.tree.statements import MessageField, TimeUnit
@@ -23,6 +25,7 @@ from penstock.tasks.external.connectors.incoming_messages import MessageBatch
 from penstock.tasks.ingest.message_decoding import (
     LINE_MEASUREMENT,
     LINE_TIME,
+    ROWS_MAX,
     AvroDecoder,
     CsvDecoder,
     Decoder,
@@ -30,21 +33,31 @@ from penstock.tasks.ingest.message_decoding import (
     JsonDecoder,
     LineDecoder,
     Path,
+    parts_of,
 )
 from penstock.tasks.protocol.numbered_children import NumberedChildren, ResultChild
 
+_log = logging.getLogger(__name__)
 _NAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 _UNITS: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+_LAST = 2**63 - 1
+_MIXED = "times are of different forms"  # each is read alone then
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A message that can't become rows. `place`: its number in the batch."""
+    """A message that can't become rows. `place`: its number in the batch.
+
+    `element`: where only one element of its array can't, its number from 0; `content`: the message with it alone.
+    """
 
     place: int
     reason: str
+    element: int | None = None
+    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +103,12 @@ class MessageMapper:
             part = batch if stop - first == len(batch) else batch.part(first, stop)
             try:
                 made, strange = self._rows(part)
-            except InvalidValueError as error:
+            except Exception as error:  # noqa: BLE001  whatever a message makes fail, it harms no other
                 if stop - first == 1:
-                    refused.append(Refused(first, error.message))
+                    made, strange, bad = self._elements(batch, first, error)
+                    refused += bad
+                    rows += made
+                    unknown += strange
                 else:
                     middle = (first + stop) // 2
                     waiting += [(middle, stop), (first, middle)]
@@ -100,6 +116,32 @@ class MessageMapper:
             rows.append(made)
             unknown += strange
         return Converted(pa.concat_batches(rows) if rows else _empty(self._schema), tuple(refused), unknown)
+
+    def _elements(self, batch: MessageBatch, place: int, error: Exception
+                  ) -> tuple[list[pa.RecordBatch], int, list[Refused]]:
+        """Makes rows of those elements of a message's array that can be used, of which others may have none."""
+        whole = Refused(place, _reason(error))
+        message = batch.values[place]
+        try:
+            parts = parts_of(message, self._plan.array) if self._plan.array and len(message) <= self._plan.max_message \
+                else []
+        except InvalidValueError:
+            parts = []
+        if not 1 < len(parts) <= ROWS_MAX:
+            return [], 0, [whole]
+        one = batch.part(place, place + 1)
+        rows: list[pa.RecordBatch] = []
+        refused: list[Refused] = []
+        unknown = 0
+        for number, part in enumerate(parts):
+            try:
+                made, strange = self._rows(replace(one, values=[part]))
+            except Exception as problem:  # noqa: BLE001  as for a message
+                refused.append(Refused(place, f"element {number + 1}: {_reason(problem)}", number, part))
+            else:
+                rows.append(made)
+                unknown += strange
+        return rows, unknown, refused
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -115,7 +157,7 @@ class MessageMapper:
         if plan.format == "line":
             return LineDecoder(paths, plan.measurement)
         texts = [path for one in columns if _is_text(one.column) and (path := _path(one.field)) is not None]
-        return JsonDecoder(paths, texts)
+        return JsonDecoder(paths, texts, plan.array)
 
     def _rows(self, batch: MessageBatch) -> tuple[pa.RecordBatch, int]:
         """Makes rows of all messages; returns them, and how many have unknown fields. Raises InvalidValueError."""
@@ -129,15 +171,16 @@ class MessageMapper:
         if unknown is not None and plan.refuses_unknown:
             raise InvalidValueError("the message has fields that no column takes")
         source = _Source(batch, fields)
-        times = self._times(source)
-        arrays = [pa.array(times), *(_values(one.column, source.values(one.field), self._plan.time_zone)
+        constants = Constants(plan.precision, plan.time_zone, self._now_ms())
+        times = self._times(source, constants)
+        arrays = [pa.array(times), *(fitted(one.column, source.values(one.field), constants, _no_row)
                                      for one in self._columns)]
-        children = self._children(source)
+        children = self._children(source, constants)
         head = [pa.array(children), pa.array(np.zeros(fields.rows, np.uint8)), source.offsets()]
         rows = pa.RecordBatch.from_arrays([*head, *arrays], schema=self._schema)
         return rows, 0 if unknown is None else int(unknown.sum())
 
-    def _times(self, source: _Source) -> Ints:
+    def _times(self, source: _Source, constants: Constants) -> Ints:
         """Returns the primary timestamps in the database's precision."""
         plan = self._plan
         arrival = source.arrivals() * (UNITS_PER_SECOND[plan.precision] // 1_000)
@@ -151,7 +194,7 @@ class MessageMapper:
         else:
             if values.null_count:
                 raise InvalidValueError(f"the message has no time in {self._time}")
-            times = _instants(values, plan)
+            times = _instants(values, plan, constants) if len(values) else arrival
         if len(times):
             oldest, latest = oldest_allowed(plan.database, self._now_ms()), LATEST[plan.precision]
             wrong = np.flatnonzero((times < oldest) | (times > latest))
@@ -160,21 +203,21 @@ class MessageMapper:
                                         f"{latest} {plan.precision}")
         return times
 
-    def _children(self, source: _Source) -> npt.NDArray[np.int32]:
+    def _children(self, source: _Source, constants: Constants) -> npt.NDArray[np.int32]:
         """Returns the place of each row's child table; rows of a table that wasn't there before bring its tags."""
-        names = _values(_NAME, source.values(self._plan.tbname), self._plan.time_zone)
+        names = fitted(_NAME, source.values(self._plan.tbname), constants, _no_row)
         if names.null_count:
             raise InvalidValueError(f"the message has no name of a child table in {self._plan.tbname}")
         encoded = names.dictionary_encode()
         known = [self._places.get(name) for name in encoded.dictionary.to_pylist()]
         if None in known:
-            self._note_children(encoded, source)
+            self._note_children(encoded, source, constants)
             known = [self._places[name] for name in encoded.dictionary.to_pylist()]
         places = np.array(known, np.int32)
         found: npt.NDArray[np.int32] = places[encoded.indices.to_numpy()]
         return found
 
-    def _note_children(self, encoded: pa.DictionaryArray, source: _Source) -> None:
+    def _note_children(self, encoded: pa.DictionaryArray, source: _Source, constants: Constants) -> None:
         names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         first = np.empty(len(names), np.int64)
         first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
@@ -182,8 +225,7 @@ class MessageMapper:
         for code in fresh:
             _check_child_name(names[code])
         rows = pa.array(first[fresh])
-        tags = [_values(tag.column, source.values(tag.field).take(rows), self._plan.time_zone)
-                for tag in self._plan.tags]
+        tags = [fitted(tag.column, source.values(tag.field).take(rows), constants, _no_row) for tag in self._plan.tags]
         # Only once all of it is known to be good: a batch that fails is tried again in parts.
         for number, code in enumerate(fresh):
             self._places[names[code]] = len(self.children)
@@ -244,63 +286,65 @@ def _is_text(column: Column) -> bool:
     return column.type.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.TIMESTAMP)
 
 
-def _values(column: Column, values: pa.Array, time_zone: str) -> pa.Array:
-    """Returns values in the type that a write has them in; times as int64. Raises InvalidValueError."""
-    if column.type.kind is Kind.TIMESTAMP:
-        kind = column.type.arrow()
-        if pa.types.is_string(values.type):
-            values = _read_times(column.name, values, kind, time_zone)
-        return fitted(column, values)
-    if pa.types.is_string(values.type):
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise InvalidValueError(f"column {column.name}: no UTF-8 text") from error
-    return fitted(column, values)
-
-
-def _instants(values: pa.Array, plan: IngestPlan) -> Ints:
-    """Returns times in the database's precision; `values` has no NULLs."""
-    kind = plan.time_column.type.arrow()
+def _instants(values: pa.Array, plan: IngestPlan, constants: Constants) -> Ints:
+    """Returns times in the database's precision; `values` has no NULLs. Numbers are in TIME_UNIT, also as text."""
     per_second, unit = UNITS_PER_SECOND[plan.precision], _UNITS[plan.time_unit]
     if pa.types.is_string(values.type):
-        if plan.format != "csv":
-            values = _read_times(plan.time_column.name, values, kind, plan.time_zone)
+        if is_number(values[0].as_py().strip()):
+            values = _numbers(values)
         else:
-            try:
-                values = values.cast(pa.int64())
-            except pa.ArrowInvalid:
-                values = _read_times(plan.time_column.name, values, kind, plan.time_zone)
-    if pa.types.is_integer(values.type):
-        numbers: Ints = values.cast(pa.int64()).to_numpy()
-        if per_second >= unit:
-            factor = per_second // unit
-            if len(numbers) and int(np.abs(numbers).max()) > (2**63 - 1) // factor:
-                raise InvalidValueError(f"the timestamp {numbers[np.abs(numbers).argmax()]} is out of range")
-            return numbers * factor
-        return numbers // (unit // per_second)
+            times = times_of_texts(plan.time_column.type, values, plan.time_zone)
+            if times is not None:
+                return np.asarray(times.cast(pa.int64()).to_numpy(), np.int64)
+            if any(is_number(text.strip()) for text in values.to_pylist()):
+                raise InvalidValueError(_MIXED)
+    if values.type == pa.int64() and unit == per_second:
+        return np.asarray(values.to_numpy(), np.int64)
+    if unit == per_second or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        times = fitted(plan.time_column, values, constants, _no_row)
+        return np.asarray(times.cast(pa.int64()).to_numpy(), np.int64)
     if pa.types.is_floating(values.type):
         scaled = np.rint(values.to_numpy() * (per_second / unit))
         if not (np.abs(scaled) < 2.0**63).all():
             raise InvalidValueError("the timestamp is out of range")
         rounded: Ints = scaled.astype(np.int64)
         return rounded
-    return np.asarray(fitted(plan.time_column, values).cast(pa.int64()).to_numpy(), np.int64)
-
-
-def _read_times(name: str, values: pa.Array, kind: pa.DataType, time_zone: str) -> pa.Array:
-    """Reads ISO 8601; what has no zone is in the session's."""
     try:
-        return values.cast(pa.timestamp("ns", "UTC")).cast(pa.timestamp("ns")).cast(kind, safe=False)
-    except pa.ArrowInvalid:
-        pass
-    try:
-        local = values.cast(pa.timestamp("ns"))
-        return pc.assume_timezone(local, time_zone).cast(pa.timestamp("ns")).cast(kind, safe=False)
+        numbers: Ints = values.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid as error:
-        shown = next((shorten(value.as_py()) for value in values if value.is_valid), "")
-        raise InvalidValueError(f"column {name}: {shown!r} is no time",
-                                hint="ISO 8601 and numbers are; TIME_UNIT says in what unit numbers are") from error
+        raise InvalidValueError(f"the timestamp is out of range: {error}") from error
+    if per_second < unit:
+        return numbers // (unit // per_second)
+    factor = per_second // unit
+    beyond = np.flatnonzero((numbers > _LAST // factor) | (numbers < -(_LAST // factor)))
+    if len(beyond):
+        raise InvalidValueError(f"the timestamp {numbers[beyond[0]]} is out of range")
+    return numbers * factor
+
+
+def _numbers(texts: pa.StringArray) -> pa.Array:
+    """Returns texts of which the first is a number as numbers. Raises InvalidValueError if others aren't."""
+    trimmed = pc.utf8_trim_whitespace(texts)
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            return trimmed.cast(kind)
+        except pa.ArrowInvalid:
+            pass
+    if len(trimmed) > 1:
+        raise InvalidValueError(_MIXED)
+    return pa.array([float(exact(trimmed[0].as_py()) or math.nan)])
+
+
+def _reason(error: Exception) -> str:
+    """Returns what is wrong with a message; what nobody has thought of is logged besides."""
+    if isinstance(error, InvalidValueError):
+        return error.message
+    _log.error("a message of an ingest can't be read", exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _no_row(row: int) -> str:
+    return "the message"
 
 
 def _check_child_name(name: str) -> None:

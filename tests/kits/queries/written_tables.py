@@ -254,7 +254,8 @@ class Written:
             arrays = {"tbname": pa.array([self.child_name(row[0]) for row in rows])}
             for n, (name, type) in enumerate([("ts", timestamp(self.design.precision)),
                                               *((column.name, column.type) for column in columns)], 1):
-                arrays[name] = pa.array([row[n] for row in rows], type.arrow())
+                kind = pa.timestamp(type.precision, "UTC") if type.kind is Kind.TIMESTAMP else type.arrow()
+                arrays[name] = pa.array([row[n] for row in rows], kind)
             self.target.insert_arrow(self.name, pa.table(arrays))
         for child, ts, *written in rows:
             key = written[0] if self.design.keyed else None

@@ -112,9 +112,8 @@ def test_child_names_in_every_encoding(cursor: dbapi.Cursor, dictionary: pa.Arra
 
 
 @pytest.mark.parametrize(("column", "values", "stored"), [
-    ("v", pa.array([1.9, -1.9]), [1, -1]),
+    ("v", pa.array([1.5, -2.5, 1.4]), [2, -3, 1]),
     ("v", pa.array(["5", "-6"]), [5, -6]),
-    ("v", pa.array([True, False]), [1, 0]),
     ("v", pa.array([Decimal("7"), None]), [7, None]),
     ("w", pa.array([1, 2], pa.uint64()), [1.0, 2.0]),
     ("w", pa.array([0.5, None], pa.float16()), [0.5, None]),
@@ -140,7 +139,7 @@ def test_casts(cursor: dbapi.Cursor, column: str, values: pa.Array, stored: list
     ("t", {"ts": pa.array([T0, T0, None], pa.timestamp("ms"))}, ["ts must not be NULL"]),
     ("t", {"ts": pa.array([0, 0, 2**60], pa.timestamp("s"))}, ["row 3, column ts"]),
     ("t", {"x": pa.array([1, 2, 3])}, ["column x does not exist in t"]),
-    ("m1", {"s": pa.array(["a", "b", "too long"])}, ["row 3, column s", "length of 8", "VARCHAR(4)"]),
+    ("m1", {"s": pa.array(["a", "b", "too long"])}, ["row 3, column s", "8 bytes", "VARCHAR(4)"]),
     ("m", {"tbname": pa.array(["m1", "a.b", "m1"])}, ["'a.b' cannot be the name"]),
     ("m", {"tbname": pa.array(["m1", None, "m1"])}, ["None cannot be the name"]),
     ("m", {"tbname": pa.DictionaryArray.from_arrays([0, 1, 0], ["m1", None])}, ["None cannot be the name"]),
@@ -162,9 +161,11 @@ def test_what_does_not_fit_names_row_and_column(
 
 
 def test_a_double_that_float_cannot_hold(cursor: dbapi.Cursor) -> None:
-    """Infinity stays what it is; a finite number doesn't become infinite."""
+    """A number doesn't become infinite, and what is no finite number is refused, as INSERT refuses it."""
     cursor.execute("CREATE TABLE f (ts TIMESTAMP, v FLOAT)")
-    cursor.insert_arrow("f", pa.table({"ts": times(0), "v": [float("inf")]}))
+    for number in ("inf", "-inf", "nan"):
+        with pytest.raises(PenstockError, match=f"row 2, column v: {number} is not a value of type FLOAT"):
+            cursor.insert_arrow("f", pa.table({"ts": times(0, 1), "v": [1.0, float(number)]}))
     with pytest.raises(PenstockError, match="row 2, column v: 1e\\+39"):
         cursor.insert_arrow("f", pa.table({"ts": times(1, 2), "v": [1.0, 1e39]}))
 
@@ -321,7 +322,7 @@ OUTSIDE = pa.StringArray.from_buffers(
     ("s", LATIN_1.cast(pa.large_binary()).view(pa.large_string()), "is no UTF-8 text"),
     ("s", LATIN_1.cast(pa.binary_view()).view(pa.string_view()), "is no UTF-8 text"),
     ("s", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),
-    ("s", LATIN_1.cast(pa.binary()), "does not fit VARCHAR"),
+    ("s", LATIN_1.cast(pa.binary()), "is no UTF-8 text"),
     ("s", pa.array([b"a", b"\xed\xa0\x80", b"b"]).view(pa.string()), "is no UTF-8 text"),
     ("b", LATIN_1, "is no UTF-8 text"), ("tbname", LATIN_1, "is no UTF-8 text"),
     ("tbname", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),

@@ -95,13 +95,13 @@ def test_truth_values_stay_apart_from_numbers_of_other_messages(values: tuple[st
 
 
 def test_json_takes_values_as_insert_does() -> None:
-    """Fractions are cut off, texts keep their form, unknown fields are counted."""
+    """Fractions are rounded, texts keep their form, unknown fields are counted."""
     rows, converted = convert(JSON, [json.dumps({
         "ts": NOW, "d": "x", "b": 2**53, "f": 1, "ok": True, "at": "2023-11-14T22:13:20Z", "site": "s1",
         "inner": {"i": 7.9, "text": "2024-01-01T00:00:00", "new": 1}}).encode()] * 20)
     assert not converted.refused
     assert converted.unknown == 20
-    assert rows[0] == {"_op": 0, "_offset": 0, "ts": NOW, "i": 7, "b": 2**53, "f": 1.0, "ok": True,
+    assert rows[0] == {"_op": 0, "_offset": 0, "ts": NOW, "i": 8, "b": 2**53, "f": 1.0, "ok": True,
                        "s": "2024-01-01T00:00:00", "at": NOW, "name": "x", "site": "s1"}
 
 
@@ -131,8 +131,9 @@ def test_parts_of_what_comes_with_a_message() -> None:
 @pytest.mark.parametrize(("content", "reason"), [
     ('{"ts": null, "d": "x"}', "no time in $.ts"), ('{"ts": 1, "d": "x"}', "KEEP allows"),
     (f'{{"ts": {NOW}}}', "no name of a child table in $.d"), (f'{{"ts": {NOW}, "d": "a.b"}}', "cannot be the name"),
-    (f'{{"ts": {NOW}, "d": "x", "b": 1e30}}', "does not fit BIGINT"), (f'{{"ts": {NOW}, "d": "x", "s": {{}}}}', ""),
-    ('{"ts": "yesterday", "d": "x"}', "is no time"), ("[1]", "no JSON object"), ("nonsense", "no JSON"),
+    (f'{{"ts": {NOW}, "d": "x", "b": 1e30}}', "out of the range of BIGINT"),
+    (f'{{"ts": {NOW}, "d": "x", "s": {{}}}}', ""),
+    ('{"ts": "yesterday", "d": "x"}', "is not a timestamp"), ("[1]", "no JSON object"), ("nonsense", "no JSON"),
     (f'{{"ts": {NOW}, "d": "x", "inner": {{"text": "{"x" * 25}"}}}}', "takes 24"),
 ])
 def test_reasons(content: str, reason: str) -> None:
@@ -190,3 +191,68 @@ def test_lines() -> None:
     assert [(row["_offset"], row["ts"], row["f"], row["i"], row["s"], row["name"], row["site"]) for row in rows] == [
         (0, NOW, 1.5, 3, "cpu", "a", "n"), (0, NOW, 2.0, None, "cpu", "b", None),
         (30, NOW - 1, 4.0, None, "cpu", "a", "n"), (40, NOW, 5.0, None, "cpu", "c", None)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["ts", "d", "b", "f", "ok", "at", "site", "text", "new"]), st.sampled_from([
+    '"\\ud83c"', "1e999", "NaN", "-Infinity", "9" * 40, "9" * 400, '"\\u0000"', '"' + "x" * 300 + '"',
+    "[" * 400 + "]" * 400, '{"a":' * 900 + "1" + "}" * 900, "1.5", "true", "[1, 2]", "{}", "-0.0", '""',
+    '"\\udc00\\ud83c"', "9007199254740993"]), st.integers(0, 30))
+def test_no_message_harms_others(field: str, value: str, beside: int) -> None:
+    """Whatever a field has, the messages around it become rows, and it becomes one, or is refused with a reason."""
+    good = f'{{"ts": {NOW}, "d": "good", "b": 7}}'.encode()
+    given_fields = {"ts": str(NOW), "d": '"odd"', field: value}
+    inner = given_fields.pop("text", None)
+    odd = ", ".join([*(f'"{name}": {one}' for name, one in given_fields.items()),
+                     *([] if inner is None else [f'"inner": {{"text": {inner}}}'])])
+    rows, converted = convert(JSON, [good] * beside + [f"{{{odd}}}".encode()] + [good] * beside)
+    assert sum(row["name"] == "good" for row in rows) == 2 * beside
+    assert len(rows) + len(converted.refused) == 2 * beside + 1
+    for refused in converted.refused:
+        assert refused.place == beside
+        assert refused.reason.encode()
+
+
+ARRAY = plan("(TOPIC 't') INTO meters (ts = $.values[*].t, f = $.values[*].v) TAGS (site = $.site) TBNAME ($.d)")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from([1.5, None, "x", "2", True, [1], {}]) | st.integers(-5, 5), max_size=5),
+                max_size=25))
+def test_each_element_of_an_array_is_a_row(messages: list[list[Any]]) -> None:
+    """Against the rows one by one; an element that can't be used is refused alone, with a message of its own."""
+    given_messages = [json.dumps({"d": f"d{n}", "site": f"s{n}", "values": [
+        {"t": NOW + m, "v": value} for m, value in enumerate(values)]}).encode() for n, values in enumerate(messages)]
+    rows, converted = convert(ARRAY, given_messages)
+    usable = [(n, m, None if value is None else float(value)) for n, values in enumerate(messages)
+              for m, value in enumerate(values) if value is None or value == "2" or type(value) in (int, float)]
+    assert [(row["name"], row["site"], row["ts"], row["f"], row["_offset"]) for row in rows] == [
+        (f"d{n}", f"s{n}", NOW + m, value, 10 * n) for n, m, value in usable]
+    assert len(rows) + len(converted.refused) == sum(map(len, messages))
+    for refused in converted.refused:
+        alone, again = convert(ARRAY, [refused.content or given_messages[refused.place]])
+        assert not alone
+        assert len(again.refused) == 1
+
+
+@pytest.mark.parametrize(("content", "reason"), [
+    ('{"d": "x"}', "no array in $.values"), ('{"d": "x", "values": 1}', "no array in $.values"),
+    ('{"d": "x", "values": [' + ", ".join(["1"] * 10_001) + "]}", "10001 elements"),
+])
+def test_messages_without_a_usable_array(content: str, reason: str) -> None:
+    """The whole message is refused; one with an empty array has no rows."""
+    rows, converted = convert(ARRAY, [content.encode(), b'{"d": "y", "values": []}'])
+    assert not rows
+    assert [reason in one.reason for one in converted.refused] == [True]
+
+
+@pytest.mark.parametrize(("rest", "words"), [
+    ("(TOPIC 't', FORMAT csv, SCHEMA 'a') INTO meters (ts = $.a[*]) TBNAME ($.d)", "for FORMAT json"),
+    ("(TOPIC 't') INTO meters (ts = $.a[*].t, i = $.b[*].v) TBNAME ($.d)", "$.a[*] and $.b[*]"),
+])
+def test_one_array_of_json(rest: str, words: str) -> None:
+    """Whatever else is refused with the statement, which prints fields as they were given."""
+    with pytest.raises(InvalidStatementError) as caught:
+        plan(rest)
+    assert words in caught.value.message
+    assert str(ARRAY.columns[0].field) == "$.values[*].t"
