@@ -24,7 +24,13 @@ from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads
 from penstock.planner.bind.binder import children_table
 from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.schema import Table
-from penstock.tasks.dnode_access.dnode_client import RowsRequest, SpanRequest, StoreRequest, TableRequest
+from penstock.tasks.dnode_access.dnode_client import (
+    NamesRequest,
+    RowsRequest,
+    SpanRequest,
+    StoreRequest,
+    TableRequest,
+)
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
@@ -107,11 +113,13 @@ class ResultStore:
     def read(self, request: StoreRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
 
-        For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing. For a
-        TableRequest: the columns that it names, of all rows there are, or of a super table's children. Raises
-        NotFoundError if that was dropped.
+        For a NamesRequest: the names. For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where
+        there is nothing. For a TableRequest: the columns that it names, of all rows there are, or of a super table's
+        children. Raises NotFoundError if that was dropped.
         """
         table = self._catalog.table_by_uid(request.table_uid)
+        if isinstance(request, NamesRequest):
+            return pa.table({"name": pa.array(self._foreign(table, request.names), pa.string())})
         if isinstance(request, TableRequest):
             if table is not None and table.kind == "super":
                 return children_table(table, self._catalog).select(request.columns)
@@ -125,6 +133,12 @@ class ResultStore:
             span = snapshot.span(request.first_ts, request.last_ts)
             return pa.Table.from_pylist([] if span is None else [asdict(span)], schema=_SPAN)
         return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
+
+    def _foreign(self, table: Table | None, names: Iterable[str]) -> list[str]:
+        if table is None:
+            raise NotFoundError("the table of the ingest was dropped", code=TABLE_MISSING)
+        return [name for name in names if (found := self._catalog.table(table.database, name)) is not None
+                and found.super_uid != table.uid]
 
     # --- inside ------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,18 @@ class TableRequest:
     columns: tuple[str, ...]
 
 
-StoreRequest = RowsRequest | SpanRequest | TableRequest
+@dataclass(frozen=True, slots=True)
+class NamesRequest:
+    """The ticket of a question: which of these names are those of tables that aren't children of a super table.
+
+    The answer is one column of names.
+    """
+
+    table_uid: int
+    names: tuple[str, ...]
+
+
+StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest
 Request = StoreRequest | LogRequest | StateOrder
 REQUESTS: tuple[type, ...] = get_args(Request)
 """All that a worker may ask the dnode's service for; each class says what the answer is."""
@@ -80,6 +91,11 @@ class DnodeClient:
     def read_table(self, request: TableRequest) -> pa.Table:
         """Returns the rows; raises as `read_rows` does."""
         return self._ask(request, "reading the table that is looked up in failed")
+
+    def foreign_names(self, request: NamesRequest) -> list[str]:
+        """Returns the names; raises as `read_rows` does."""
+        names: list[str] = self._ask(request, "asking for names of tables failed").column(0).to_pylist()
+        return names
 
     def ask_log(self, request: LogRequest) -> pa.Table:
         """Returns what the request's class says; raises as `read_rows` does."""

@@ -6,6 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -113,7 +114,8 @@ class IngestTask(BaseTask):
         self._may_read = not plan.from_latest or bool(self._positions)
         try:
             self._mapper = MessageMapper(
-                plan, self._clock.now_ms, avro_reader(plan.schema) if plan.format == "avro" else None)
+                plan, self._clock.now_ms, avro_reader(plan.schema) if plan.format == "avro" else None,
+                partial(environment.foreign_names, plan.target_uid))
         except PenstockError:
             self._release()
             raise

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidValueError
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError, PenstockError
 from penstock.planner.streams.ingest_plan import IngestPlan, MappedColumn
 from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.rows.constants import Constants, exact, is_number
@@ -76,8 +76,14 @@ class MessageMapper:
     """Makes rows of messages. `children` are the child tables of all rows so far, numbered by their place."""
 
     def __init__(self, plan: IngestPlan, now_ms: Callable[[], int],
-                 read_avro: Callable[[bytes], object] | None = None) -> None:
-        """`now_ms`: the clock, for what KEEP allows. `read_avro` reads one record; only for FORMAT avro."""
+                 read_avro: Callable[[bytes], object] | None = None,
+                 foreign_names: Callable[[Sequence[str]], Sequence[str]] | None = None) -> None:
+        """`now_ms`: the clock, for what KEEP allows. `read_avro` reads one record; only for FORMAT avro.
+
+        `foreign_names` returns those names that belong to other tables.
+        """
+        self._foreign_names = foreign_names
+        self._is_foreign: dict[str, bool] = {}
         self._plan = plan
         self._now_ms = now_ms
         self.children = NumberedChildren()
@@ -96,6 +102,7 @@ class MessageMapper:
         refused: list[Refused] = []
         unknown = 0
         waiting = [(0, len(batch))]
+        self._is_foreign.clear()
         while waiting:
             first, stop = waiting.pop()
             if first == stop:
@@ -104,6 +111,7 @@ class MessageMapper:
             try:
                 made, strange = self._rows(part)
             except Exception as error:  # noqa: BLE001  whatever a message makes fail, it harms no other
+                _raise_unless_refused(error)
                 if stop - first == 1:
                     made, strange, bad = self._elements(batch, first, error)
                     refused += bad
@@ -137,6 +145,7 @@ class MessageMapper:
             try:
                 made, strange = self._rows(replace(one, values=[part]))
             except Exception as problem:  # noqa: BLE001  as for a message
+                _raise_unless_refused(problem)
                 refused.append(Refused(place, f"element {number + 1}: {_reason(problem)}", number, part))
             else:
                 rows.append(made)
@@ -224,12 +233,24 @@ class MessageMapper:
         fresh = [code for code, name in enumerate(names) if name not in self._places]
         for code in fresh:
             _check_child_name(names[code])
+        self._check_foreign([names[code] for code in fresh])
         rows = pa.array(first[fresh])
         tags = [fitted(tag.column, source.values(tag.field).take(rows), constants, _no_row) for tag in self._plan.tags]
         # Only once all of it is known to be good: a batch that fails is tried again in parts.
         for number, code in enumerate(fresh):
             self._places[names[code]] = len(self.children)
             self.children.append(ResultChild(names[code], tuple(_tag(tag[number]) for tag in tags)))
+
+
+    def _check_foreign(self, names: Sequence[str]) -> None:
+        """Raises InvalidValueError if a name belongs to another table, as far as is known now."""
+        asked = [name for name in names if name not in self._is_foreign]
+        if asked and self._foreign_names is not None:
+            foreign = set(self._foreign_names(asked))
+            self._is_foreign |= {name: name in foreign for name in asked}
+        taken = next((name for name in names if self._is_foreign.get(name)), None)
+        if taken is not None:
+            raise InvalidValueError(f"{taken} is not a child table of {self._plan.table}, but another table")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +356,16 @@ def _numbers(texts: pa.StringArray) -> pa.Array:
     return pa.array([float(exact(trimmed[0].as_py()) or math.nan)])
 
 
+def _raise_unless_refused(error: Exception) -> None:
+    """Raises what isn't the fault of a message, such as a dnode that doesn't answer."""
+    refusals = (InvalidValueError, InvalidStatementError, NotSupportedError)
+    if isinstance(error, MemoryError) or (isinstance(error, PenstockError) and not isinstance(error, refusals)):
+        raise error
+
+
 def _reason(error: Exception) -> str:
     """Returns what is wrong with a message; what nobody has thought of is logged besides."""
-    if isinstance(error, InvalidValueError):
+    if isinstance(error, PenstockError):
         return error.message
     _log.error("a message of an ingest can't be read", exc_info=error)
     return f"{type(error).__name__}: {error}"

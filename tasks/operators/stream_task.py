@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,6 +72,10 @@ class TaskEnvironment(Protocol):
 
         Raises PenstockErrors; it may be tried again.
         """
+        ...
+
+    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
+        """Returns those names that tables have which are no children of a super table. Raises PenstockErrors."""
         ...
 
     def in_background(self, work: Callable[[], None], name: str) -> None:

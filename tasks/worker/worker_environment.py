@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.dnode_access.data_access import DataAccess
-from penstock.tasks.dnode_access.dnode_client import DnodeClient, RowsRequest, SpanRequest, TableRequest
+from penstock.tasks.dnode_access.dnode_client import DnodeClient, NamesRequest, RowsRequest, SpanRequest, TableRequest
 from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
 from penstock.tasks.external.connectors.consumers import open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
@@ -114,6 +114,9 @@ class WorkerEnvironment:
 
     def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
         return read_lookup(plan, connection, self._dnode.read_table)
+
+    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
+        return self._dnode.foreign_names(NamesRequest(table_uid, tuple(names)))
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         threading.Thread(target=work, name=name, daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,6 +60,21 @@ def test_messages_become_rows_of_child_tables() -> None:
         assert rows(box, "SELECT count(*) FROM meters") == [(6,)]
         assert state(box, "state, rows, errors, lag, guarantee, connection, source, target_table") == (
             "RUNNING", 6, 0, 0, "exactly once: the offsets are in the log beside the rows", "k", "t", "meters")
+
+
+@pytest.mark.parametrize("on_error", ["SKIP", "DLQ p.dead"])
+def test_names_of_other_tables_stop_nobody(on_error: str) -> None:
+    """A message for a table that is no child of the ingest's is left out alone."""
+    broker = FakeBroker()
+    with sandbox(broker) as box:
+        box.execute("CREATE TABLE p.normal (ts TIMESTAMP, v INT)")
+        box.execute("CREATE STABLE p.others (ts TIMESTAMP, v INT) TAGS (g INT)")
+        box.execute("CREATE TABLE p.other USING p.others TAGS (1)")
+        for number, name in enumerate(["d0", "normal", "d1", "other", "others", "meters", "d0"]):
+            broker.send(json.dumps({"device": name, "ts": NOW + number, "v": number}).encode())
+        box.execute(f"{CREATE} ON_ERROR {on_error}")
+        assert rows(box, "SELECT tbname, v FROM meters ORDER BY v") == [("d0", 0), ("d1", 2), ("d0", 6)]
+        assert state(box, "state, rows, errors") == ("RUNNING", 3, 4)
 
 
 Step = tuple[str, Any]
@@ -134,7 +150,7 @@ def test_fail_stops_at_the_message_and_says_where_it_is() -> None:
         assert rows(box, "SELECT v FROM meters") == [(1,)]
         found, reason = state(box)
         assert found == "FAILED"
-        assert reason.startswith("partition t/0, offset 1: row 1, column v: many does not fit INT")
+        assert reason.startswith("partition t/0, offset 1: the message, column v: many is not a value of type INT")
         box.checkpoint()
         box.kill()
         assert state(box)[0] == "FAILED"
@@ -462,6 +478,9 @@ class _SlowEnvironment(LocalEnvironment):
 
     def result_writer(self, task: TaskId) -> Any:
         return self.writer
+
+    def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
+        return ()
 
 
 def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
