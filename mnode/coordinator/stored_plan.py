@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.common.typed_json import Parts, TypedJson, parts_of_dataclass
 from penstock.mnode.checkpoints.commit_records import require_layout
+from penstock.planner.duckdb_sql.quoting import duckdb_name
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.tree.node import Node
 from penstock.sql.tree.statements import StreamOptions
@@ -24,8 +27,13 @@ class StoredPlan:
     options: StreamOptions
 
 
-_FORMAT = 5
+_FORMAT = 6
 """Raise it when the same JSON means something else."""
+
+_CAPITALS_MARKED = 6
+"""Since this format SQL has other names for those with capitals (planner.duckdb_sql.quoting)."""
+_QUOTED = re.compile(r"""'(?:[^']|'')*+'|"((?:[^"]|"")*+)\"""")
+"""A text, or a name, in SQL."""
 
 _RENAMED_IN_3: dict[str, tuple[str, dict[str, str]]] = {
     "OutsidePlan": ("ExternalSinkPlan", {}),
@@ -59,9 +67,11 @@ def decode(text: str) -> StoredPlan:
     parts = body["parts"]
     if body["format"] == 2 and isinstance(parts, list):
         parts = [_renamed(part) for part in parts]
-    elif body["format"] not in (3, 4, _FORMAT):
+    elif body["format"] not in (3, 4, 5, _FORMAT):
         # Scans of 4 say whether newest rows suffice, kernels of 5 how values of rows make groups.
         raise ValueError(f"the format of stored plans {body['format']} is unknown")
+    if body["format"] < _CAPITALS_MARKED and any(map(_is_otherwise_now, _texts(parts))):
+        raise ValueError("its SQL has names with capitals as they are")
     stored = JSON.decode(parts)
     require_layout(body["layout"], layout_of(stored.plan))
     return stored
@@ -70,6 +80,20 @@ def decode(text: str) -> StoredPlan:
 def stored_layout(text: str) -> str:
     """Returns the fingerprint of the layout of the state that a stored plan has, also if it is of another version."""
     return str(json.loads(text)["layout"])
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _is_otherwise_now(text: str) -> bool:
+    """Whether it is SQL with a name that is another one now."""
+    return any(found[1] and duckdb_name(found[1]) != found[1] for found in _QUOTED.finditer(text))
 
 
 def _renamed(part: Any) -> Any:

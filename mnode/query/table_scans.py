@@ -16,7 +16,7 @@ from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.stream_cuts import check_cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.external_tables import ExternalTables
-from penstock.planner.duckdb_sql.quoting import quote_name
+from penstock.planner.duckdb_sql.quoting import for_duckdb, quote_name, quote_stored
 from penstock.planner.logical.operators import ROWS, TABLE_UID, Scan
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table
@@ -221,7 +221,7 @@ class Scans:
         name = f"_children_{next(_numbers)}"
         joined = ", ".join(f"c.{quote_name(column)}" for column in members.column_names[1:])
         sql = f"SELECT r.*, {joined} FROM ({rows.sql}) AS r JOIN {name} AS c ON c._tuid = r._tuid"
-        return ScanRelation(sql, {**rows.tables, name: members}, rows.holds)
+        return ScanRelation(sql, {**rows.tables, name: for_duckdb(members)}, rows.holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +263,8 @@ def _told(counts: Sequence[RowCount], columns: Sequence[Column]) -> pa.Table:
 
 def _whole(rows: pa.Table) -> ScanRelation:
     name = f"_rows_{next(_numbers)}"
-    return ScanRelation(f"SELECT * FROM {name}", {name: rows})
+    return ScanRelation(f"SELECT * FROM {name}", {name: for_duckdb(rows)})
 
 
 def _named(column: Column) -> str:
-    return f"{quote_name(column.physical)} AS {quote_name(column.name)}"
+    return f"{quote_stored(column.physical)} AS {quote_name(column.name)}"

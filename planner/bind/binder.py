@@ -15,6 +15,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.duckdb_sql.duckdb_tree import call, text
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan, Side
@@ -46,7 +47,7 @@ class RelColumn:
 
     `column` names it among the relation's columns, of the `side` of a join in conditions of that. `origins` are the
     columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name, else
-    "column".
+    "column". `folded` is what a column of a sub-query is called as well that has no name but what was typed.
     """
 
     name: str
@@ -57,6 +58,7 @@ class RelColumn:
     origins: tuple[RelColumn, ...] = ()
     used: bool = False
     side: Side | None = None
+    folded: str | None = None
 
     def mark(self) -> None:
         """Marks the column as read."""
@@ -314,7 +316,7 @@ def children_relation(relation: Relation, builder: Builder) -> Relation:
     table = relation.table
     assert table is not None
     name = builder.fresh("tables")
-    builder.tables.append((name, children_table(table, builder.catalog)))
+    builder.tables.append((name, for_duckdb(children_table(table, builder.catalog))))
     unused = {id(slot) for _, slot in relation.times}
     builder.scans = [slot for slot in builder.scans if id(slot) not in unused]
     members = tuple(column for column in relation.columns if column.role != "column")
@@ -349,8 +351,9 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]
-    matches = [column for column in relation.columns
-               if column.name == name and (qualifier is None or column.qualifier == qualifier)]
+    named = [column for column in relation.columns if qualifier is None or column.qualifier == qualifier]
+    matches = [column for column in named if column.name == name] or [
+        column for column in named if column.folded == name]
     if len(matches) == 1:
         return matches[0]
     shown = f"{qualifier}.{name}" if qualifier else name

@@ -12,6 +12,7 @@ from penstock.planner.bind.binder import children_table
 from penstock.planner.bind.expressions import condition_tree
 from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, unwrapped, vector_calls
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, column, render, select
+from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.sql.schema import Table
 
 
@@ -30,7 +31,7 @@ def selected_children(where: exp.Expression | None, table: Table, scope: RowScop
     condition = all_of([condition_tree(node, scope) for node in conditions])
     query = render(select([column("_tuid")], "children", where=condition, order_by=[column("_tuid")]))
     with small_duckdb() as connection:
-        connection.register("children", children_table(table, scope.builder.catalog))
+        connection.register("children", for_duckdb(children_table(table, scope.builder.catalog)))
         try:
             rows = connection.execute(query).fetchall()
         except duckdb.Error:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Relation
+from penstock.planner.bind.binder import Builder, Relation, is_pseudo
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, RowScope
+from penstock.planner.bind.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, TIME_NAMES, RowScope, unwrapped
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.spec import WRONG_ARGUMENT_TYPE, WRONG_ARGUMENT_VALUE
 from penstock.planner.functions.table import FunctionSpec, check_call, require
 from penstock.planner.logical.expr import Line
 from penstock.planner.logical.operators import RowCall
@@ -58,12 +59,21 @@ def checked_call(node: exp.Anonymous, scope: RowScope) -> SeriesCall:
             arguments.append(SqlExpr(exp.null(), DataType(Kind.BIGINT)))
             constants.append(duration)
         else:
+            if index < spec.maximum and spec.argument(index).not_time_line and _is_time_line(argument, scope):
+                raise scope.builder.error(f"{spec.name}() does not take the primary timestamp", node,
+                                          code=WRONG_ARGUMENT_TYPE, hint=f"write {spec.name}(cast(ts AS BIGINT))")
             compiled = compile_expression(argument, scope)
             arguments.append(compiled)
             constants.append(compiled.constant)
     result = check_call(spec, [argument.type for argument in arguments], constants,
                         precision=scope.precision, position=scope.builder.position(node))
     return SeriesCall(spec, tuple(arguments), tuple(constants), result, node)
+
+
+def _is_time_line(node: exp.Expression, scope: RowScope) -> bool:
+    node = unwrapped(node)
+    return is_pseudo(node, *TIME_NAMES) or (
+        scope.relation is not None and isinstance(node, exp.Column) and scope.relation.is_time_line(scope.find(node)))
 
 
 def _duration(node: exp.Expression) -> Duration | None:
@@ -109,7 +119,11 @@ def _unit(call: SeriesCall, scope: RowScope) -> int:
     unit = call.constant(place)
     if not call.spec.arguments[place].units:
         return unit_of(unit, scope, call.node)
-    return unit if isinstance(unit, int) else unit_of(unit, scope, call.node, least=-(2**63))
+    length = unit if isinstance(unit, int) else unit_of(unit, scope, call.node, least=-(2**63))
+    if not length:
+        raise scope.builder.error(f"the interval of {call.name}() must not be 0", call.node, code=WRONG_ARGUMENT_VALUE,
+                                  hint=f"write {call.spec.signature}")
+    return length
 
 
 def picking(call: SeriesCall, relation: Relation, keys: Sequence[str], builder: Builder) -> tuple[RowCall, Line]:

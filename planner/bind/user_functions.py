@@ -13,7 +13,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError, Position
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, null
 from penstock.planner.duckdb_sql.duckdb_tree import cast as duckdb_cast
-from penstock.planner.duckdb_sql.quoting import quote_name
+from penstock.planner.duckdb_sql.quoting import quote_stored
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
 from penstock.planner.functions.table import lookup
@@ -86,7 +86,7 @@ class BoundFunction:
 
 def called(user: UserCall, arguments: Sequence[Tree]) -> Tree:
     """Returns what DuckDB computes for a call."""
-    made = call(quote_name(user.name), *arguments)
+    made = call(quote_stored(user.name), *arguments)
     result = user.result
     if user.step == "partial" or not result.is_string:
         return made

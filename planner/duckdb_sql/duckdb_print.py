@@ -15,6 +15,7 @@ from sqlglot import parser as sqlglot_parser
 from sqlglot.dialects.duckdb import DuckDB
 
 from penstock.planner.duckdb_sql.duckdb_select_parts import SELECT_PARTS, Args, Parts, listed, quoted
+from penstock.planner.duckdb_sql.quoting import quote_name
 
 _PRINTING: dict[str, Any] = {"normalize_functions": False, "comments": False, "unsupported_level": None}
 _TYPE_NAMES = {"TEXT": "VARCHAR", "INT128": "HUGEINT", "UINT128": "UHUGEINT", "REAL": "FLOAT", "INT": "INTEGER"}
@@ -82,7 +83,7 @@ def _printed(tree: exp.Expression, generator: Any) -> str:
 
 def _identifier(args: Args) -> str:
     name: str = args["this"]
-    return quoted(name) if args.get("quoted") else name
+    return quote_name(name) if args.get("quoted") else name
 
 
 def _column(args: Args) -> str | Parts | None:

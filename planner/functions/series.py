@@ -104,7 +104,7 @@ def _state_duration(given: LineCall) -> Tree:
 
 
 FUNCTIONS = (
-    _series("diff", (Argument("value", NUMBERS | {Kind.BOOL, Kind.TIMESTAMP}),
+    _series("diff", (Argument("value", NUMBERS | {Kind.BOOL, Kind.TIMESTAMP}, not_time_line=True),
                      Argument("ignore", INTEGER_KINDS, literal=True, low=0, high=3, optional=True)),
             lambda types: DOUBLE if types[0].kind in (Kind.FLOAT, Kind.DOUBLE) else BIGINT,
             AlongRows("diff", _diff, _diff_stays),

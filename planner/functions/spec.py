@@ -47,6 +47,7 @@ class Argument:
     `optional`: may be left out. `repeats`: how often the last argument may be given.
     `duration`: a duration literal such as `1s`. `units`: it may also be a number, of units of the
     precision, and have any sign. `star`: `*` may stand here. `varies`: it can't be a constant.
+    `not_time_line`: nor the primary timestamp.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Argument:
     units: bool = False
     star: bool = False
     varies: bool = False
+    not_time_line: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlglot import exp
 
 from penstock.sql.tree.expression_nodes import expression_sql
@@ -15,10 +17,18 @@ from penstock.sql.tree.statements import (
     Window,
 )
 
+_PARTS = re.compile(r"""`[^`]*+`|'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|[^`'"]++|.""", re.DOTALL)
+"""Texts, names in back-quotes, and what is between them."""
+
 
 def text_of(node: exp.Expression) -> str:
     """Returns the expression as the dialect spells it."""
     return expression_sql(node)
+
+
+def folded(text: str) -> str:
+    """Returns what was typed with all in lower case but texts and names in back-quotes."""
+    return _PARTS.sub(lambda found: found[0] if found[0][0] in "`'\"" else found[0].lower(), text)
 
 
 def window_text(window: Window) -> str:

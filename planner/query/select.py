@@ -31,6 +31,7 @@ from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.duckdb_sql.duckdb_tree import render
 from penstock.planner.logical.operators import OneRow
+from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower_in_steps
 from penstock.planner.query.batch_plan import BatchPlan
@@ -145,8 +146,10 @@ def _bind(source: Source, select: Select, builder: Builder, precision: Precision
 
 def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
     planned = _plan(source.query, builder)
-    columns = tuple(RelColumn(column.alias or column.name, column.value.type, output_name(index), source.alias)
-                    for index, column in enumerate(planned.columns))
+    columns = tuple(
+        RelColumn(column.alias or column.name, column.value.type, output_name(index), source.alias,
+                  folded=None if column.alias else folded(column.name))
+        for index, column in enumerate(planned.columns))
     time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
     return numbered(Relation(
         columns=columns, star=columns, time=time, precision=planned.precision, plan=planned.plan,

@@ -58,13 +58,15 @@ def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> i
     position = ordinal(item.expression, len(outputs), builder)
     if position is not None:
         return position
-    names = [output.name.lower() for output in outputs]
-    spelled = [text_of(item.expression).lower()]
+    names = [output.name for output in outputs]
+    spelled = [text_of(item.expression)]
     if isinstance(item.expression, exp.Column):
-        spelled.append(item.expression.name.lower())
-    for name in spelled:
-        if name in names:
-            return names.index(name)
+        spelled.insert(0, item.expression.name)
+    folded = [name.lower() for name in names]
+    for known, asked in ((names, spelled), (folded, [name.lower() for name in spelled])):
+        for name in asked:
+            if name in known:
+                return known.index(name)
     raise builder.error("ORDER BY of a UNION must name a column of its result", item.expression, code=0x2602,
                         hint="columns are named by the first query")
 

@@ -332,7 +332,8 @@ def _json(value: Number | Instant | str | bool, raw: str) -> str | None:
     if not value.strip() or value.strip().lower() == "null":
         return None
     try:
-        members = json.loads(value, object_pairs_hook=_first_members, parse_constant=_no_constant)
+        members = json.loads(value, object_pairs_hook=_first_members, parse_constant=_no_constant,
+                             parse_float=_json_number, parse_int=_json_integer)
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{shorten(raw)} is not JSON: {error}") from error
     if not isinstance(members, dict):
@@ -354,6 +355,18 @@ def _first_members(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if key:
             members.setdefault(key, member)
     return members
+
+
+def _json_number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{shorten(text)} is beyond the range of DOUBLE")
+    return number
+
+
+def _json_integer(text: str) -> int:
+    _json_number(text)
+    return int(text)
 
 
 def _no_constant(text: str) -> object:

@@ -17,6 +17,7 @@ from penstock.common.closed_duckdb import (
     small_duckdb,
 )
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
+from penstock.planner.duckdb_sql.quoting import for_duckdb, from_duckdb, renamed
 from penstock.tasks.compute.function_runtime import UserFunctions
 
 #: Up to so many rows, planning a statement costs more than running it; a copy of what it gives costs nothing.
@@ -86,7 +87,7 @@ class Computer:
         self, sql: str, schema: pa.Schema, parameters: Mapping[str, int] | None = None, /, **tables: pa.Table
     ) -> pa.RecordBatch:
         """Returns the result of `sql` over `tables` and the registered ones, as one batch of exactly `schema`."""
-        return as_batch(self.table(sql, parameters, **tables), schema)
+        return as_batch(self._computed(sql, parameters, tables), schema)
 
     def run_by_row(self, sql: str, schema: pa.Schema, /, **tables: pa.Table) -> pa.RecordBatch:
         """Returns what `run` does, for SQL that makes one row of each row of a table.
@@ -100,7 +101,7 @@ class Computer:
 
         `parameters`: values of those that the SQL has, by name.
         """
-        return self._computed(sql, parameters, tables)
+        return from_duckdb(self._computed(sql, parameters, tables))
 
     def _computed(
         self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table], *, by_row: bool = False,
@@ -145,7 +146,7 @@ class Computer:
     def _large(self, sql: str, parameters: Mapping[str, int] | None, tables: Mapping[str, pa.Table]) -> pa.Table:
         for name, table in tables.items():
             self._leave_place(name)
-            self._connection.register(name, table)
+            self._connection.register(name, for_duckdb(table))
         try:
             values = None if parameters is None else dict(parameters)
             return self._connection.sql(sql, params=values).to_arrow_table()
@@ -190,17 +191,20 @@ class _Place:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        self._names = renamed(schema.names)
         self.table: pa.Table | None = None
         self.missed = False
 
     def __arrow_c_schema__(self) -> object:
-        return self.schema.__arrow_c_schema__()
+        schema = self.schema if self._names is None else for_duckdb(self.schema.empty_table()).schema
+        return schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         if self.table is None:
             self.missed = True
             raise InternalError("there is no table")
-        return self.table.__arrow_c_stream__(requested_schema)
+        table = self.table if self._names is None else self.table.rename_columns(self._names)
+        return table.__arrow_c_stream__(requested_schema)
 
 
 def classify(error: duckdb.Error, sql: str) -> Exception:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import string
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,7 @@ STORAGE_VERSION = "v1.0.0"
 # database may have, must not be called like them.
 _FILE, _NOTHING = '"the file of the views"', '"no file of views"'
 _lock = threading.Lock()
+_SMALL = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,16 @@ def view_sql(paths: DataPaths, table: ViewTable) -> str:
     tombstones = text_literal(f"{vnodes}/*/store/tombstones/{uid}/*.parquet")
     ts = quoted(table.columns[0][1])
     keys = ["r._tuid", *(f"r.{quoted(physical)}" for _, physical in table.columns[:table.key_columns])]
-    shown = [f"r.{quoted(physical)} AS {quoted(name)}" for name, physical in table.columns]
+    values = [(name, f"r.{quoted(physical)}") for name, physical in table.columns]
     join = ""
     if table.kind == "super":
-        child = {name: f"c.{quoted(stored)}" for name, stored in (("tbname", "name"), *table.tags)}
-        shown += [f"{value} AS {quoted(name)}" for name, value in child.items()]
+        child = [(name, f"c.{quoted(stored)}") for name, stored in (("tbname", "name"), *table.tags)]
+        values += child
         # They depend on _tuid, and stand here only so that DuckDB pushes conditions on them below the window.
-        keys += child.values()
+        keys += [value for _, value in child]
         join = f"\nJOIN read_parquet({text_literal(str(paths.children(uid).absolute()))}) AS c ON c.uid = r._tuid"
+    names = distinct_names([name for name, _ in values])
+    shown = [f"{value} AS {quoted(name)}" for name, (_, value) in zip(names, values, strict=True)]
     return f"""CREATE OR REPLACE VIEW {quoted(table.database)}.{quoted(table.name)} AS
 SELECT {', '.join(shown)}
 FROM (
@@ -80,12 +84,38 @@ FROM (
 QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY r._ver DESC) = 1;"""
 
 
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Returns names that DuckDB tells apart, which takes capitals from A to Z for small letters.
+
+    Of names that are the same to it the first stays, the others get a number: `V`, `v_2`.
+    """
+    known = {_folded(name) for name in names}
+    found: dict[str, str] = {}
+    for name in names:
+        distinct, number = name, 2
+        while _folded(distinct) in found or (distinct != name and _folded(distinct) in known):
+            distinct, number = f"{name}_{number}", number + 1
+        found[_folded(distinct)] = distinct
+    return list(found.values())
+
+
+def _folded(name: str) -> str:
+    return name.translate(_SMALL)
+
+
 def views_sql(paths: DataPaths, tables: Sequence[ViewTable]) -> str:
     """Returns the statements that create all views, schema by schema."""
     lines = ["-- Written by Penstock: views over its Parquet files for any DuckDB. Rewritten when schemas change.",
              f"{_OF}{json.dumps(str(paths.root.absolute()))}"]
-    lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)};" for name in dict.fromkeys(t.database for t in tables)]
-    lines += [view_sql(paths, table) for table in tables]
+    databases: dict[str, list[ViewTable]] = {}
+    for table in tables:
+        databases.setdefault(table.database, []).append(table)
+    for schema, members in zip(distinct_names(list(databases)), databases.values(), strict=True):
+        lines.append(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};")
+        members.sort(key=lambda table: table.table_uid)
+        views = distinct_names([table.name for table in members])
+        lines += [view_sql(paths, replace(table, database=schema, name=name))
+                  for name, table in zip(views, members, strict=True)]
     return "\n".join(lines) + "\n"
 
 

@@ -15,6 +15,11 @@ TEXTS = ("", "x", "X", "xy", "it's", '"', "\\", "%", "_", " x ", "a,b", "\n", "\
 #: Names that need back-quotes; none is another in other case.
 NAMES = ("select", "two words", "Übung", "1st", "a.b", "semi;colon", "it's", 'qu"ote', "CamelCase", "tick`s", "日本",
          "_wstart1", "rowid", "null", "%")
+#: Names that are others in other case, to some or to DuckDB, and such as it has for them; names of SQL that is made.
+CASES = ("V", "v", "v^1", "V^1", "v_1", "TS", "Ts", "TBNAME", "Rows", "rows", "children", "_row",
+         "_ROW", "_gid", "_TUID", "c", "C", "r", "o0", "O0", "r0", "R0", "k0", "uid", "rowid",
+         "ROWID", "İ", "i̇", "ı", "I", "ß", "ẞ", "ss", "SS", "Ω", "\u2126",
+         "ω", "K", "\u212a", "k", "É", "é", 'A"B', 'a"B', "a b", "A b", "it's", "IT'S", "\U00010400", "\U00010428")
 FLOATS = (-0.0, 0.0, 0.5, -1.5, 2.0, 3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45)
 DOUBLES = (*FLOATS[:5], 0.1, 1e6, 2.0**53, 1.7976931348623157e308, -1.7976931348623157e308, 5e-324,
            2.2250738585072014e-308)

@@ -31,3 +31,15 @@ def test_a_damaged_plan_of_format_2_is_refused(parts: Any) -> None:
     """As one of the present format is: the statement is planned again then."""
     with pytest.raises(ValueError, match=r"parts|object|unknown"):
         stored_plan.decode(json.dumps({**json.loads(FORMAT_2), "parts": parts}))
+
+
+def test_plans_whose_sql_has_capitals_as_they_are_are_refused() -> None:
+    """Since format 6 SQL has other names for those: the statement is planned again then."""
+    for name, kept in (("V", False), ("v^1", False), ("v", True), ("'V'", True)):
+        old = FORMAT_2.replace('\\"v\\" AS', f'\\"{name}\\" AS' if name[0] != "'" else f"{name} AS")
+        assert old != FORMAT_2 or name == "v"
+        if kept:
+            stored_plan.decode(old)
+        else:
+            with pytest.raises(ValueError, match="capitals"):
+                stored_plan.decode(old)
