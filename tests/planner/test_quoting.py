@@ -36,6 +36,7 @@ def test_duckdb_finds_each_column(names: list[str]) -> None:
 
 
 def test_names_without_capitals_stay() -> None:
+    """SQL is as readable as before; the others tell where capitals are."""
     assert [duckdb_name(name) for name in ("v", "_tuid", "straße", "v^", "Übung")] == [
         "v", "_tuid", "straße", "v^", "Übung"]
     assert [duckdb_name(name) for name in ("V", "aBC", "v^1")] == ["V^1", "aBC^6", "v^1^0"]
