@@ -424,7 +424,10 @@ def _of_name(words: str, behind: Callable[[Any], str] = lambda _: "") -> Callabl
 def _message_field(field: st.MessageField) -> str:
     if field.part is not None:
         return str(field)
-    return ".".join(("$", *(key if _PLAIN_KEY.fullmatch(key) else quote_identifier(key) for key in field.path)))
+    keys = [key if _PLAIN_KEY.fullmatch(key) else quote_identifier(key) for key in field.path]
+    if field.array is not None:
+        keys[field.array - 1] += "[*]"
+    return ".".join(("$", *keys))
 
 
 def _field_mapping(_: Generator, mapping: st.FieldMapping) -> str:

@@ -14,10 +14,11 @@ import pytest
 from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.basics.extreme_values import extremes
 from kits.basics.faulty_fs import FaultyFs
 from kits.engines.data_directories import T0, make_directory, open_sandbox
 from kits.engines.statement_engine import StatementEngine
-from kits.streams.random_streams import VALUES
+from kits.streams.random_streams import KINDS as ALL_KINDS
 
 import penstock
 from penstock.common.clock import ManualClock
@@ -35,7 +36,7 @@ from penstock.sql.types import DataType, Kind
 from penstock.vnode.read import detached_reader
 
 NOW_MS = T0 + 1_000_000
-KINDS = [kind for kind in VALUES if kind is not Kind.TIMESTAMP]
+KINDS = [kind for kind in ALL_KINDS if kind is not Kind.TIMESTAMP]
 COUNT_STREAM = (
     "CREATE STREAM s TRIGGER AT_ONCE WATERMARK 1h IGNORE EXPIRED 0 IGNORE UPDATE 0 INTO d.out AS "
     "SELECT _wstart ts, count(*) c, last(ts) newest FROM d.m PARTITION BY tbname INTERVAL(10s)")
@@ -108,7 +109,8 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         if composite:
             found["k"] = pa.array([draw(st.integers(0, 1)) for _ in range(count)], pa.int32())
         for (name, type_), kind in zip(arrow.items(), kinds, strict=True):
-            found[name] = pa.array([draw(st.none() | st.sampled_from(list(VALUES[kind]))) for _ in range(count)], type_)
+            values = st.none() | st.sampled_from(list(extremes(column_type(kind))))
+            found[name] = pa.array([draw(values) for _ in range(count)], type_)
         return pa.table(found)
 
     for _ in range(draw(st.integers(0, 6))):
