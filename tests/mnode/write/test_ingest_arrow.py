@@ -328,7 +328,7 @@ OUTSIDE = pa.StringArray.from_buffers(
     ("tbname", pa.DictionaryArray.from_arrays([0, 1, 2], LATIN_1), "is no UTF-8 text"),
     ("tbname", OUTSIDE, "malformed"), ("s", OUTSIDE, "malformed"),
     ("s", pa.DictionaryArray.from_arrays([0, 7, 0], ["a"], safe=False), "malformed"),
-], ids=str)
+], ids=lambda value: value if isinstance(value, str) else "values")
 def test_what_is_not_what_arrow_says_is_refused_with_its_row(
     cursor: dbapi.Cursor, tmp_path: Path, name: str, values: pa.Array | pa.ChunkedArray, words: str
 ) -> None:
