@@ -17,6 +17,7 @@ from kits.streams.stream_kit import Store, StreamKit
 
 from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
+from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.planner.logical.operators import ROWS, Scan
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.parser import parse_one
@@ -197,7 +198,7 @@ class Player:
             found = table.group_by(["_tuid", "tbname"]).aggregate([])
         elif scan.counted:
             found = found.append_column(ROWS, pa.array([1] * len(found), pa.int64()))
-        return _Rows(f"SELECT * FROM {name}", {name: found})
+        return _Rows(f"SELECT * FROM {name}", {name: for_duckdb(found)})
 
 
 class _Rows:
