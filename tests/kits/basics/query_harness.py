@@ -13,6 +13,7 @@ from penstock.common.closed_duckdb import RenewableDuckdb
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
+from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.planner.logical.operators import ROWS, Scan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
@@ -148,7 +149,7 @@ class Harness:
         arrays = {name: pa.array(values, self._arrow_type(table, name)) for name, values in data.items()}
         if scan.counted:
             arrays[ROWS] = pa.array([1] * len(arrays["_tuid"]), pa.int64())
-        return Rows(f"SELECT * FROM data_{scan.name}", {f"data_{scan.name}": pa.table(arrays)})
+        return Rows(f"SELECT * FROM data_{scan.name}", {f"data_{scan.name}": for_duckdb(pa.table(arrays))})
 
     @staticmethod
     def _arrow_type(table: Table, name: str) -> pa.DataType:
