@@ -117,7 +117,7 @@ def dead_rows(
             found.append(DeadRow(row, _id_of_key(row), table, message, _content_of_key(row, plan.dlq)))
             continue
         number = _place(row, batch, plan)
-        content = _json(_content(batch, number, plan.dlq))
+        content = content_of(_content(batch, number, plan.dlq))
         found.append(DeadRow(row, row.version << _NUMBER_BITS | number, table, message, content))
     return found
 
@@ -134,31 +134,29 @@ def _place(row: DroppedRow, batch: pa.RecordBatch, plan: StreamPlan) -> int:
 
 def _content_of_key(row: DroppedRow, plan: DlqPlan) -> str:
     key = {plan.columns[0].name: row.ts}
-    return _json(key if row.key is None else {**key, plan.columns[1].name: row.key})
+    return content_of(key if row.key is None else {**key, plan.columns[1].name: row.key})
 
 
-def _json(values: dict[str, Any]) -> str:
-    """Returns values as JSON, without the last ones if they don't fit."""
+def content_of(values: dict[str, Any]) -> str:
+    """Returns values as a DLQ table shows them: as JSON, without the last ones if they don't fit."""
     text = json.dumps(values, default=str, ensure_ascii=False)
     if len(text.encode()) <= CONTENT_BYTES:
         return text
-    return _json(dict(list(values.items())[:-1]))
+    return content_of(dict(list(values.items())[:-1]))
 
 
 def _id_of_key(row: DroppedRow) -> int:
-    """Returns a number that no row of a record has."""
-    digest = hashlib.blake2b(repr((row.tuid, row.ts, row.key)).encode(), digest_size=7).digest()
-    return -1 - int.from_bytes(digest, "big")
+    return _hashed(row.tuid, row.ts, row.key)
 
 
 def id_of_result(table: str, ts: int) -> int:
     """Returns a number that tells a result from others, however often it is computed."""
-    return -1 - int.from_bytes(hashlib.blake2b(repr((table, ts)).encode(), digest_size=7).digest(), "big")
+    return _hashed(table, ts)
 
 
-def content_of(values: dict[str, Any]) -> str:
-    """Returns values as a DLQ table shows them; those that can't be shown otherwise as text."""
-    return _json(values)
+def _hashed(*parts: object) -> int:
+    """Returns a number that no row of a record has."""
+    return -1 - int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest(), "big")
 
 
 def _content(batch: pa.RecordBatch, number: int, plan: DlqPlan) -> dict[str, object]:
