@@ -16,6 +16,7 @@ from penstock.wal.record import (
     TABLE_SIZE,
     DamagedRecordError,
     Header,
+    MetaRecord,
     OtherRecord,
     PackedRun,
     Record,
@@ -85,6 +86,10 @@ class RecordReader(Protocol):
         """Returns what `make` makes of records that were read: if it made `what` of the same ones for another reader of
         this log, the same object.
         """
+        ...
+
+    def told(self) -> list[MetaRecord]:
+        """Returns the META records that `read` will return, as far as records are acknowledged now and whole."""
         ...
 
     def close(self) -> None:
@@ -169,6 +174,17 @@ class WalReader:
         records = self._read(max_records, max_bytes, tables)
         found = records.all()
         return found if records.other is None else [*found, records.other]
+
+    def told(self) -> list[MetaRecord]:
+        """Returns the META records that `read` will return, as far as records are acknowledged now and whole."""
+        begin, found = self.position, []
+        try:
+            while records := self.read_of(frozenset()):
+                found += [record for record in records if isinstance(record, MetaRecord)]
+        except PenstockError:
+            pass  # it is met again, and told, by who reads up to there
+        self.go_on_from(begin)
+        return found
 
     def _read(self, max_records: int, max_bytes: int, tables: frozenset[int] | None) -> _Records:
         records = _Records()

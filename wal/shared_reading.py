@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 from penstock.common.errors import PenstockError
 from penstock.wal.log import Access, Log
 from penstock.wal.reader import LogPosition, WalReader
-from penstock.wal.record import Record, RowsRecord, with_time_range
+from penstock.wal.record import MetaRecord, Record, RowsRecord, with_time_range
 
 T = TypeVar("T")
 
@@ -195,6 +195,10 @@ class SharedWalReader:
             records = [with_time_range(record) if isinstance(record, RowsRecord) else record for record in records]
             self._recent.note(_Stretch(first, tuple(records), tables, nbytes, self._reader.position))
         return records
+
+    def told(self) -> list[MetaRecord]:
+        """Returns the META records that `read` will return; see `RecordReader`."""
+        return self._reader.told()
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
         """Returns what `make` makes of records that were read; see `RecordReader`. Those of few rows are kept."""

@@ -19,7 +19,7 @@ from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.ddl.tables_in_use import refuse_if_column_streamed, refuse_if_streamed, refuse_if_target
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
-from penstock.sql.schema import Column, Session, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
 from penstock.sql.tree.statements import AlterTable
 from penstock.sql.types import DataType, Kind
 
@@ -182,10 +182,21 @@ class TableAlterations:
                           database.precision, session)
         values = tuple(new if tag.name in names else old
                        for tag, new, old in zip(table.tags, given, table.tag_values, strict=True))
-        child = self._catalog.schema.set_tags(table.super_uid, table.uid, values)
-        self._storage.write_meta(table.vgroup_id, meta.set_tags(table.super_uid, child))
+        before = ChildTable(table.uid, table.name, table.vgroup_id, table.tag_values)
+        self._put_tags(table.super_uid, before, before._replace(tag_values=values))
         self._children_changed(table.super_uid)
         return Result()
+
+    def _put_tags(self, super_uid: int, before: ChildTable, after: ChildTable) -> None:
+        """Tells streams first: what the catalog has, and no record tells of, they would never learn."""
+        self._storage.write_meta(after.vgroup_id, meta.set_tags(super_uid, before, after))
+        try:
+            self._catalog.schema.set_tags(super_uid, after.uid, after.tag_values)
+        except PenstockError:
+            there = self._catalog.child_by_uid(super_uid, after.uid)
+            if there is not None and there.tag_values != after.tag_values:
+                self._storage.write_meta(after.vgroup_id, meta.set_tags(super_uid, after, before))
+            raise
 
     def _set_option(self, table: Table, statement: AlterTable) -> Result:
         assert statement.option is not None

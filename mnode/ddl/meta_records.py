@@ -24,14 +24,15 @@ def create_children(
             "tags": [_plain(values) for values in tags]}
 
 
-def set_tags(table_uid: int, child: ChildTable) -> dict[str, Any]:
-    """The child's tags, all of them, as they are from now on."""
-    return {"op": "set_tags", "table_uid": table_uid, "child": _child(child)}
+def set_tags(table_uid: int, before: ChildTable, child: ChildTable) -> dict[str, Any]:
+    """The child's tags, all of them, as they are from now on, and as they were."""
+    return {"op": "set_tags", "table_uid": table_uid, "child": _child(child), "before": [_child(before)]}
 
 
-def drop_children(table_uid: int, uids: Sequence[int]) -> dict[str, Any]:
-    """The children are gone; a delete record for their rows came before."""
-    return {"op": "drop_children", "table_uid": table_uid, "children": list(uids)}
+def drop_children(table_uid: int, children: Sequence[ChildTable]) -> dict[str, Any]:
+    """The children are gone, which had these names and tags; a delete record for their rows came before."""
+    return {"op": "drop_children", "table_uid": table_uid, "children": [child.uid for child in children],
+            "before": list(map(_child, children))}
 
 
 def alter_table(table: Table) -> dict[str, Any]:

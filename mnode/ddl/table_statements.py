@@ -31,7 +31,7 @@ from penstock.mnode.ddl.tables_in_use import refuse_if_streamed
 from penstock.mnode.ddl.tag_values import read_tags
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.schema import Column, Database, Session, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
 from penstock.sql.tree.statements import (
     ColumnDefinition,
     CreateChildTable,
@@ -200,14 +200,16 @@ class TableStatements:
     def _drop_children(self, super_uid: int, members: Sequence[Table]) -> None:
         parent = self._catalog.table_by_uid(super_uid)
         assert parent is not None
-        by_vgroup: dict[int, list[int]] = {}
+        by_vgroup: dict[int, list[ChildTable]] = {}
         for member in members:
             assert member.vgroup_id is not None
-            by_vgroup.setdefault(member.vgroup_id, []).append(member.uid)
+            by_vgroup.setdefault(member.vgroup_id, []).append(
+                ChildTable(member.uid, member.name, member.vgroup_id, member.tag_values))
         # Rows go first: a child that has lost its name must not leave rows that no name leads to.
-        for vgroup_id, uids in by_vgroup.items():
-            self._storage.delete_in(vgroup_id, parent, tuple(uids), -(2**63), 2**63 - 1)
-            self._storage.write_meta(vgroup_id, meta.drop_children(super_uid, uids))
+        for vgroup_id, dropped in by_vgroup.items():
+            uids = tuple(child.uid for child in dropped)
+            self._storage.delete_in(vgroup_id, parent, uids, -(2**63), 2**63 - 1)
+            self._storage.write_meta(vgroup_id, meta.drop_children(super_uid, dropped))
             self._storage.drop_children(vgroup_id, super_uid, uids)
         self._catalog.schema.drop_children(super_uid, [member.uid for member in members])
         self._children_changed(super_uid)

@@ -293,6 +293,13 @@ class SourceRows:
         return tuple(key for key in self.keys if key.partitions)
 
     @property
+    def identity(self) -> tuple[KeyOfRows, ...]:
+        """The keys whose values make a group: also tags that follow from its table, until they are set anew."""
+        if not self.partition:
+            return ()
+        return tuple(key for key in self.keys if key.partitions or columns_in(key.value) & self.tags)
+
+    @property
     def tags(self) -> set[str]:
         return {tag.name for tag in self.table.tags}
 
@@ -303,10 +310,10 @@ class SourceRows:
 
     @property
     def group_is_table(self) -> bool:
-        """Whether groups are tables, so that a table's uid names its group."""
+        """Whether groups are tables, so that a table's uid names its group. One with other tags is another group."""
         if not self.partition and self.table.kind != "super":
             return False
-        return self.by_table and all(key.column == TBNAME or key.column in self.tags for key in self.partition)
+        return self.by_table and all(key.column == TBNAME for key in self.identity)
 
     @property
     def keys_are_of_tables(self) -> bool:
@@ -320,7 +327,7 @@ class SourceRows:
             return fragment("_tuid")
         if not self.partition:
             return fragment("0::UBIGINT")
-        return group_id((key.value, key.field.type) for key in self.partition)
+        return group_id((key.value, key.field.type) for key in self.identity)
 
     def key_columns(self) -> list[Tree]:
         """Returns the keys over a row, by their names in blocks."""
@@ -558,5 +565,6 @@ def source_plan(rows: SourceRows, sql: str, kernel: SourceKernel | None = None, 
         precision=rows.precision, columns=rows.used, tags=tuple(Field(tag.name, tag.type) for tag in table.tags),
         needs_children=rows.needs_children, sql=sql, late_sql=None,
         expired_sql=None, kernel=kernel, key_column=None if table.key_column is None else table.key_column.name,
-        lookup=None if rows.lookup is None else _lookup_plan(rows.lookup))
+        lookup=None if rows.lookup is None else _lookup_plan(rows.lookup),
+        used_tags=tuple(sorted(rows.tags.intersection(rows.scan.columns))))
 

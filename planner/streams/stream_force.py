@@ -264,7 +264,7 @@ def _gid(stream: StreamContext, rows: SourceRows) -> Tree:
             number(stream.table.uid), "UBIGINT")
     if not rows.partition:
         return rows.gid
-    return group_id((duckdb_column(key.field.name), key.field.type) for key in rows.partition)
+    return group_id((duckdb_column(key.field.name), key.field.type) for key in rows.identity)
 
 
 def _sql(stream: StreamContext, asked: ForceQuery, casts: Sequence[Tree], needs_children: bool) -> Tree:

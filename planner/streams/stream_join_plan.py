@@ -202,7 +202,8 @@ def side_of(
         tags=tuple(Field(tag.name, tag.type) for tag in table.tags), needs_children=needs_children, sql=sql,
         late_sql=None, expired_sql=None,
         key_column=None if table.key_column is None else table.key_column.name,
-        history=History(None, None) if stream.statement.options.fill_history else None)
+        history=History(None, None) if stream.statement.options.fill_history else None,
+        used_tags=tuple(column.name for column in read if column.role == "tag"))
     dlq = plan_dlq(stream.statement.options, table, stream.precision, stream.catalog, stream.session)
     return JoinSide(source, columns, slack, dlq)
 

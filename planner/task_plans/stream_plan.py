@@ -169,6 +169,7 @@ class SourcePlan:
     `kernel` is what `sql` and `rows_sql` compute, where that is simple enough to do without DuckDB.
     With `lookup` they join with the relation LOOKUP first.
     `history`: what of the rows from before the stream counts, too; None: nothing.
+    `used_tags`: the names of those `tags` that the SQL reads; None in plans of older versions: any may be.
     """
 
     database: str
@@ -189,6 +190,7 @@ class SourcePlan:
     key_column: str | None = None
     lookup: LookupPlan | None = None
     history: History | None = None
+    used_tags: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import SourcePlan
+from penstock.sql.types import Kind
 from penstock.tasks.protocol.block_schema import fields_schema
 from penstock.tasks.protocol.child_records import NewChildren, new_children
+from penstock.vnode.store.sorted_keys import TS_MIN
+from penstock.wal.record import MetaRecord, Record
+
+_MOVES = ("set_tags", "drop_children")
+_BINARY = (Kind.VARBINARY, Kind.GEOMETRY)
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedTables:
+    """Child tables whose rows get out of the groups that they were in: they have other tags, or are gone.
+
+    `before`, `after`: rows of the relation `children`; what is gone is only in the first. `first_ts`: older rows stay
+    where they are.
+    """
+
+    before: pa.Table
+    after: pa.Table
+    first_ts: int = TS_MIN
+
+    @property
+    def tuids(self) -> pa.Array:
+        return self.before.column("_tuid").combine_chunks()
+
+
+def moves_tables(record: Record) -> bool:
+    """Whether a record may say of child tables that they have other tags, or are gone."""
+    return isinstance(record, MetaRecord) and record.body.get("op") in _MOVES
 
 
 class ChildTables:
@@ -19,7 +51,10 @@ class ChildTables:
         self._uid = plan.storage_uid
         self._schema = pa.schema([
             pa.field("_tuid", pa.uint64()), pa.field("tbname", pa.string()), *fields_schema(plan.tags)])
-        self._rows: dict[int, tuple[Any, ...]] = {}
+        self._binary = [place for place, tag in enumerate(plan.tags) if tag.type.kind in _BINARY]
+        used = plan.used_tags
+        self._used = [0, *(place for place, tag in enumerate(plan.tags, 1) if used is None or tag.name in used)]
+        self._rows: dict[int, Row] = {}
         self._table: pa.Table | None = None
         with pa.ipc.open_stream(deployed) as reader:
             table = reader.read_all()
@@ -34,12 +69,32 @@ class ChildTables:
             case "create_children":
                 self._add(new_children(body))
             case "set_tags":
-                uid, name, tags = body["child"]
-                self._rows[uid] = self._fitted(name, tags)
+                self._tell(*body["child"])
             case "drop_children":
                 for uid in body["children"]:
                     self._rows.pop(uid, None)
         self._table = None
+
+    def move(self, bodies: Iterable[dict[str, Any]]) -> MovedTables | None:
+        """Applies records for which `moves_tables` is true; returns what moves by that as far as the stream sees."""
+        bodies = [body for body in bodies if body.get("table_uid") == self._uid]
+        told = [uid for body in bodies for uid in
+                (body["children"] if body["op"] == "drop_children" else body["child"][:1])]
+        before = {uid: self._rows[uid] for uid in told if uid in self._rows}
+        for body in bodies:
+            self.apply(body)
+        moved = {uid: row for uid, row in before.items() if self._seen(row) != self._seen(self._rows.get(uid))}
+        if not moved:
+            return None
+        return MovedTables(self._as_table(moved), self._as_table({
+            uid: self._rows[uid] for uid in moved if uid in self._rows}))
+
+    def go_back(self, bodies: Sequence[Mapping[str, Any]]) -> None:
+        """Has the child tables be as they were before these records, which are to be applied later."""
+        for body in reversed(bodies):
+            if body.get("table_uid") == self._uid:
+                for told in body.get("before", ()):  # records of older versions don't say it
+                    self._tell(*told)
 
     def names(self) -> dict[int, str]:
         """Returns the names of all child tables by their ids."""
@@ -48,23 +103,42 @@ class ChildTables:
     def table(self) -> pa.Table:
         """Returns `_tuid`, `tbname` and the tags of all children; timestamps as int64."""
         if self._table is None:
-            width = len(self._schema)
-            columns: list[list[Any]] = [[] for _ in range(width)]
-            for uid, row in self._rows.items():
-                columns[0].append(uid)
-                for n, value in enumerate(row):
-                    columns[n + 1].append(value)
-            self._table = pa.table(
-                [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)],
-                schema=self._schema)
+            self._table = self._as_table(self._rows)
         return self._table
+
+    def _as_table(self, rows: Mapping[int, Row]) -> pa.Table:
+        columns: list[list[Any]] = [[] for _ in self._schema]
+        for uid, row in rows.items():
+            columns[0].append(uid)
+            for n, value in enumerate(row):
+                columns[n + 1].append(value)
+        return pa.table([pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)],
+                        schema=self._schema)
 
     def _add(self, children: NewChildren) -> None:
         count, wanted = len(children.uids), len(self._schema) - 2
         columns = [*children.tags[:wanted], *[repeat(None, count)] * (wanted - len(children.tags))]
+        for place in self._binary:
+            columns[place] = list(map(_bytes, columns[place]))
         self._rows.update(zip(children.uids, zip(children.names, *columns, strict=True), strict=True))
 
-    def _fitted(self, name: str, tags: Any) -> tuple[Any, ...]:
+    def _tell(self, uid: int, name: str, tags: Sequence[Any]) -> None:
+        """Takes over what a record says of one child table."""
+        row = self._fitted(name, tags)
+        self._rows[uid] = tuple(_bytes(value) if place - 1 in self._binary else value
+                                for place, value in enumerate(row)) if self._binary else row
+        self._table = None
+
+    def _fitted(self, name: str, tags: Sequence[Any]) -> Row:
         wanted = len(self._schema) - 2
         values = tuple(tags)[:wanted]
         return (name, *values, *(None for _ in range(wanted - len(values))))
+
+    def _seen(self, row: Row | None) -> Row | None:
+        """Returns what the stream sees of a child table."""
+        return None if row is None else tuple(row[place] for place in self._used)
+
+
+def _bytes(value: Any) -> Any:
+    """Returns a binary tag of a record, which JSON holds as digits."""
+    return bytes.fromhex(value) if isinstance(value, str) else value

@@ -5,7 +5,11 @@ Both give the same partials; the SQL also takes over the blocks that a kernel de
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,17 +43,37 @@ class FirstStage:
         self._children = children
         self._types: PartialTypes | None = None
         self._known: pa.Table | None = None
+        self._told = False
         self._groups: Groups | ValueGroups | None = None
         self._looked_up: pa.Table | None = None
 
     def note_children(self) -> None:
         """Sees to it that the child tables are those that the log has told of so far."""
-        if not self._source.needs_children:
+        if not self._source.needs_children or self._told:
             return
         children = self._children.table()
         if children is not self._known:
             self._known = children
             self._groups = None
+
+    @contextmanager
+    def told(self, children: pa.Table) -> Iterator[None]:
+        """Has child tables be those of this relation for a while."""
+        before = self._known, self._groups
+        self._known, self._groups, self._told = children, None, True
+        try:
+            yield
+        finally:
+            self._known, self._groups = before
+            self._told = False
+
+    def tables_of(self, gids: npt.NDArray[np.uint64]) -> pa.Array | None:
+        """Returns the child tables whose rows may be in some groups; None: that of any, or of so many that all do."""
+        if self._source.group_is_table:
+            return pa.array(np.unique(gids))
+        if self._kernel is None or self._kernel.values is not None or self._kernel.groups_sql is None:
+            return None
+        return self._groups_of_tables.tables_of(gids)
 
     def _table(self, sql: str, **rows: pa.Table) -> pa.Table:
         """Returns the result of SQL over rows and the child tables that these are of.
@@ -192,7 +216,8 @@ class FirstStage:
         if isinstance(self._groups, ValueGroups) and self._groups.full:
             self._groups = None
         if self._groups is None:
-            keys, children = self._plan.grouping.keys, self._children.table()
+            keys = self._plan.grouping.keys
+            children = self._children.table() if self._known is None else self._known
             if kernel.values is not None:
                 self._groups = ValueGroups(kernel.values, keys, children, self._computer)
                 return self._groups

@@ -18,6 +18,8 @@ from penstock.tasks.protocol.block_schema import GROUP, fields_schema
 _SPARSE = 16
 _ALWAYS_DENSE = 65_536
 _RUN = 4
+_MEMBERS_PART = 4
+"""Tables that are more than this part of all are read with the others."""
 
 
 class RowGroups(Protocol):
@@ -108,7 +110,9 @@ class Groups:
         found = computer.run(sql, schema)
         self.gids, first, group_of = np.unique(
             found.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
-        self._group_of = IdIndex(found.column("_tuid").to_numpy(), group_of.astype(np.int64))
+        self._members: npt.NDArray[np.uint64] = found.column("_tuid").to_numpy()
+        self._numbers = group_of.astype(np.int64)
+        self._group_of = IdIndex(self._members, self._numbers)
         self._keys = [column.take(pa.array(first)) for column in found.columns[2:]]
 
     def of_rows(self, columns: Columns) -> npt.NDArray[np.int64]:
@@ -125,6 +129,11 @@ class Groups:
         if self._sql is None:
             return np.zeros(len(tuids), np.int64)
         return self._group_of.find(tuids)
+
+    def tables_of(self, gids: npt.NDArray[np.uint64]) -> pa.Array | None:
+        """Returns the tables of some groups; None where they are too many for that to be of use."""
+        tables = self._members[np.isin(self.gids, gids)[self._numbers]]
+        return pa.array(tables) if len(tables) * _MEMBERS_PART <= len(self._members) else None
 
     def column(self, name: str, tuids: npt.NDArray[np.uint64]) -> Vector:
         """Returns `tbname` or a tag of each row."""

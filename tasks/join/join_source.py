@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import JoinPlan
+from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, without_rows
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.operators.stream_task import TaskEnvironment
@@ -33,9 +34,12 @@ class JoinChangeEmitter(ChangeEmitter):
         super().send(operation + REPLAYED_ROWS if self.replays else operation, batch)
 
     def _emit_computable(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        moved: MovedTables | None = None,
     ) -> None:
         if self.slack is not None:
+            if moved is not None and self._time.newest is not None:
+                moved = replace(moved, first_ts=self._time.newest - self._plan.policies.closing_delay - self.slack)
             deletes = self._timely(deletes, classified, self.slack)
             if classified is not None:
                 limit = np.maximum(classified.limit, NEVER + self.slack) - self.slack
@@ -43,8 +47,8 @@ class JoinChangeEmitter(ChangeEmitter):
                 if len(late):
                     self._dropped.drop_late(classified, late)
                     classified = without_rows(classified, late.tolist())
-        if classified is not None or deletes:
-            super()._emit_computable(classified, deletes, before, after)
+        if classified is not None or deletes or moved is not None:
+            super()._emit_computable(classified, deletes, before, after, moved)
 
     def _timely(
         self, deletes: Sequence[DeleteRecord], classified: ClassifiedRows | None, slack: int

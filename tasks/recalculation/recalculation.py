@@ -5,20 +5,24 @@ The fast path adds rows; this one is exact for any change. Both must give the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.id_time_pairs import among
 from penstock.tasks.protocol.block_schema import GROUP, WINDOW_START
+from penstock.tasks.recalculation.store_range_reader import PieceReader
 from penstock.tasks.recalculation.stored_rows import StoredRows
+from penstock.vnode.store.sorted_keys import TS_MAX
 from penstock.wal.record import DeleteRecord
 
 ROWS_PER_READ = 1 << 19
@@ -32,7 +36,7 @@ class Change:
     """What a block of WAL records changes in a way that adding rows can't express.
 
     `rows`: all rows of the block (or None), `updated`: which of them rewrite a key. `before`, `after`: the WAL
-    versions around the block.
+    versions around the block. `moved`: child tables whose rows are in other groups behind it.
     """
 
     rows: pa.Table | None
@@ -40,6 +44,7 @@ class Change:
     deletes: tuple[DeleteRecord, ...]
     before: int
     after: int
+    moved: MovedTables | None = None
 
 
 class Recalculation:
@@ -68,12 +73,16 @@ class Recalculation:
         A (group, window) is recalculated if a changed row was in it before the block, or if one came into it with the
         block; then nothing of the block is added to it.
         """
-        sources = [self._partials(self.old_rows(change))]
+        if change.moved is None:
+            sources = [self._partials(self.old_rows(change))]
+        else:
+            sources = [self._keys_only(partials) for both in self._partials_of_moved(change, change.moved)
+                       for partials in both]
         touched = self.changed_rows(change)
         if touched is not None:
             sources.append(self._partials(touched))
-        known = _one_per_window(sources)
-        if not known.num_rows:
+        known = _one_per_window(sources) if sources else None
+        if known is None or not known.num_rows:
             return list(added), []
         rest = [batch.filter(pa.array(~among(*_windows_of(batch), *_windows_of(known)))) for batch in added]
         return rest, self.contributions(known, change.after)
@@ -88,8 +97,7 @@ class Recalculation:
         first_here = known.num_rows if behind is None else int(
             np.searchsorted(_windows_of(known)[1], behind, side="right"))
         for first, last, members in self._runs(known.slice(0, first_here)) if first_here else ():
-            tuids = pa.array(np.unique(_windows_of(members)[0])) if self._plan.source.group_is_table else None
-            rows = self._stored.read(tuids, first, last, as_of)
+            rows = self._stored.read(self._first_stage.tables_of(_windows_of(members)[0]), first, last, as_of)
             self._observe(members.num_rows, rows.num_rows)
             found += self._fresh(members, rows)
         here = known.slice(first_here)
@@ -131,6 +139,37 @@ class Recalculation:
             rest = [row for row, key in enumerate(_keys_of(added, names)) if key not in changed]
             result.append((0, added.take(pa.array(rest, pa.int64()))))
         return result
+
+    def moved_rows(self, change: Change, moved: MovedTables) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields (operation, result rows) of a scalar stream, as `rows` does."""
+        for old, new in self._partials_of_moved(change, moved):
+            yield 1, old
+            yield 0, new
+
+    def _partials_of_moved(self, change: Change, moved: MovedTables) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Yields what rows of child tables came to until now, and what they come to in the groups where they are now.
+
+        Each pair is of some of the time only: there may be more rows than memory has room for.
+        """
+        for rows in self.rows_of_moved(change, moved):
+            with self._first_stage.told(moved.before):
+                old = self._partials(rows)
+            left = rows.filter(pc.is_in(rows.column("_tuid"), moved.after.column("_tuid")))
+            with self._first_stage.told(moved.after):
+                new = self._partials(left)
+            yield old, new
+
+    def rows_of_moved(self, change: Change, moved: MovedTables) -> Iterator[pa.Table]:
+        """Yields the rows of child tables, as of before the block, that the stream has seen, by time."""
+        pieces = PieceReader(lambda: ROWS_PER_READ, self._stored.time_span)
+        first = moved.first_ts
+        while (piece := pieces.next(first, TS_MAX, change.before)) is not None:
+            rows = self._stored.seen(moved.tuids, *piece, change.before)
+            pieces.observe(rows.num_rows)
+            yield rows
+            if piece[1] == TS_MAX:
+                return
+            first = piece[1] + 1
 
     # -- which rows ------------------------------------------------------------------------------------------
 
@@ -213,6 +252,10 @@ class Recalculation:
 
     def _partials(self, rows: pa.Table) -> pa.RecordBatch:
         return self._first_stage.compute(rows)
+
+    def _keys_only(self, partials: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns which windows partials are of."""
+        return partials.select(partials.schema.names[:2 + len(self._plan.grouping.keys)])
 
     def _emptied(self, windows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns partials that say: nothing of this vnode is left in these windows."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.planner.task_plans.stream_plan import LAST_ROW, StreamPlan
+from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import LATE, UPDATED, ClassifiedRows
 from penstock.tasks.compute.row_segments import (
@@ -102,9 +103,9 @@ class Windower:
 
     def process(
         self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int],
-        newest: int | None, *, replayed: bool,
+        newest: int | None, *, replayed: bool, moved: MovedTables | None = None,
     ) -> WindowedBlock:
-        """Cuts a block of rows and deletes into partials.
+        """Cuts a block of rows and deletes into partials, or what child tables come to that `moved`.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
         WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
@@ -132,7 +133,7 @@ class Windower:
             older = classified.ts < classified.limit
             late_kept = int(older[rows.column(ROW_COLUMN).to_numpy()].sum()) if older.any() else 0
             self._note_oldest(rows)
-        change = Change(classified.rows if classified is not None else None, updated, tuple(deletes), *versions)
+        change = Change(classified.rows if classified is not None else None, updated, tuple(deletes), *versions, moved)
         sources = self._changed_rows(change, classified, rows)
         changed = _times_of(sources)
         if self._window.kind == "count" and rows is not None:
@@ -239,6 +240,12 @@ class Windower:
             found.append(self._in_windows(touched))
         if change.updated is not None or change.deletes:
             found.append(self._in_windows(self._recalculation.old_rows(change)))
+        if change.moved is not None:
+            for moved in self._recalculation.rows_of_moved(change, change.moved):
+                for children in (change.moved.before, change.moved.after):
+                    with self._first_stage.told(children):
+                        there = pc.is_in(moved.column("_tuid"), children.column("_tuid"))
+                        found.append(self._in_windows(moved.filter(there)))
         if self._window.kind != "session" and classified is not None and classified.change is not None:
             assert rows is not None
             found.append(rows.filter(pa.array(classified.change[rows.column(ROW_COLUMN).to_numpy()] != 0)))
@@ -261,8 +268,11 @@ class Windower:
             if self._window.kind == "count":
                 cuts = cuts[:0]
             stretches += [_Span(gid, int(part[0]), int(part[-1])) for part in np.split(ts, cuts)]
-        return self._positioned(stretches, self._tables_of(changed), change.before) if (
-            stretches and self._window.kind == "count") else stretches
+        if self._window.kind != "count":
+            return stretches
+        if change.moved is not None:  # what is counted behind a change is not what was counted there before
+            return [replace(stretch, first=TS_MIN) for stretch in stretches]
+        return self._positioned(stretches, self._tables_of(changed), change.before) if stretches else []
 
     def _positioned(self, stretches: list[_Span], tuids: pa.Array | None, before: int) -> list[_Span]:
         """Finds the position of each change by counting the rows behind it, as of before the block.

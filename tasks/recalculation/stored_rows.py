@@ -46,6 +46,10 @@ class StoredRows:
         """Returns rows without those that are dropped for good."""
         return self.counting(self._stored(tuids, first_ts, last_ts, as_of), as_of)
 
+    def seen(self, tuids: pa.Array, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        """Returns what `read` does, without rows that are older than the stream."""
+        return self.counting(self._stored(tuids, first_ts, last_ts, as_of, seen=True), as_of)
+
     def counting(self, rows: pa.Table, as_of: int) -> pa.Table:
         """Returns rows, as they are stored as of a version, without those that are dropped for good."""
         held = self._quarantine.holds(rows, as_of)
@@ -67,15 +71,16 @@ class StoredRows:
     def time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
 
-    def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+    def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int, *, seen: bool = False
+                ) -> pa.Table:
         if self._source.keep_tuid is not None:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
             self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
-        if self._plan.row_window is not None:
+        if seen or self._plan.row_window is not None:
             versions = stored.column("_ver").to_numpy()
-            seen = np.ones(len(versions), bool)
+            kept = np.ones(len(versions), bool)
             for first, last in self.unseen:
-                seen &= (versions <= first) | (versions > last)
-            stored = stored.filter(pa.array(seen))
+                kept &= (versions <= first) | (versions > last)
+            stored = stored.filter(pa.array(kept))
         return source_rows(stored, self._plan)

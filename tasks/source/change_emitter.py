@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.common.errors import InvalidValueError
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, late_rows, may_be_late, updated
 from penstock.tasks.compute.quarantine import keys_of
@@ -71,26 +72,28 @@ class ChangeEmitter:
             self._windower.restore()
 
     def emit(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        moved: MovedTables | None = None,
     ) -> None:
-        """Sends what a block of rows and deletes changes.
+        """Sends what a block changes: of rows and deletes, or of child tables that `moved`.
 
         Rows that can't be computed are dropped if the stream's ON_ERROR says so. `before` and `after` are the WAL
         versions between which the block lies.
         """
         failing: dict[int, str] = {}
         if self._plan.policies.leaves_out_errors:
-            if self._emitted_whole(classified, deletes, before, after):
+            if self._emitted_whole(classified, deletes, before, after, moved):
                 return
             # Rows that are read back may have come before the stream: nobody has tried them.
             keys = () if classified is None else keys_of(classified.rows, self._plan.source)
             self._stored.rewritten = frozenset(keys)
             failing = {} if classified is None else failing_rows(classified.rows, self._computable.error_of)
-        self._emit_without(failing, classified, deletes, before, after)
+        self._emit_without(failing, classified, deletes, before, after, moved)
         self._stored.rewritten = None
 
     def _emitted_whole(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        moved: MovedTables | None,
     ) -> bool:
         """Sends what a block changes if all of its rows can be computed; returns whether it did.
 
@@ -103,7 +106,7 @@ class ChangeEmitter:
             if self._computable.error_of(first) is not None:
                 return False
         try:
-            self._emit_without({}, classified, deletes, before, after)
+            self._emit_without({}, classified, deletes, before, after, moved)
         except InvalidValueError:
             if self._windower is not None:
                 raise
@@ -112,7 +115,7 @@ class ChangeEmitter:
 
     def _emit_without(
         self, failing: Mapping[int, str], classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
-        before: int, after: int
+        before: int, after: int, moved: MovedTables | None,
     ) -> None:
         """Sends what a block changes without its `failing` rows, and what they make void."""
         quarantine = self._dropped.quarantine
@@ -126,18 +129,19 @@ class ChangeEmitter:
             quarantine.add(filtered.out.items())
             quarantine.release(filtered.back, after)
             classified, deletes = filtered.classified, [*deletes, *filtered.retracted]
-        if classified is not None or deletes:
-            self._emit_computable(classified, deletes, before, after)
+        if classified is not None or deletes or moved is not None:
+            self._emit_computable(classified, deletes, before, after, moved)
 
     def _emit_computable(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        moved: MovedTables | None = None,
     ) -> None:
         """Sends what a block changes whose rows can all be computed.
 
         With IGNORE EXPIRED 1 windows older than DELETE_MARK, which agg tasks may have forgotten, are left as they are.
         """
         if self._windower is not None:
-            self._emit_windowed(self._windower, classified, deletes, before, after)
+            self._emit_windowed(self._windower, classified, deletes, before, after, moved)
             return
         if classified is not None and not deletes and self._emit_partials(classified):
             return
@@ -150,9 +154,13 @@ class ChangeEmitter:
         rewritten = updated(classified, expired) if classified is not None and self._plan.counts_updates else None
         rest: Sequence[pa.RecordBatch] = added
         replaced: Sequence[pa.RecordBatch] = []
-        if rewritten is not None or deletes:
+        if rewritten is not None or deletes or moved is not None:
             rows = None if classified is None else classified.rows
-            change = Change(rows, rewritten, tuple(deletes), before, after)
+            change = Change(rows, rewritten, tuple(deletes), before, after, moved)
+            if moved is not None and not self._plan.sends_partials:
+                for operation, batch in self._recalculation.moved_rows(change, moved):
+                    self.send(operation, batch)
+                return
             if not self._plan.sends_partials:
                 for operation, batch in self._recalculation.rows(change, added[0] if added else None):
                     self.send(operation, batch)
@@ -184,14 +192,14 @@ class ChangeEmitter:
         return True
 
     def _emit_windowed(self, windower: Windower, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
-                       before: int, after: int) -> None:
+                       before: int, after: int, moved: MovedTables | None) -> None:
         """Sends what a block changes of windows that rows define."""
         newest = self._time.newest if classified is None else max(
             classified.newest, NEVER if self._time.newest is None else self._time.newest)
         replayed = before < self.replayed_until
         if after > self._reserved:
             self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
-        windowed = windower.process(classified, deletes, (before, after), newest, replayed=replayed)
+        windowed = windower.process(classified, deletes, (before, after), newest, replayed=replayed, moved=moved)
         self._dropped.ledger.late_kept += windowed.late_kept
         if classified is not None and len(windowed.late):
             self._dropped.drop_late(classified, windowed.late)

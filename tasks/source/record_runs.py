@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.tasks.compute.child_tables import moves_tables
 from penstock.tasks.compute.lateness import UPDATED, own_rows, times_of
 from penstock.wal.record import CHANGE_COLUMN, DeleteRecord, Record, RowsRecord
 
@@ -19,6 +20,7 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
     What a run recalculates is read from the store as of the run's end. Rows that the stream leaves out (IGNORE
     EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And for which windows rows
     come too late by DELETE_MARK goes by the newest event time before a record, which is that before its run.
+    Records by which child tables move stand apart: rows before and behind them are in other groups.
     """
     records = list(records)
     if _never_cut(records, plan, newest):
@@ -43,6 +45,7 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
         elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:
             changes = True
             anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.policies.delete_mark
+        anew = anew or (bool(run) and moves_tables(run[-1]) != moves_tables(record))
         if anew and run:
             yield run
             run, recalculates = [], False
@@ -58,6 +61,8 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
     """Tells whether the records surely are one run: all their rows are new ones, and none is near DELETE_MARK."""
     mine = [record for record in records
             if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == plan.source.storage_uid]
+    if any(map(moves_tables, records)):
+        return False
     lows, highs = [], [] if newest is None else [newest]
     for record in mine:
         if isinstance(record, DeleteRecord) or CHANGE_COLUMN in record.batch.schema.names:

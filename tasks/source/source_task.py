@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.tasks.compute.child_tables import moves_tables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import NEVER, UPDATED, ClassifiedRows, classify, never_late, what_is_read
 from penstock.tasks.compute.quarantine import TableTimes
@@ -100,6 +101,7 @@ class SourceTask(BaseSourceTask):
             span = self._stored.time_span(TS_MIN, TS_MAX, self._version)
             self._newest_before = NEVER if span is None else span.last_ts
         self._open_wal()
+        self._children.go_back([record.body for record in self._wal.told() if moves_tables(record)])
         self._emitter = self._new_emitter(computable)
         if deployment.attempt > 1:
             # Without the earlier attempt's store, no one knows how far it came.
@@ -303,10 +305,13 @@ class SourceTask(BaseSourceTask):
 
     def _process(self, records: Sequence[Record]) -> None:
         """Classifies the rows of consecutive records and sends what they change."""
+        if moves_tables(records[0]):
+            self._move([record.body for record in records if isinstance(record, MetaRecord)],
+                       records[0].version - 1, records[-1].version)
+            return
         rows: list[RowsRecord] = []
         deletes: list[DeleteRecord] = []
         noted: list[int | None] = []
-        only_adds = True
         writers = self._time.writers
         for record in records:
             match record:
@@ -315,14 +320,13 @@ class SourceTask(BaseSourceTask):
                     self._time.wake()
                 case MetaRecord(body=body):
                     self._children.apply(body)
-                    only_adds = only_adds and body.get("op") == "create_children"
                 case RowsRecord(table_uid=uid) if uid == self._source.storage_uid:
                     rows.append(record)
                     if writers is not None:
                         noted.append(writers.advance(record.ingest_time_ms))
                 case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid:
                     deletes.append(record)
-        if deletes or not only_adds:
+        if deletes:
             self._recent.forget()
         if not rows and not deletes:
             self._time.send()
@@ -335,7 +339,7 @@ class SourceTask(BaseSourceTask):
             return
         self._dropped.quarantine.release_deleted(deletes)
         before, after = records[0].version - 1, records[-1].version
-        if classified is not None and only_adds and not deletes:
+        if classified is not None and not deletes:
             self._keep_recent(rows, classified, before, after)
         self._emitter.emit(classified, deletes, before=before, after=after)
         self._recent.settle()
@@ -343,6 +347,18 @@ class SourceTask(BaseSourceTask):
         self._dropped.block = ()
         if classified is not None:
             self._time.advance(classified.newest)
+
+    def _move(self, bodies: Sequence[dict[str, Any]], before: int, after: int) -> None:
+        """Has the rows of child tables leave the groups that they were in, for those that their new tags make.
+
+        Where updates are ignored, rows stay in the groups that they came to.
+        """
+        moved = self._children.move(bodies)
+        self._recent.forget()
+        if moved is not None and self._source.needs_children and self._plan.counts_updates:
+            self._dropped.block = ()
+            self._emitter.emit(None, (), before, after, moved)
+        self._time.send()
 
     def _keep_recent(self, records: Sequence[RowsRecord], classified: ClassifiedRows, before: int, after: int) -> None:
         """Keeps the rows of a block in memory while rows are rewritten, where they are what the store has."""
