@@ -157,7 +157,7 @@ class Vnode:
         self._tables.drop(table_uid)
 
     def drop_children(self, table_uid: int, tuids: Sequence[int]) -> None:
-        """Deletes all rows of child tables, whose uids never come back. Older snapshots have them still."""
+        """Removes all rows of child tables for every reader, also for older snapshots; their uids never come back."""
         self._tables.drop_children(table_uid, tuids)
 
     @property

@@ -215,10 +215,6 @@ class Storage:
             self.vnode(vgroup_id).drop_table(table.uid)
         self._catalog.unfinished.finish([Unfinished("remove_table", table.uid)])
 
-    def drop_children(self, vgroup_id: int, table_uid: int, uids: Sequence[int]) -> None:
-        """Removes all rows of child tables for good."""
-        self.vnode(vgroup_id).drop_children(table_uid, uids)
-
     # --- splitting ---------------------------------------------------------------------------------------------
 
     def looking(self) -> AbstractContextManager[None]:

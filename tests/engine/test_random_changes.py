@@ -1,4 +1,4 @@
-"""Random streams over tables that change while they run: columns come and go, child tables come.
+"""Random streams over tables that change while they run: columns and child tables come and go, and get other tags.
 
 All is said in SQL, or comes as Arrow, to an engine in a sandbox. In the end each stream has DuckDB's answer over the
 rows that are left.
@@ -36,7 +36,7 @@ def target() -> Iterator[Boxed]:
 
 
 @settings(max_examples=times(4, 2_000))
-@given(designs(retagged=False), st.data())
+@given(designs(), st.data())
 def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
     """Each stream begins before some step, with what is there already."""
     written = Written(design, target)

@@ -81,7 +81,7 @@ class TableDefinitions:
             self._tombstone_files.forget(table_uid)
 
     def drop_children(self, table_uid: int, tuids: Sequence[int]) -> None:
-        """Deletes all rows of child tables; see `Vnode.drop_children`."""
+        """Removes child tables with all their rows; see `Vnode.drop_children`."""
         if not tuids:
             return
         store = self._store
@@ -90,7 +90,7 @@ class TableDefinitions:
             table = store.table(table_uid)
             before = table.tombstones
             with store.saving(lambda: table.set_tombstones(before)):
-                table.delete(Tombstone(store.wal.last_version + 1, tuple(sorted(set(tuids))), TS_MIN, TS_MAX))
+                table.delete(Tombstone(store.wal.last_version + 1, tuple(sorted(set(tuids))), TS_MIN, TS_MAX, True))
         self._tombstone_files.publish(table)
 
 

@@ -81,11 +81,8 @@ def column_types(precision: Precision) -> list[DataType]:
 
 
 @st.composite
-def designs(draw: Draw, *, retagged: bool = True) -> Design:
-    """One to six columns of any types, one or two tags, one to four children, and some steps.
-
-    `retagged`: children get other tags, too, or are made anew.
-    """
+def designs(draw: Draw) -> Design:
+    """One to six columns of any types, one or two tags, one to four children, and some steps."""
     precision: Precision = draw(st.sampled_from(["ms", "us", "ns"]))
     types = draw(st.lists(st.sampled_from(column_types(precision)), min_size=1, max_size=6))
     keyed = draw(st.sampled_from([False, False, False, True]))
@@ -103,9 +100,7 @@ def designs(draw: Draw, *, retagged: bool = True) -> Design:
     tick = draw(st.sampled_from([1, 1, 3_600, 86_400]))
     times = st.tuples(st.integers(-2, TICKS), st.sampled_from([0, 0, 0, 1, unit - 1])).map(
         lambda parts: (base + parts[0] * tick) * unit + parts[1])
-    kinds = _steps(columns, keyed, len(children), times, precision)
-    if retagged:
-        kinds |= _retagging(tags, len(children), precision)
+    kinds = _steps(columns, keyed, len(children), times, precision) | _retagging(tags, len(children), precision)
     steps = draw(st.lists(kinds, min_size=1, max_size=6))
     late = sorted(draw(st.lists(st.integers(0, len(steps) - 1), max_size=len(columns) - 1)))
     since = (0,) * (len(columns) - len(late)) + tuple(late)
