@@ -25,8 +25,9 @@ from penstock.sql.types import UNITS_PER_SECOND, Precision
 DAY_SECONDS = 86_400
 MAX_YEARS = 1_000
 MAX_SLIDES = 100
-# No zone has ever turned its clock back by more than this; a wall-clock time that occurs twice does so within it.
-_FOLD_SECONDS = 3 * 3_600
+# No clock is turned by more than this, but where a zone has left a day out, or had it twice.
+_TURN_SECONDS = 3 * 3_600
+_YEARS = range(1840, 2040)
 _UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "UCT", "Etc/UCT")
 
 
@@ -66,6 +67,21 @@ class Grid:
     def longest(self) -> int:
         """Units that no window exceeds."""
         return self.width + 31 * self.width_months * self.day
+
+    @property
+    def turn(self) -> int:
+        """Units by which the clock is turned at most."""
+        return 0 if self.zone is None else _turn_seconds(self.zone) * UNITS_PER_SECOND[self.precision]
+
+
+@lru_cache(maxsize=256)
+def _turn_seconds(zone: str) -> int:
+    """Returns by how many seconds a zone turns its clock at most."""
+    place = ZoneInfo(zone)
+    offsets = [datetime(year, month, 1, tzinfo=place).utcoffset() for year in _YEARS for month in (1, 7)]
+    known = [offset.total_seconds() for offset in offsets if offset is not None]
+    spread = round(max(known) - min(known))
+    return spread + _TURN_SECONDS if spread > DAY_SECONDS // 2 else _TURN_SECONDS
 
 
 def months_of(duration: Duration) -> int:
@@ -187,7 +203,7 @@ def _start_of(grid: Grid) -> Template:
         return Template(_cell_start(ts, grid))
     local = _local(ts, grid)
     # Around a change of the clock, the wall-clock time alone doesn't tell the cell: compare instants.
-    slack = 0 if grid.whole_days else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
+    slack = 0 if grid.whole_days else grid.turn
     return Template(fragment('list_max(list_filter(:starts, lambda "#start": "#start" <= :ts))', ts=ts,
                              starts=_starts_around(_minus(local, slack), _plus(local, slack), grid)))
 
@@ -219,8 +235,7 @@ def _starts_of(grid: Grid) -> Template:
             first = fragment("CASE WHEN :first + :width > :ts THEN :first ELSE :first + :step END", first=first,
                              width=grid.width, ts=ts, step=grid.step)
         return Template(fragment("generate_series(:first, :last, :step)", first=first, last=last, step=grid.step))
-    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
-    local = _local(ts, grid)
+    slack, local = grid.turn, _local(ts, grid)
     return Template(fragment(
         'list_sort(list_distinct(list_filter(:starts, lambda "#start": "#start" <= :ts AND :end > :ts)))',
         starts=_starts_around(_minus(local, grid.longest + slack), _plus(local, slack), grid), ts=ts,
@@ -239,7 +254,7 @@ def starts_in_range(first: Tree, last: Tree, window: IntervalWindow, precision: 
 
 @lru_cache(maxsize=256)
 def _starts_within(grid: Grid) -> Template:
-    slack = grid.longest + (0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision])
+    slack = grid.longest + grid.turn
     return Template(fragment("list_distinct(:starts)", starts=_starts_around(
         _minus(_local(hole("first"), grid), slack), _plus(_local(hole("last"), grid), slack), grid)))
 
@@ -249,9 +264,8 @@ def starts_from_to(first: int, last: int, window: IntervalWindow, precision: Pre
     grid = grid_of(window, precision, time_zone)
     if grid.zone is None and not grid.step_months:
         return series(grid.offset - (grid.offset - first) // grid.step * grid.step, last, grid.step)
-    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
-    low = _number(_to_local(first, grid) - slack, grid) - 1
-    high = _number(_to_local(last, grid) + slack, grid) + 2
+    low = _number(_to_local(first, grid) - grid.turn, grid) - 1
+    high = _number(_to_local(last, grid) + grid.turn, grid) + 2
     starts = fragment('list_distinct(list_filter(:starts, lambda "#start": "#start" BETWEEN :first AND :last))',
                       starts=_starts(number(low), number(high), grid), first=first, last=last)
     return select([named(call("unnest", starts), "s")])
@@ -396,7 +410,7 @@ def _utc(local: Tree, grid: Grid) -> Tree:
     """The instant of a local time: the first if it occurs twice, shifted past the gap if it never does."""
     if grid.zone is None:
         return local
-    fold = _FOLD_SECONDS * 1_000_000
+    fold = _turn_seconds(grid.zone) * 1_000_000
     micros = _micros(column("#local"), grid)
     early = fragment("epoch_us(timezone(:zone, make_timestamp(:micros - :fold))) + :fold", zone=grid.zone,
                      micros=micros, fold=fold)
@@ -415,10 +429,9 @@ def _utc(local: Tree, grid: Grid) -> Tree:
 def window_bounds(ts: int, window: IntervalWindow, precision: Precision, time_zone: str) -> list[tuple[int, int]]:
     """Returns [start, end) of every window that holds the instant `ts`, oldest first; without SLIDING exactly one."""
     grid = grid_of(window, precision, time_zone)
-    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
     local = _to_local(ts, grid)
-    first = _number(local - grid.longest - slack, grid) - 1
-    last = _number(local + slack, grid) + 1
+    first = _number(local - grid.longest - grid.turn, grid) - 1
+    last = _number(local + grid.turn, grid) + 1
     starts = sorted({_to_utc(_start_local(cell, grid), grid) for cell in range(first, last + 1)})
     bounds = [(start, end_of(start, grid)) for start in starts]
     return [(start, end) for start, end in bounds if start <= ts < end]
@@ -441,9 +454,8 @@ def starts_between(after: int, before: int, grid: Grid) -> Iterator[int]:
     if grid.zone is None and not grid.step_months:
         yield from range(after + grid.step - (after - grid.offset) % grid.step, before, grid.step)
         return
-    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
     last = after
-    for cell in itertools.count(_number(_to_local(after, grid) - slack, grid)):
+    for cell in itertools.count(_number(_to_local(after, grid) - grid.turn, grid)):
         start = _to_utc(_start_local(cell, grid), grid)
         if start >= before:
             return

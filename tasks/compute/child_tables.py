@@ -48,7 +48,7 @@ class ChildTables:
     """Starts from the deployment's list and follows the WAL; gives the relation `children` of `SourcePlan`."""
 
     def __init__(self, plan: SourcePlan, deployed: bytes) -> None:
-        self._uid = plan.storage_uid
+        self._uid, self._only = plan.storage_uid, plan.keep_tuid
         self._schema = pa.schema([
             pa.field("_tuid", pa.uint64()), pa.field("tbname", pa.string()), *fields_schema(plan.tags)])
         self._binary = [place for place, tag in enumerate(plan.tags) if tag.type.kind in _BINARY]
@@ -80,7 +80,7 @@ class ChildTables:
         bodies = [body for body in bodies if body.get("table_uid") == self._uid]
         told = [uid for body in bodies for uid in
                 (body["children"] if body["op"] == "drop_children" else body["child"][:1])]
-        before = {uid: self._rows[uid] for uid in told if uid in self._rows}
+        before = {uid: self._rows[uid] for uid in told if uid in self._rows and self._only in (None, uid)}
         for body in bodies:
             self.apply(body)
         moved = {uid: row for uid, row in before.items() if self._seen(row) != self._seen(self._rows.get(uid))}

@@ -76,8 +76,8 @@ class Recalculation:
         if change.moved is None:
             sources = [self._partials(self.old_rows(change))]
         else:
-            sources = [self._keys_only(partials) for both in self._partials_of_moved(change, change.moved)
-                       for partials in both]
+            sources = [self._keys_only(self._told(rows, children))
+                       for rows, children in self.rows_of_moved(change, change.moved)]
         touched = self.changed_rows(change)
         if touched is not None:
             sources.append(self._partials(touched))
@@ -142,31 +142,28 @@ class Recalculation:
 
     def moved_rows(self, change: Change, moved: MovedTables) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields (operation, result rows) of a scalar stream, as `rows` does."""
-        for old, new in self._partials_of_moved(change, moved):
-            yield 1, old
-            yield 0, new
+        for rows, children in self.rows_of_moved(change, moved):
+            yield int(children is moved.before), self._told(rows, children)
 
-    def _partials_of_moved(self, change: Change, moved: MovedTables) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """Yields what rows of child tables came to until now, and what they come to in the groups where they are now.
+    def _told(self, rows: pa.Table, children: pa.Table) -> pa.RecordBatch:
+        """Returns what rows come to if their child tables are called and tagged so."""
+        with self._first_stage.told(children):
+            return self._partials(rows)
 
-        Each pair is of some of the time only: there may be more rows than memory has room for.
+    def rows_of_moved(self, change: Change, moved: MovedTables) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Yields the rows that the stream has seen of child tables that move, with `before` and then with `after`.
+
+        They come by time, some at once: there may be more than memory has room for.
         """
-        for rows in self.rows_of_moved(change, moved):
-            with self._first_stage.told(moved.before):
-                old = self._partials(rows)
-            left = rows.filter(pc.is_in(rows.column("_tuid"), moved.after.column("_tuid")))
-            with self._first_stage.told(moved.after):
-                new = self._partials(left)
-            yield old, new
-
-    def rows_of_moved(self, change: Change, moved: MovedTables) -> Iterator[pa.Table]:
-        """Yields the rows of child tables, as of before the block, that the stream has seen, by time."""
         pieces = PieceReader(lambda: ROWS_PER_READ, self._stored.time_span)
         first = moved.first_ts
         while (piece := pieces.next(first, TS_MAX, change.before)) is not None:
             rows = self._stored.seen(moved.tuids, *piece, change.before)
             pieces.observe(rows.num_rows)
-            yield rows
+            yield rows, moved.before
+            with self._first_stage.told(moved.after):
+                left = self._stored.tried(rows.filter(pc.is_in(rows.column("_tuid"), moved.after.column("_tuid"))))
+            yield left, moved.after
             if piece[1] == TS_MAX:
                 return
             first = piece[1] + 1

@@ -241,11 +241,9 @@ class Windower:
         if change.updated is not None or change.deletes:
             found.append(self._in_windows(self._recalculation.old_rows(change)))
         if change.moved is not None:
-            for moved in self._recalculation.rows_of_moved(change, change.moved):
-                for children in (change.moved.before, change.moved.after):
-                    with self._first_stage.told(children):
-                        there = pc.is_in(moved.column("_tuid"), children.column("_tuid"))
-                        found.append(self._in_windows(moved.filter(there)))
+            for moved, children in self._recalculation.rows_of_moved(change, change.moved):
+                with self._first_stage.told(children):
+                    found.append(self._in_windows(moved))
         if self._window.kind != "session" and classified is not None and classified.change is not None:
             assert rows is not None
             found.append(rows.filter(pa.array(classified.change[rows.column(ROW_COLUMN).to_numpy()] != 0)))

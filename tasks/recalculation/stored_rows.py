@@ -47,13 +47,15 @@ class StoredRows:
         return self.counting(self._stored(tuids, first_ts, last_ts, as_of), as_of)
 
     def seen(self, tuids: pa.Array, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
-        """Returns what `read` does, without rows that are older than the stream."""
-        return self.counting(self._stored(tuids, first_ts, last_ts, as_of, seen=True), as_of)
+        """Returns rows that are no older than the stream, without those that are dropped for good."""
+        return self._without_held(self._stored(tuids, first_ts, last_ts, as_of, seen=True), as_of)
 
     def counting(self, rows: pa.Table, as_of: int) -> pa.Table:
         """Returns rows, as they are stored as of a version, without those that are dropped for good."""
-        held = self._quarantine.holds(rows, as_of)
-        rows = rows.filter(pa.array(~held)) if held.any() else rows
+        return self.tried(self._without_held(rows, as_of))
+
+    def tried(self, rows: pa.Table) -> pa.Table:
+        """Returns rows without those that can't be computed, if a block is being tried row by row."""
         return rows if self.rewritten is None else self._computable.of(rows, self.rewritten)
 
     def read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
@@ -70,6 +72,10 @@ class StoredRows:
 
     def time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
+
+    def _without_held(self, rows: pa.Table, as_of: int) -> pa.Table:
+        held = self._quarantine.holds(rows, as_of)
+        return rows.filter(pa.array(~held)) if held.any() else rows
 
     def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int, *, seen: bool = False
                 ) -> pa.Table:

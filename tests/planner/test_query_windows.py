@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidStatementError
@@ -15,16 +15,19 @@ from penstock.planner.duckdb_sql.duckdb_tree import column, render
 from penstock.planner.duckdb_sql.interval_windows import (
     auto_offset,
     check_interval,
+    end_of,
     expanded_windows,
+    grid_of,
     interval_end,
     interval_start,
+    starts_between,
     window_bounds,
 )
 from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "America/Sao_Paulo", "America/Havana", "Asia/Shanghai",
-         "Australia/Lord_Howe"]
+         "Australia/Lord_Howe", "Pacific/Apia", "Pacific/Kwajalein"]
 WINDOWS = [
     IntervalWindow(Duration(10, "s")),
     IntervalWindow(Duration(10, "s"), Duration(3, "s")),
@@ -51,15 +54,19 @@ def at(text: str, zone: str = "UTC") -> int:
     return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
 
 
-# Seconds around changes of the clock (2018 to 2024) and anywhere between 1960 and 2060.
+# Seconds around changes of the clock (2018 to 2024), days that a zone left out or had twice, and anywhere between 1960
+# and 2060.
 SECONDS = st.one_of(
     st.integers(-315_000_000, 2_840_000_000),
     st.sampled_from([1711846800, 1729990800, 1541300400, 1550368800, 1710054000, 1728142200, 1162693860]).flatmap(
         lambda t: st.integers(t - 10_000, t + 10_000)),
+    st.sampled_from([1325239200, 745848000, -7988400]).flatmap(lambda t: st.integers(t - 200_000, t + 200_000)),
 )
 
 
 @settings(max_examples=120, deadline=None)
+@example(1325240400, 0, WINDOWS[6], "Pacific/Apia", "ms", "ts")
+@example(745900000, 0, WINDOWS[8], "Pacific/Kwajalein", "us", "k")
 @given(SECONDS, st.integers(0, 10**9 - 1), st.sampled_from(WINDOWS), st.sampled_from(ZONES),
        st.sampled_from(["ms", "us", "ns"]), st.sampled_from(["ts", "k", "s", "l"]))
 def test_sql_and_python_give_the_same_windows(
@@ -79,7 +86,9 @@ def test_sql_and_python_give_the_same_windows(
     ).fetchall()
     assert [(row[0], row[1]) for row in got] == want
     assert got[0][2] == want[-1][0]
-    assert all(first <= ts < last for first, last in want)
+    grid = grid_of(window, precision, zone)
+    near = starts_between(ts - grid.longest - 4 * grid.day, ts + 1, grid)
+    assert want == [(first, last) for first in near if (last := end_of(first, grid)) > ts]
     if window.sliding is None:
         assert len(want) == 1
         following = window_bounds(want[0][1], window, precision, zone)

@@ -91,6 +91,12 @@ class Player:
             case "delete":
                 tables, first, length = what
                 self.store.delete(tables, first, first + length)
+            case "retag":
+                self.store.retag(*what)
+            case "renew":
+                table, tags = what
+                if all(stream.table != f"d{table}" for stream in self.history.streams):
+                    self.store.renew(table, tags)
             case "look":
                 self._look()
             case _:

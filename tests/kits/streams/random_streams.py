@@ -762,7 +762,9 @@ def streams(draw: Draw, schema: Schema) -> Stream:
                         for _ in range(draw(st.integers(1, 4))))
         if mode:
             fill = Fill(mode, tuple("none" if column.family == "text" else 7 for column in columns))
-    spoilt = conditions(draw, names) if draw(st.sampled_from([True, False, False, False])) else None
+    # What was left out stays so, whatever tags its table gets.
+    spoils = draw(st.sampled_from([True, False, False, False]))
+    spoilt = conditions(draw, Names(schema, tags=False)) if spoils else None
     watermark = draw(st.sampled_from([0, 2])) * TICKS_MS[schema.scale] if kind != "count" else FOREVER_MS
     ticks = draw(st.sampled_from([None, 1, 6])) if kind == "interval" else None
     by_table = not super_table or any(group.text == "tbname" for group in groups)
@@ -854,6 +856,8 @@ def _changes(schema: Schema) -> st.SearchStrategy[Step]:
     ]
     if rest:
         kinds.append(st.tuples(st.just("partial"), rows))
+    tagged = st.tuples(tables, st.tuples(*(_values(tag.type) for tag in schema.tags)))
+    kinds.append(st.tuples(st.sampled_from(["retag", "renew"]), tagged))
     return st.one_of(kinds)
 
 

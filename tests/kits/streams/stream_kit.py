@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from kits.basics.faulty_fs import FaultyFs
 from kits.streams.shared_computers import share_computers
@@ -17,6 +18,7 @@ from penstock.common.clock import ManualClock
 from penstock.common.connection import ExternalConnection, OpenedConnection
 from penstock.common.placement import place
 from penstock.mnode.coordinator.task_graph_builder import task_graph
+from penstock.mnode.ddl import meta_records as meta
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
@@ -45,6 +47,7 @@ from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker.local_environment import LocalStream
 from penstock.vnode.read.snapshot import TimeSpan
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.wal.log import LogFiles
@@ -156,6 +159,23 @@ class Store:
                 self.catalog.child_list[n].uid for n in tables if self.catalog.child_list[n].vgroup_id == vgroup]
             if tuids is None or tuids:
                 vnode.delete(SUPER_UID, tuids, first_ts, last_ts)
+
+    def retag(self, table: int, tags: tuple[TagValue, ...]) -> None:
+        """Gives a child table other tags, as ALTER TABLE does."""
+        before = self.catalog.child_list[table]
+        after = self.catalog.child_list[table] = before._replace(tag_values=tags)
+        self.vnodes[before.vgroup_id].write_meta(meta.set_tags(SUPER_UID, before, after))
+
+    def renew(self, table: int, tags: tuple[TagValue, ...]) -> None:
+        """Drops a child table, and makes another one of that name."""
+        gone = self.catalog.child_list[table]
+        self.delete([table], TS_MIN, TS_MAX)
+        uid = 1 + max(child.uid for child in self.catalog.child_list)
+        self.catalog.child_list[table] = gone._replace(uid=uid, tag_values=tags)
+        vnode = self.vnodes[gone.vgroup_id]
+        vnode.write_meta(meta.drop_children(SUPER_UID, [gone]))
+        vnode.write_meta(meta.create_children(
+            SUPER_UID, np.array([uid], np.uint64), [gone.name], [[tag] for tag in tags]))
 
     def rows(self) -> pa.Table:
         """Returns all rows as the batch sees them: tbname, tags, `_tuid`, columns; timestamps are int64."""
