@@ -135,7 +135,8 @@ class Windower:
             self._note_oldest(rows)
         change = Change(classified.rows if classified is not None else None, updated, tuple(deletes), *versions, moved)
         sources = self._changed_rows(change, classified, rows)
-        changed = _times_of(sources)
+        moving = self._moved_rows(change) if moved is not None else []
+        changed = _times_of([*sources, *(table for table, _ in moving)])
         if self._window.kind == "count" and rows is not None:
             # All positions behind a change are in doubt: also those of rows that only follow in the same block.
             groups = pc.is_in(rows.column(GROUP_COLUMN), changed.column(GROUP_COLUMN).combine_chunks())
@@ -150,6 +151,9 @@ class Windower:
         if replayed:
             sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
             batches += self._doubtful(sources if rows is None else [*sources, rows])
+            for table, children in moving:
+                with self._first_stage.told(children):
+                    batches += self._doubtful([table])
         if not batches:
             return WindowedBlock(None, late, late_kept)
         return WindowedBlock(batches[0] if len(batches) == 1 else pa.concat_batches(batches), late, late_kept)
@@ -240,13 +244,18 @@ class Windower:
             found.append(self._in_windows(touched))
         if change.updated is not None or change.deletes:
             found.append(self._in_windows(self._recalculation.old_rows(change)))
-        if change.moved is not None:
-            for moved, children in self._recalculation.rows_of_moved(change, change.moved):
-                with self._first_stage.told(children):
-                    found.append(self._in_windows(moved))
         if self._window.kind != "session" and classified is not None and classified.change is not None:
             assert rows is not None
             found.append(rows.filter(pa.array(classified.change[rows.column(ROW_COLUMN).to_numpy()] != 0)))
+        return found
+
+    def _moved_rows(self, change: Change) -> list[tuple[pa.Table, pa.Table]]:
+        """Returns the rows of child tables that move, where they are in windows, and the tags that they have then."""
+        assert change.moved is not None
+        found = []
+        for rows, children in self._recalculation.rows_of_moved(change, change.moved):
+            with self._first_stage.told(children):
+                found.append((self._in_windows(rows), children))
         return found
 
     def _tables_of(self, changed: pa.Table) -> pa.Array | None:
