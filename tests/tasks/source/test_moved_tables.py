@@ -76,6 +76,7 @@ def test_rows_move_with_their_table_through_kills(kit: StreamKit) -> None:
 @pytest.mark.parametrize("kit", [
     f"{AT_ONCE} INTO o AS SELECT _wstart, count(*) c FROM meters PARTITION BY tbname INTERVAL(10s)"], indirect=True)
 def test_tags_that_a_stream_does_not_read_cost_it_nothing(kit: StreamKit) -> None:
+    """Nothing is written again."""
     kit.insert([(0, 0, 1, 1.0, "x")])
     kit.run()
     writes = len(kit.writes)
@@ -86,6 +87,7 @@ def test_tags_that_a_stream_does_not_read_cost_it_nothing(kit: StreamKit) -> Non
 
 @pytest.mark.parametrize("kit", [f"{BY_SITE.replace('UPDATE 0', 'UPDATE 1')} INTERVAL(10s)"], indirect=True)
 def test_rows_stay_where_they_came_to_if_updates_are_ignored(kit: StreamKit) -> None:
+    """Only rows that come behind the tag have it."""
     kit.insert([(0, 0, 1, 1.0, "x")])
     kit.run()
     kit.store.retag(0, ("moved",))
@@ -95,6 +97,7 @@ def test_rows_stay_where_they_came_to_if_updates_are_ignored(kit: StreamKit) -> 
 
 
 def test_rows_from_before_the_stream_make_no_windows(tmp_path: Path) -> None:
+    """The stream has never computed these windows."""
     kit = StreamKit(tmp_path, f"{BY_SITE} INTERVAL(10s)", tables=2,
                     before=lambda kit: kit.insert([(0, 0, 1, 1.0, "x")]))
     kit.insert([(0, 60_000, 1, 1.0, "x")])
@@ -105,6 +108,7 @@ def test_rows_from_before_the_stream_make_no_windows(tmp_path: Path) -> None:
 
 
 def test_rows_that_new_tags_make_impossible_are_left_out(tmp_path: Path) -> None:
+    """They leave their group, and are counted as dropped; the other rows go on."""
     sql = BY_SITE.replace("IGNORE UPDATE 0", "IGNORE UPDATE 0 ON_ERROR SKIP").replace(
         "PARTITION", "WHERE sound(CASE WHEN site = 'bad' THEN 1 ELSE 0 END) = 1 PARTITION")
     kit = StreamKit(tmp_path, f"{sql} INTERVAL(10s)", tables=2, functions=[SOUND])
