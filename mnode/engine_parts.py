@@ -210,6 +210,7 @@ class EngineParts:
         self.replacements.clean()
         if watches:
             self.backups.watch()
+        self.alterations.confirm_tags()
         self.streams.start_all()
         self.ingests.start_all()
         if watches:

@@ -28,6 +28,7 @@ from penstock.vnode.write.log_copying import LogCopying
 from penstock.vnode.write.log_retention import LogRetention
 from penstock.vnode.write.table_definitions import TableDefinitions
 from penstock.vnode.write.vnode_writer import BegunWrite, VnodeWriter
+from penstock.wal.reader import WalReader
 from penstock.wal.writer import Recovery, WalOptions, WalWriter
 
 
@@ -234,6 +235,14 @@ class Vnode:
         NotFoundError, StorageError.
         """
         return self._writer.begin_delete_rows(table_uid, tuids, times)
+
+    def told(self) -> list[dict[str, Any]]:
+        """Returns the META records behind what the parts hold."""
+        reader = WalReader(self._store.written_log(), self._store.persisted + 1)
+        try:
+            return [record.body for record in reader.told()]
+        finally:
+            reader.close()
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Puts a META record into the log, in order with the rows, and returns its version."""

@@ -189,7 +189,7 @@ class TableAlterations:
 
     def _put_tags(self, super_uid: int, before: ChildTable, after: ChildTable) -> None:
         """Tells streams first: what the catalog has, and no record tells of, they would never learn."""
-        self._storage.write_meta(after.vgroup_id, meta.set_tags(super_uid, before, after))
+        self._storage.write_meta(after.vgroup_id, meta.set_tags(super_uid, before, after), sync=True)
         try:
             self._catalog.schema.set_tags(super_uid, after.uid, after.tag_values)
         except PenstockError:
@@ -197,6 +197,17 @@ class TableAlterations:
             if there is not None and there.tag_values != after.tag_values:
                 self._storage.write_meta(after.vgroup_id, meta.set_tags(super_uid, after, before))
             raise
+
+    def confirm_tags(self) -> None:
+        """Tells streams of tags that the catalog doesn't have as the logs say: a crash came between the two."""
+        for vgroup_id in (one for database in self._catalog.databases() for one in database.vgroup_ids):
+            told = {(body["table_uid"], body["child"][0]): body["child"][2]
+                    for body in self._storage.told(vgroup_id) if body["op"] == "set_tags"}
+            for (super_uid, uid), tags in told.items():
+                child = self._catalog.child_by_uid(super_uid, uid)
+                if child is not None and child.vgroup_id == vgroup_id and tags != meta.told_tags(child):
+                    before = child._replace(tag_values=tuple(tags))
+                    self._storage.write_meta(vgroup_id, meta.set_tags(super_uid, before, child))
 
     def _set_option(self, table: Table, statement: AlterTable) -> Result:
         assert statement.option is not None

@@ -44,6 +44,11 @@ def alter_table(table: Table) -> dict[str, Any]:
     }
 
 
+def told_tags(child: ChildTable) -> list[Any]:
+    """Returns the tags of a child table as a record has them."""
+    return list(_plain(child.tag_values))
+
+
 def _child(child: ChildTable) -> tuple[int, str, Sequence[Any]]:
     """Returns what JSON writes as a list."""
     return child.uid, child.name, _plain(child.tag_values)

@@ -302,9 +302,15 @@ class Storage:
         """Deletes rows of these child tables in one vnode."""
         self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
 
-    def write_meta(self, vgroup_id: int, body: dict[str, Any]) -> None:
-        """Puts a META record into a vnode's WAL."""
+    def write_meta(self, vgroup_id: int, body: dict[str, Any], *, sync: bool = False) -> None:
+        """Puts a META record into a vnode's WAL. `sync`: a power cut takes it from the log no more."""
         self.vnode(vgroup_id).write_meta(body)
+        if sync:
+            self.vnode(vgroup_id).sync()
+
+    def told(self, vgroup_id: int) -> list[dict[str, Any]]:
+        """Returns the META records that a vnode's parts are older than; none of one that can't be used."""
+        return [] if vgroup_id in self._broken else self.vnode(vgroup_id).told()
 
     def flush(self, database: Database) -> None:
         """Writes everything acknowledged into Parquet parts."""

@@ -101,6 +101,7 @@ class Model:
     may_lose: bool = False
     shaken: set[Key] = field(default_factory=set)
     sites: dict[str, int] = field(default_factory=dict)
+    _maybe_sites: dict[str, list[int]] = field(default_factory=dict)
     _sure: dict[Key, Row | None] = field(default_factory=dict)
     _maybe: dict[Key, list[Row | None]] = field(default_factory=dict)
     _recent: list[tuple[float, Key, Row | None]] = field(default_factory=list)
@@ -120,6 +121,21 @@ class Model:
             else:
                 self._maybe[key] = [*maybe, merged(before, row), *after]
         self.acknowledged += sure
+
+    def retag(self, table: str, site: int, *, sure: bool) -> None:
+        """Notes another site of a table; `sure`: that was acknowledged."""
+        if sure:
+            self.sites[table] = site
+            self._maybe_sites.pop(table, None)
+        else:
+            self._maybe_sites.setdefault(table, []).append(site)
+
+    def settle_sites(self, found: Mapping[str, int]) -> list[str]:
+        """Takes the sites of tables as they are, and returns which of them nobody has given."""
+        wrong = [f"{table} has site {site}, not {self.sites[table]}" for table, site in found.items()
+                 if site not in (self.sites[table], *self._maybe_sites.get(table, []))]
+        self.sites |= found
+        return wrong
 
     def sync_failed(self, now: float) -> None:
         """Notes that a log couldn't be synced."""

@@ -318,7 +318,7 @@ class Run:
             if what < 0.62 or not self.model.acknowledged:
                 self._insert(self._new_rows())
             elif what < 0.70 and self.profile.deletes:
-                self._delete()
+                self._delete() if chance.random() < 0.7 else self._retag()
             elif what < 0.78 and len(self.created) < len(self.profile.streams):
                 self._create(self.profile.streams[len(self.created)])
             elif what < 0.84 and self.created:
@@ -367,6 +367,10 @@ class Run:
         gone: dict[Key, Written | None] = {
             key: None for key in self.model.touched() if first <= key[1] <= last and table in (None, key[0])}
         self._write(f"DELETE FROM d.{table or 'm'} WHERE ts >= {first} AND ts <= {last}", gone)
+
+    def _retag(self) -> None:
+        table, site = f"t{self.world.chance.randrange(TABLES)}", self.world.chance.randrange(3)
+        self.model.retag(table, site, sure=self._do(f"ALTER TABLE d.{table} SET TAG site = {site}"))
 
     def _write(self, text: str, rows: Mapping[Key, Written | None]) -> None:
         sure = False
@@ -624,7 +628,8 @@ class Run:
 
     def _judge(self) -> None:
         found = {(tn, int(ts)): (k, v) for tn, ts, k, v in self._rows("SELECT tbname, ts, k, v FROM d.m")}
-        problems = self.model.problems(found)
+        problems = self.model.problems(found) + self.model.settle_sites(
+            dict(self._rows("SELECT DISTINCT tbname, site FROM d.m")))
         for stream in self.created:
             wanted = batch_answer(stream, self.model, found, self.newest)
             got = shown(stream, self._rows(stream.result.format(out=f"d.out_{stream.name}")), self.model, self.newest)
