@@ -236,11 +236,11 @@ class Vnode:
         """
         return self._writer.begin_delete_rows(table_uid, tuids, times)
 
-    def told(self) -> list[dict[str, Any]]:
-        """Returns the META records behind what the parts hold."""
+    def told(self, operation: str) -> list[dict[str, Any]]:
+        """Returns the META records of an operation behind what the parts hold."""
         reader = WalReader(self._store.written_log(), self._store.persisted + 1)
         try:
-            return [record.body for record in reader.told()]
+            return [record.body for record in reader.told(frozenset({operation}))]
         finally:
             reader.close()
 

@@ -88,8 +88,8 @@ class RecordReader(Protocol):
         """
         ...
 
-    def told(self) -> list[MetaRecord]:
-        """Returns the META records that `read` will return, as far as records are acknowledged now and whole."""
+    def told(self, operations: frozenset[str]) -> list[MetaRecord]:
+        """Returns the META records of some operations that `read` will return; see `WalReader.told`."""
         ...
 
     def close(self) -> None:
@@ -175,15 +175,26 @@ class WalReader:
         found = records.all()
         return found if records.other is None else [*found, records.other]
 
-    def told(self) -> list[MetaRecord]:
-        """Returns the META records that `read` will return, as far as records are acknowledged now and whole."""
-        begin, found = self.position, []
+    def told(self, operations: frozenset[str]) -> list[MetaRecord]:
+        """Returns the META records of some operations that `read` will return; the position stays.
+
+        As far as records are acknowledged now and whole; rows are passed over.
+        """
+        begin = self.position
+        found = self.pass_over(operations)
+        self.go_on_from(begin)
+        return found
+
+    def pass_over(self, operations: frozenset[str], version: int | None = None) -> list[MetaRecord]:
+        """Goes on behind a version, or to the end, and returns the META records of some operations on the way."""
+        found: list[MetaRecord] = []
         try:
-            while records := self.read_of(frozenset()):
-                found += [record for record in records if isinstance(record, MetaRecord)]
+            while records := self.read_of(frozenset(), 1_024 if version is None else min(
+                    1_024, version + 1 - self._next)):
+                found += [record for record in records
+                          if isinstance(record, MetaRecord) and record.body.get("op") in operations]
         except PenstockError:
             pass  # it is met again, and told, by who reads up to there
-        self.go_on_from(begin)
         return found
 
     def _read(self, max_records: int, max_bytes: int, tables: frozenset[int] | None) -> _Records:

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter, is_
 from typing import TypeVar, cast
 
@@ -46,6 +46,15 @@ class _Stretch:
         return _Stretch(version, rest, self.tables, self.nbytes * len(rest) // len(self.records), self.end)
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The META records of some operations from version `first` on; `end` is the position behind the last record."""
+
+    first: int
+    end: LogPosition
+    records: tuple[MetaRecord, ...]
+
+
 class RecentRecords:
     """What readers of one process have read of one vnode's log lately. Thread-safe.
 
@@ -56,6 +65,8 @@ class RecentRecords:
         self._lock = threading.Lock()
         self._stretches: tuple[_Stretch, ...] = ()  # in the order of their records
         self._derived: dict[str, tuple[tuple[RowsRecord, ...], object]] = {}
+        self._looking = threading.Lock()
+        self._looked: dict[frozenset[str], _Looked] = {}
         self._followers: Counter[int | None] = Counter()
         self.tables: frozenset[int] | None = frozenset()
         self.shared = False  # whether there are several readers
@@ -96,6 +107,22 @@ class RecentRecords:
             else:
                 kept.insert(place, stretch)
             self._stretches = tuple(kept[-_STRETCHES:])
+
+    def told(self, reader: WalReader, operations: frozenset[str]) -> list[MetaRecord]:
+        """Returns what the reader's `told` does: readers that begin together look the log through once."""
+        begin = reader.position
+        with self._looking:
+            looked = self._looked.get(operations)
+            if looked is None:
+                looked = _Looked(begin.next_version, begin, ())
+            elif begin.next_version < looked.first:
+                earlier = reader.pass_over(operations, looked.first - 1)
+                looked = replace(looked, first=begin.next_version, records=(*earlier, *looked.records))
+            reader.go_on_from(looked.end)
+            records = (*looked.records, *reader.pass_over(operations))
+            self._looked[operations] = _Looked(looked.first, reader.position, records)
+        reader.go_on_from(begin)
+        return [record for record in records if record.version >= begin.next_version]
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
         """Returns what `make` makes of records, or what was made of them last, if that was of the same and few rows."""
@@ -196,9 +223,9 @@ class SharedWalReader:
             self._recent.note(_Stretch(first, tuple(records), tables, nbytes, self._reader.position))
         return records
 
-    def told(self) -> list[MetaRecord]:
-        """Returns the META records that `read` will return; see `RecordReader`."""
-        return self._reader.told()
+    def told(self, operations: frozenset[str]) -> list[MetaRecord]:
+        """Returns the META records of some operations that `read` will return; see `WalReader.told`."""
+        return self._recent.told(self._reader, operations)
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:
         """Returns what `make` makes of records that were read; see `RecordReader`. Those of few rows are kept."""

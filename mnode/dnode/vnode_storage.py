@@ -308,9 +308,9 @@ class Storage:
         if sync:
             self.vnode(vgroup_id).sync()
 
-    def told(self, vgroup_id: int) -> list[dict[str, Any]]:
+    def told(self, vgroup_id: int, operation: str) -> list[dict[str, Any]]:
         """Returns the META records that a vnode's parts are older than; none of one that can't be used."""
-        return [] if vgroup_id in self._broken else self.vnode(vgroup_id).told()
+        return [] if vgroup_id in self._broken else self.vnode(vgroup_id).told(operation)
 
     def flush(self, database: Database) -> None:
         """Writes everything acknowledged into Parquet parts."""

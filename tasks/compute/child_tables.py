@@ -16,7 +16,8 @@ from penstock.tasks.protocol.child_records import NewChildren, new_children
 from penstock.vnode.store.sorted_keys import TS_MIN
 from penstock.wal.record import MetaRecord, Record
 
-_MOVES = ("set_tags", "drop_children")
+#: What META records say by which child tables may move.
+MOVES = frozenset({"set_tags", "drop_children"})
 _BINARY = (Kind.VARBINARY, Kind.GEOMETRY)
 
 Row = tuple[Any, ...]
@@ -41,7 +42,7 @@ class MovedTables:
 
 def moves_tables(record: Record) -> bool:
     """Whether a record may say of child tables that they have other tags, or are gone."""
-    return isinstance(record, MetaRecord) and record.body.get("op") in _MOVES
+    return isinstance(record, MetaRecord) and record.body.get("op") in MOVES
 
 
 class ChildTables:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.tasks.compute.child_tables import moves_tables
+from penstock.tasks.compute.child_tables import MOVES, moves_tables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import NEVER, UPDATED, ClassifiedRows, classify, never_late, what_is_read
 from penstock.tasks.compute.quarantine import TableTimes
@@ -101,7 +101,8 @@ class SourceTask(BaseSourceTask):
             span = self._stored.time_span(TS_MIN, TS_MAX, self._version)
             self._newest_before = NEVER if span is None else span.last_ts
         self._open_wal()
-        self._children.go_back([record.body for record in self._wal.told() if moves_tables(record)])
+        if self._source.needs_children:
+            self._children.go_back([record.body for record in self._wal.told(MOVES)])
         self._emitter = self._new_emitter(computable)
         if deployment.attempt > 1:
             # Without the earlier attempt's store, no one knows how far it came.

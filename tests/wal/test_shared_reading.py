@@ -215,3 +215,33 @@ def test_records_of_tables_that_nobody_follows_are_not_decoded(tmp_path: Path) -
     assert reader.read() == []
     reader.close()
     log.close()
+
+
+@given(steps=st.lists(st.one_of(
+    st.tuples(st.sampled_from(["rows", "told", "other"]), st.integers(1, 5)),
+    st.tuples(st.just("ask"), st.integers(0, 60)), st.tuples(st.just("read"), st.integers(0, 60)),
+), max_size=40), segment_bytes=st.sampled_from([400, 1 << 20]))
+def test_readers_are_told_of_what_is_to_come(steps: list[tuple[str, int]], segment_bytes: int) -> None:
+    """Wherever they begin, whoever has asked before, whatever comes in between; they read on where they were."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = WalWriter.open(Path(folder), WalOptions(1, 1, segment_bytes), fs=FaultyFs(), clock=ManualClock())
+        reads = RecentReads()
+        told: list[int] = []
+        written = 0
+        for kind, number in [*steps, ("ask", 0)]:
+            if kind in ("ask", "read"):
+                reader = reads.reader(1, LogFiles(Path(folder), OsFs()), min(number, written) + 1)
+                if kind == "read":
+                    reader.read(2)
+                begin = min(min(number, written) + 2 * (kind == "read"), written)
+                assert [record.version for record in reader.told(frozenset({"told"}))] == [
+                    version for version in told if version > begin]
+                assert [record.version for record in reader.read(1)] == [begin + 1][:written - begin]
+                reader.close()
+                continue
+            for _ in range(number):
+                written += 1
+                ticket = log.enqueue_time_mark("w", written, 0) if kind == "rows" else log.enqueue_meta({"op": kind}, 0)
+                log.commit(ticket)
+                told += [written] if kind == "told" else []
+        log.close()
