@@ -1,7 +1,7 @@
 """Plays random histories on real engines that are killed: `python -m programs.killed_histories --seeds 200`.
 
 A history has two streams over a super table, statements (rows in order, late, rewritten, some columns only; deletes of
-ranges), pauses, and kills of the engine, of Spark's Java and of workers, in any order. Now and then, and in the end,
+ranges; child tables that get other tags, or are made anew), pauses, and kills of the engine, of Spark's Java and of workers, in any order. Now and then, and in the end,
 each stream must equal its batch query, before later changes can hide what is wrong. `--paused` plays the same order of
 kills around pauses each time. Prints which seeds differ in which rows, and where their stories and data are; exit code
 1 if any did. `--seed N` plays one.
@@ -129,7 +129,7 @@ class History:
 
     def _write(self, statements: int) -> None:
         for _ in range(statements):
-            self._run(self._delete() if self.chance.random() < 0.1 else self._insert())
+            self._change() if self.chance.random() < 0.1 else self._run(self._insert())
 
     def _rest(self, seconds: float) -> None:
         self.story.append(f"-- {seconds} s")
@@ -160,7 +160,7 @@ class History:
             for n in range(2):
                 self._run(f"{'PAUSE' if self.paused else 'RESUME'} STREAM s{n}")
         elif what < 0.22:
-            self._run(self._delete())
+            self._change()
         elif what < 0.27:
             self._rest(chance.choice([0.2, 1.0, 3.0]))
         else:
@@ -187,6 +187,17 @@ class History:
                 rows.append(f"({', '.join([str(ts), *values])})")
             parts.append(f"t{child} (ts, {', '.join(columns)}) VALUES {' '.join(rows)}")
         return "INSERT INTO " + " ".join(parts)
+
+    def _change(self) -> None:
+        """Deletes rows, or gives a table another tag, or makes it anew."""
+        what, child, tag = self.chance.random(), self.chance.randrange(self.children), self.chance.randrange(4)
+        if what < 0.5:
+            self._run(self._delete())
+        elif what < 0.8:
+            self._run(f"ALTER TABLE t{child} SET TAG g0 = {tag}")
+        else:
+            self._run(f"DROP TABLE t{child}")
+            self._run(f"CREATE TABLE t{child} USING st TAGS ({tag})")
 
     def _delete(self) -> str:
         first = self.chance.randint(T0, self.newest)
