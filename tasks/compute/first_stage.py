@@ -67,13 +67,25 @@ class FirstStage:
             self._known, self._groups = before
             self._told = False
 
+    @property
+    def groups_are_of_tables(self) -> bool:
+        """Whether the group of a row is known from its child table."""
+        kernel = self._kernel
+        return self._source.group_is_table or (
+            kernel is not None and kernel.values is None and kernel.groups_sql is not None)
+
+    def gids_of(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Returns the group of each row, given their tables, where `groups_are_of_tables`."""
+        if self._source.group_is_table:
+            return tuids
+        groups = self._groups_of_tables
+        return groups.gids[groups.of(tuids)]
+
     def tables_of(self, gids: npt.NDArray[np.uint64]) -> pa.Array | None:
         """Returns the child tables whose rows may be in some groups; None: that of any, or of so many that all do."""
         if self._source.group_is_table:
             return pa.array(np.unique(gids))
-        if self._kernel is None or self._kernel.values is not None or self._kernel.groups_sql is None:
-            return None
-        return self._groups_of_tables.tables_of(gids)
+        return self._groups_of_tables.tables_of(gids) if self.groups_are_of_tables else None
 
     def _table(self, sql: str, **rows: pa.Table) -> pa.Table:
         """Returns the result of SQL over rows and the child tables that these are of.

@@ -19,6 +19,7 @@ from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.id_time_pairs import among
+from penstock.tasks.compute.kernel_vectors import NotInKernelError
 from penstock.tasks.protocol.block_schema import GROUP, WINDOW_START
 from penstock.tasks.recalculation.store_range_reader import PieceReader
 from penstock.tasks.recalculation.stored_rows import StoredRows
@@ -63,7 +64,9 @@ class Recalculation:
         self._grid = None if plan.time_windows is None else plan.time_windows.grid
         panes = None if plan.source.kernel is None else plan.source.kernel.panes
         # By which rows in memory are told whose window is one of some.
-        self._panes = panes if panes is not None and panes.step == panes.width and plan.source.group_is_table else None
+        self._panes = None
+        if panes is not None and panes.step == panes.width and first_stage.groups_are_of_tables:
+            self._panes = panes
 
     def windows(
         self, change: Change, added: Sequence[pa.RecordBatch]
@@ -102,11 +105,18 @@ class Recalculation:
             found += self._fresh(members, rows)
         here = known.slice(first_here)
         if here.num_rows:
-            assert self._grid is not None
-            gids, starts = _windows_of(here)
-            rows = self._stored.recent.of_windows(gids, starts, end_of(int(starts[-1]), self._grid), self._panes, as_of)
-            found += self._fresh(here, self._stored.counting(rows, as_of))
+            found += self._fresh(here, self._stored.counting(self._recent_of(here, as_of), as_of))
         return [batch for batch in found if batch.num_rows]
+
+    def _recent_of(self, windows: pa.RecordBatch, as_of: int) -> pa.Table:
+        """Returns the rows in memory of some windows, and maybe others."""
+        assert self._grid is not None
+        gids, starts = _windows_of(windows)
+        end, recent = end_of(int(starts[-1]), self._grid), self._stored.recent
+        try:
+            return recent.of_windows(gids, starts, end, self._panes, as_of, self._first_stage.gids_of)
+        except NotInKernelError:  # rows of tables that nobody has told of
+            return recent.of_windows(gids, starts, end, None, as_of)
 
     def _fresh(self, windows: pa.RecordBatch, rows: pa.Table) -> list[pa.RecordBatch]:
         """Returns what rows, all of some windows among them, come to in these; where none are, that there are none."""

@@ -117,11 +117,12 @@ class RecentRows:
 
         return self._newest(as_of, rewritten)
 
-    def of_windows(self, gids: Tuids, starts: Times, end: int, panes: Panes | None, as_of: int) -> pa.Table:
+    def of_windows(self, gids: Tuids, starts: Times, end: int, panes: Panes | None, as_of: int,
+                   gids_of: Callable[[Tuids], Tuids] = lambda tuids: tuids) -> pa.Table:
         """Returns the rows of some windows, and maybe others; see `of_keys`.
 
-        `starts`: ascending; `end`: of the last window. `panes`: of windows that don't overlap, of groups that are child
-        tables; None: all rows of the windows' time are returned.
+        `starts`: ascending; `end`: of the last window. `panes`: of windows that don't overlap, whose groups are those
+        of the rows' child tables, `gids_of`; None: all rows of the windows' time are returned.
         """
         first = int(starts[0])
 
@@ -130,7 +131,7 @@ class RecentRows:
             if panes is None or not len(near):
                 return near
             ts = block.ts[near]
-            return near[among(block.tuids[near], ts - (ts - panes.offset) % panes.step, gids, starts)]
+            return near[among(gids_of(block.tuids[near]), ts - (ts - panes.offset) % panes.step, gids, starts)]
 
         return self._newest(as_of, inside)
 
