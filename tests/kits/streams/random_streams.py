@@ -226,6 +226,8 @@ def _floor(names: Names, part: Expression) -> Expression:
             return found
         return None if abs(math.floor(found)) > most else math.floor(found)
 
+    if _column_of(names, part) is None and not part.whole:  # it may be a DECIMAL of its own
+        return Expression(f"floor(cast({part.text} as double))", "number", value)
     return Expression(f"floor({part.text})", "number", value, part.whole)
 
 
