@@ -83,8 +83,9 @@ class LargeWrites:
             self._stream, answers = self._client.open_writes(encode(WritesOf.of(write)), write.rows.schema)
             threading.Thread(target=self._receive_answers, args=(self._stream, answers),
                              name=f"answers {self._name}", daemon=True).start()
-        fresh = fresh_in(write, self._children_sent)
-        self._children_sent = len(write.children)
+        known = len(write.children)  # the task may be adding others
+        fresh = fresh_in(write, self._children_sent, known)
+        self._children_sent = known
         self._stream.write_with_metadata(write.rows, encode(fresh) if fresh else b"")
 
     # -- the hearing thread ----------------------------------------------------------------------------------

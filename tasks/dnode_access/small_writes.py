@@ -78,16 +78,17 @@ class SmallWriter:
         """Hands a write over and returns at once; returns whether it was a small one, else nothing has happened."""
         if not is_small(write.rows):
             return False
+        known = len(write.children)
         packed = SmallWrite(
             self._number,
             None if self._known else (WritesOf.of(write), write.rows.schema),
-            fresh_in(write, self._children_sent),
+            fresh_in(write, self._children_sent, known),
             write.rows.serialize().to_pybytes(),
         ).pack()
         if len(packed) > SMALL_WRITE_MAX:
             return False
         self._known = True
-        self._children_sent = len(write.children)
+        self._children_sent = known
         self._connection.submit(self._number, packed)
         return True
 

@@ -132,9 +132,10 @@ def parts(message: bytes) -> list[SmallWrite | SinkEnd]:
     return found
 
 
-def fresh_in(write: ResultWrite, children_sent: int) -> Fresh:
-    """Returns what a write brings over a connection on which so many of its children were sent before."""
-    children = (write.children.since(children_sent),) if len(write.children) > children_sent else ()
+def fresh_in(write: ResultWrite, children_sent: int, known: int) -> Fresh:
+    """Returns what a write brings, of its first `known` children, over a connection on which so many were sent before.
+    """
+    children = (write.children.between(children_sent, known),) if known > children_sent else ()
     return children if write.delivered is None else (*children, write.delivered)
 
 

@@ -53,6 +53,6 @@ class NumberedChildren:
             column += values
         self.names += names
 
-    def since(self, number: int) -> NumberedChildren:
-        """Returns those from a number on, numbered anew."""
-        return NumberedChildren(self.names[number:], [values[number:] for values in self.tags])
+    def between(self, first: int, end: int) -> NumberedChildren:
+        """Returns those from one number on and before another, numbered anew; others may be added meanwhile."""
+        return NumberedChildren(self.names[first:end], [values[first:end] for values in self.tags])

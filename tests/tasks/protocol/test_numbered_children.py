@@ -13,8 +13,9 @@ def test_numbers_stay_true() -> None:
     children.add(["b", "c"], [[2, 3], [None, "z"]])
     assert [children[number] for number in range(3)] == [
         ResultChild("a", (1, "x")), ResultChild("b", (2, None)), ResultChild("c", (3, "z"))]
-    assert children.since(1) == NumberedChildren.of([ResultChild("b", (2, None)), ResultChild("c", (3, "z"))])
-    assert len(children.since(3)) == 0
+    assert children.between(1, 3) == NumberedChildren.of([ResultChild("b", (2, None)), ResultChild("c", (3, "z"))])
+    assert children.between(1, 2) == NumberedChildren.of([ResultChild("b", (2, None))])
+    assert len(children.between(3, 3)) == 0
 
 
 @pytest.mark.parametrize("tags", [[], [[1]], [[1], [2], [3]], [[1, 1], [2]]])

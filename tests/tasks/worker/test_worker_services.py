@@ -289,6 +289,28 @@ def test_children_are_sent_once_and_known_from_then_on(dnode: Dnode) -> None:
     writer.writer.close()
 
 
+class Growing(NumberedChildren):
+    """A sink task finds another child whenever some are being sent."""
+
+    def between(self, first: int, end: int) -> NumberedChildren:
+        found = super().between(first, end)
+        self.append(CHILDREN[len(self) % len(CHILDREN)])
+        return found
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_children_that_come_while_others_are_sent_are_sent_too(dnode: Dnode, is_small: bool) -> None:
+    """With the next write: large ones are sent by a thread of their own, while the task makes the next."""
+    children = Growing.of([CHILDREN[0]])
+    writer = Writer(dnode.service.address)
+    rows = (result(FIRST) if is_small else long(0)).rows
+    for count in (1, 2, 3):
+        writer.write(ResultWrite(5, 1, SINK, 77, children, rows))
+        assert dnode.writes[-1].children == NumberedChildren(children.names[:count], [
+            values[:count] for values in children.tags])
+    writer.writer.close()
+
+
 def test_a_refused_write_raises_in_the_task_and_none_behind_it_is_performed(dnode: Dnode) -> None:
     """A StaleAttemptError arrives as such; what was sent behind the write is refused too; another writer goes on."""
     gate = threading.Event()
