@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
-from kits.basics.extreme_values import NAMES, extremes, quoted
+from kits.basics.extreme_values import CASES, NAMES, extremes, quoted
 from kits.queries.targets import Target
 
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
@@ -90,7 +90,7 @@ def designs(draw: Draw) -> Design:
         types[0] = draw(st.sampled_from(KEY_TYPES))
     tag_types = [DataType(kind, 12 if kind in (Kind.VARCHAR, Kind.NCHAR) else None)
                  for kind in draw(st.lists(st.sampled_from(TAG_KINDS), min_size=1, max_size=2))]
-    names = iter(draw(st.permutations([*NAMES, *(f"c{n}" for n in range(12))])))
+    names = iter(draw(st.permutations(sorted({*NAMES, *CASES, *(f"c{n}" for n in range(12))}))))
     columns = tuple(Column(next(names), f"c{n}", type) for n, type in enumerate(types))
     tags = tuple(Column(next(names), f"g{n}", type) for n, type in enumerate(tag_types))
     children = tuple((name, tuple(draw(values(tag.type, precision)) for tag in tags))
