@@ -58,6 +58,8 @@ class Profile:
     history: bool = True
     checkpoint_s: int = 1
     snodes: int = 0
+    pauses: int = 0
+    queue_kib: int = 64
 
     def with_snodes(self, snodes: int) -> Profile:
         """Returns the same kind of run with snodes, and something for them to do."""
@@ -123,6 +125,8 @@ def draw_profile(world: World) -> Profile:
         spark_kills=some(2),
         history=chance.random() < 0.5,
         checkpoint_s=chance.choice([1, 1, 4, 600]),
+        pauses=some(2),
+        queue_kib=chance.choice([64, 64, 16_384]),
     )
 
 
@@ -143,7 +147,8 @@ class Run:
             "workerStartTimeout": "5s", "restartDelayMin": "20ms", "restartDelayMax": "500ms",
             "idleTimeout": "400ms", "walSegmentSize": "64KiB", "partGrace": "1s", "viewRefreshInterval": "1500ms",
             "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0, "streamSinkDataRate": 0,
-            "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
+            "streamQueueSize": f"{self.profile.queue_kib}KiB", "blockBytesMax": f"{self.profile.queue_kib // 8}KiB",
+            "logLevel": "error",
         }, environment={})
         settings = ControllerSettings.from_config(config, 1 << 30, processors=2)
         settings = replace(settings, groups=replace(settings.groups, deploy_timeout_s=20.0, stop_timeout_s=3.0))
@@ -436,6 +441,7 @@ class Run:
             (profile.worker_stops, self._stop_worker), (profile.power_cuts, self._plan_power_cut),
             (profile.disk_faults, self._plan_disk_fault), (profile.commit_faults, self._plan_commit_fault),
             (profile.clock_jumps, self._jump), (profile.spark_kills, self._kill_spark),
+            (profile.pauses, self._pause_between_kills),
         ]
         for count, action in plans:
             for _ in range(count):
@@ -472,6 +478,21 @@ class Run:
         left = [worker.process for group in lost for worker in group.workers if self.world.alive(worker.process)]
         if left:
             raise SimulationError(f"nobody has ended the workers that Spark has lost: {left}")
+
+    def _pause_between_kills(self) -> None:
+        """The streams are paused while Spark starts anew, and go on after the engine and Spark were killed again."""
+        self._count("pause between kills")
+        at_s = 0.0
+        for action in (self._kill_spark, lambda: self._order("PAUSE"), self._kill_engine, self._kill_spark,
+                       lambda: self._order("RESUME")):
+            self.world.later(at_s, "world", self._unless_peace(action))
+            at_s += self.world.chance.random() * 4
+
+    def _order(self, what: str) -> None:
+        """Executes a statement on all streams, if the engine is there."""
+        for stream in self.created:
+            if self.cluster.host is not None:
+                self._do(f"{what} STREAM {stream.name}")
 
     def _stop_worker(self) -> None:
         workers = self.cluster.living_workers()
