@@ -76,7 +76,7 @@ class SourceTask(BaseSourceTask):
         self._reads = what_is_read(self._source)
         self._history_bytes = 0
         self._live_had_its_turn = False
-        #: the greatest time of rows that were stored before the first that the task has seen; None: nobody has looked
+        #: the greatest time of rows that were stored without the task reading them then; None: nobody has looked
         self._newest_before: int | None = None
         meta = self._restore_store(deployment.checkpoint_id)
         self._dead_letters = self._open_dead_letters(deployment)
@@ -98,8 +98,7 @@ class SourceTask(BaseSourceTask):
             self._restore(meta)
         self._keeps_recent = plan.counts_updates and plan.row_window is None and self._source.key_column is None
         if self._keeps_recent and self._newest_before is None:
-            span = self._stored.time_span(TS_MIN, TS_MAX, self._version)
-            self._newest_before = NEVER if span is None else span.last_ts
+            self._look_for_newest()
         self._open_wal()
         if self._source.needs_children:
             self._children.go_back([record.body for record in self._wal.told(MOVES)])
@@ -249,7 +248,13 @@ class SourceTask(BaseSourceTask):
         self._wal.close()
         skipped_from, self._version = self._version, self._wal.acknowledged_version
         self._stored.unseen.append((skipped_from, self._version))
+        if self._keeps_recent:
+            self._look_for_newest()
         self._open_wal()
+
+    def _look_for_newest(self) -> None:
+        span = self._stored.time_span(TS_MIN, TS_MAX, self._version)
+        self._newest_before = NEVER if span is None else span.last_ts
 
     def _read_ahead(self) -> bool:
         return not self._paused and self._log.read_ahead(self._wal, self._environment.turn)

@@ -16,6 +16,7 @@ from kits.streams.interval_streams import AGGREGATES, INTO, PARTITIONS, batch, s
 from kits.streams.stream_kit import MemoryEnvironment, Step, StreamKit, assert_same, millis, play, unhurried
 
 from penstock.planner.task_plans.kernel_spec import Panes
+from penstock.tasks.protocol.messages import Pause, Resume
 from penstock.tasks.recalculation.recent_rows import RecentRows
 from penstock.tasks.source import source_task
 
@@ -150,6 +151,26 @@ def test_the_store_is_not_asked_for_what_is_in_memory(tmp_path: Path, monkeypatc
         kit.run()
         assert write((12, 4)) > 0, "a delete changes what is stored"
         assert [(row["c"], row["m"]) for row in kit.rows()] == [(1, 7), (1, 4), (1, 2)]
+    finally:
+        kit.close()
+
+
+def test_rows_that_were_skipped_count_when_their_window_is_computed_again(tmp_path: Path) -> None:
+    """They were never in memory."""
+    kit = StreamKit(tmp_path, "create stream s trigger at_once ignore expired 0 ignore update 0 into o as select "
+                    "_wstart, count(*) c, max(voltage) m from meters interval(10s)")
+    try:
+        kit.insert([(0, SECONDS, 1, 0.0, "")])
+        kit.run()
+        kit.post(Pause(), "source")
+        kit.run()
+        kit.insert([(0, 32 * SECONDS, 9, 0.0, "")])
+        kit.post(Resume(skip_to_end=True), "source")
+        kit.run()
+        for at, value in ((11, 5), (11, 6), (31, 5), (31, 6)):
+            kit.insert([(1, SECONDS * at, value, 0.0, "")])
+            kit.run()
+        assert [(row["c"], row["m"]) for row in kit.rows()] == [(1, 1), (1, 6), (2, 9)]
     finally:
         kit.close()
 
