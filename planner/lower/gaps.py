@@ -39,7 +39,7 @@ def fill_plan(
     mode: FillMode, interval: ByInterval, results: Sequence[FillColumn | SqlExpr], target: Target,
     keys: Sequence[Field], of_blocks: Mapping[str, Tree],
 ) -> FillPlan:
-    """Returns the plan of filled rows. A filled row copies what its neighbour has, NULL too.
+    """Returns the plan of filled rows. A filled row copies the nearest values that are not NULL.
 
     `results`, for the target's columns: what FILL gives, or a value over `of_blocks`, the columns of gaps by their
     names in the plan.

@@ -189,6 +189,8 @@ class ForceSourceTask(BaseSourceTask):
             found.setdefault(start, []).append(row)
         gids = results.column(GROUP.name).to_pylist()
         values = [tuple(row.values())[2:] for row in results.to_pylist()]
+        assert self._force.fill is not None
+        copied = {self._keys + place for place in self._force.fill.before}
         batches = [results]
         for start in starts:
             present = {gids[row] for row in found.get(start, ())}
@@ -196,7 +198,13 @@ class ForceSourceTask(BaseSourceTask):
             if absent:
                 batches.append(self._absent(absent, start))
             for row in found.get(start, ()):
+                known = self._groups.get(gids[row], values[row])
+                values[row] = tuple(known[place] if value is None and place in copied else value
+                                    for place, value in enumerate(values[row]))
                 self._groups[gids[row]] = values[row]
+        if any(column.null_count for column in results.columns[2:]):
+            heads = zip(*(column.to_pylist() for column in results.columns[:2]), strict=True)
+            batches[0] = self._batch([(*head, *rest) for head, rest in zip(heads, values, strict=True)])
         return pa.concat_batches(batches)
 
     def _absent(self, groups: Sequence[tuple[int, tuple[Any, ...]]], start: int) -> pa.RecordBatch:
@@ -205,14 +213,17 @@ class ForceSourceTask(BaseSourceTask):
         pool = self._pool(groups)
         count = len(groups)
         row, none, at = np.arange(count), np.full(count, -1), np.full(count, start)
-        gaps = GapRows(np.zeros(count, np.uint8), at, at, at, row, row, none)
+        gaps = GapRows(np.zeros(count, np.uint8), at, at, at, row, [row] * len(fill.before), [none] * len(fill.after))
         schema = gap_schema(fill, self._plan.grouping.keys, self._schema)
         return filled_rows(fill, schema, self._schema, self._computer, gaps, pool)
 
     def _pool(self, groups: Sequence[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
         """Returns groups with their newest results as results."""
-        columns = [pa.array(values, field.type) for values, field in zip(
-            zip(*((0, gid, *known) for gid, known in groups), strict=True), self._schema, strict=True)]
+        return self._batch([(0, gid, *known) for gid, known in groups])
+
+    def _batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = [pa.array(values, field.type)
+                   for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     # -- checkpoints -----------------------------------------------------------------------------------------

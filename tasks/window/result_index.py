@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from penstock.tasks.state.state_store import StateStore
 
-#: What the keys of an index begin with: of windows that are in the result, and of those that were withdrawn from it.
-PRESENT, WITHDRAWN = b"f", b"v"
+#: What the keys of an index begin with: of windows that are in the result, of those that were withdrawn from it, and
+#: of those where NULLs of a column begin or end.
+PRESENT, WITHDRAWN, EDGES = b"f", b"v", b"n"
 _KEY = struct.Struct(">QQ")
 _SIGN = 1 << 63
 _PRESENT = b"\x01"
@@ -22,9 +23,9 @@ CHANGES_MAX = 65_536
 
 def results_in(store: StateStore) -> Iterator[tuple[bytes, int, bytes]]:
     """Yields the entries of all indexes in the store of one task: their keys, group ids, and values."""
-    for prefix in (PRESENT, WITHDRAWN):
+    for prefix in (PRESENT, WITHDRAWN, EDGES):
         for key, value in store.between(prefix, bytes([prefix[0] + 1])):
-            yield key, _KEY.unpack(key[1:])[0], value
+            yield key, _KEY.unpack(key[-_KEY.size:])[0], value
 
 
 class ResultIndex:
@@ -136,7 +137,7 @@ class ResultIndex:
         found: int | None = start
         while found is not None:
             key = self._store.neighbour(self._key(gid, found), prefix, forward=forward)
-            found = None if key is None else _KEY.unpack(key[1:])[1] - _SIGN
+            found = None if key is None else _KEY.unpack(key[-_KEY.size:])[1] - _SIGN
             if found not in removed:
                 return found
         return None

@@ -51,7 +51,7 @@ class WindowAggTask(AggTask):
         if self._agg.fill is not None:
             withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
             self._filler = Filler(self._agg.fill, self._table.grid, self._plan.grouping.keys, self._schema,
-                                  ResultIndex(self._store), self._computer, self._results_of, withdrawn=withdrawn)
+                                  self._store, self._computer, self._results_of, withdrawn=withdrawn)
 
     def _merge_block(self, block: Block, input: int) -> None:
         until = self._forgotten_until
@@ -283,9 +283,10 @@ class WindowAggTask(AggTask):
         if not len(state):
             return
         results = self._final.compute(state)
-        self._route(results, state.groups)
         if self._filler is not None:
-            self._following.append(self._filler.take(results, state.starts.tolist()))
+            results, following = self._filler.take(results, state.starts.tolist())
+            self._following.append(following)
+        self._route(results, state.groups)
         self._table.drop_empty(state.starts)
 
     def _results_of(self, windows: Sequence[tuple[int, int]]) -> pa.RecordBatch:

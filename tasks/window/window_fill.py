@@ -6,13 +6,14 @@ bounded memory; whoever asks for them decides when the next chunk is made. It kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.logging import logger
 from penstock.planner.duckdb_sql.fill import MAX_FILLED
@@ -20,7 +21,9 @@ from penstock.planner.duckdb_sql.interval_windows import Grid, starts_between
 from penstock.planner.task_plans.stream_plan import Field, FillPlan
 from penstock.tasks.compute.duckdb_computer import Computer
 from penstock.tasks.protocol.block_schema import GROUP, OPERATION, WINDOW_START, fields_schema
+from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.window.result_index import ResultIndex
+from penstock.tasks.window.value_index import ValueIndex
 
 CHUNK_ROWS = 16_384
 REFILLED_MAX = 65_536
@@ -46,7 +49,7 @@ class Filler:
     """Keeps track of which windows have results, and makes the rows between them."""
 
     def __init__(
-        self, plan: FillPlan, grid: Grid, keys: Sequence[Field], schema: pa.Schema, index: ResultIndex,
+        self, plan: FillPlan, grid: Grid, keys: Sequence[Field], schema: pa.Schema, store: StateStore,
         computer: Computer, results: Results, withdrawn: ResultIndex | None = None,
     ) -> None:
         """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
@@ -58,7 +61,11 @@ class Filler:
         self._withdrawn = withdrawn
         self._grid = grid
         self._schema = schema
-        self._index = index
+        self._index = ResultIndex(store)
+        # PREV and NEXT look past NULLs; LINEAR doesn't, nor do queries.
+        self._forward = plan.mode == "next"
+        self._values = {place: ValueIndex(store, self._index, place)
+                        for place in (*plan.before, *plan.after) if plan.mode in ("prev", "next")}
         self._computer = computer
         self._results = results
         self._gap_schema = gap_schema(plan, keys, schema)
@@ -68,11 +75,15 @@ class Filler:
     def save(self) -> None:
         """Hands what changed to the store."""
         self._index.save()
+        for values in self._values.values():
+            values.save()
         if self._withdrawn is not None:
             self._withdrawn.save()
 
-    def take(self, results: pa.RecordBatch, starts: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Takes note of results that are being sent, and returns what must follow them, made chunk by chunk.
+    def take(
+        self, results: pa.RecordBatch, starts: Sequence[int]
+    ) -> tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]:
+        """Takes note of results, returns them as they are to be sent, and what must follow them, made chunk by chunk.
 
         `results` has one row per (group, window), `starts` their windows. Results that are deleted count as well.
         """
@@ -81,6 +92,10 @@ class Filler:
             rows[(gid, start)] = row
         operations = results.column(OPERATION.name).to_pylist()
         new = set()
+        columns = {place: results.column(f"r{place}") for place in self._values}
+        nulls = {place: column.is_null().to_pylist() for place, column in columns.items()
+                 if column.null_count or self._values[place].has_nulls}
+        changed: list[tuple[int, int, int]] = []
         for (gid, start), row in rows.items():
             if operations[row] == _DELETE:
                 self._index.remove(gid, start)
@@ -90,24 +105,96 @@ class Filler:
                 new.add((gid, start))
                 if self._withdrawn is not None and self._withdrawn.has(gid, start):
                     self._withdrawn.remove(gid, start)
-        gaps = self._gaps(rows, operations, new)
-        if not gaps:
-            return iter(())
-        missing = [] if not (self._plan.before or self._plan.after) else sorted({
-            (gap.gid, start) for gap in gaps if gap.filled for start in (gap.first, gap.last)} - rows.keys())
+            unsure = bool(nulls) and self._is_unsure(Gap(gid, start, start, True))
+            for place, column in nulls.items():
+                null = None if operations[row] == _DELETE else column[row]
+                if self._values[place].note(gid, start, null, fresh=(gid, start) in new) or unsure:
+                    changed.append((place, gid, start))
+        results = self._completed(results, list(rows))
+        depending = sorted(self._depending(changed) - rows.keys())
+        again = self._completed(self._results(depending), depending) if depending else None
+        gaps = self._gaps(rows, operations, new, depending)
+        members = {gid: row for (gid, _), row in rows.items()}
+        sources = {gap: self._around(gap) for gap in gaps}
+        missing = sorted({(gap.gid, start) for gap, around in sources.items() for starts in around
+                          for start in starts if start is not None} - rows.keys())
         pool = results
         if missing:
             pool = pa.concat_batches([results, self._results(missing)])
             rows.update((window, results.num_rows + n) for n, window in enumerate(missing))
-        members = {gid: row for (gid, _), row in rows.items()}
-        return self._chunks(gaps, pool, rows, members)
+        places = {gap: tuple(tuple(-1 if start is None else rows[gap.gid, start] for start in starts)
+                             for starts in around) for gap, around in sources.items()}
+        chunks = self._chunks(places, pool, members)
+        if again is None:
+            return results, chunks
+        return results, chain([again.filter(pc.equal(again.column(OPERATION.name), _UPSERT))], chunks)
+
+    # -- what stands in for NULL -------------------------------------------------------------------------------
+
+    def _completed(self, results: pa.RecordBatch, windows: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+        """Returns results of windows with the nearest values instead of NULLs."""
+        sources: dict[int, dict[int, tuple[int, int]]] = {}
+        operations = results.column(OPERATION.name)
+        for place, values in self._values.items():
+            column = results.column(f"r{place}")
+            if not column.null_count:
+                continue
+            lacking = pc.and_(column.is_null(), pc.equal(operations, _UPSERT))
+            for row in np.flatnonzero(lacking.to_numpy(zero_copy_only=False)).tolist():
+                gid, start = windows[row]
+                source = values.nearest(gid, start, forward=self._forward)
+                if source is not None:
+                    sources.setdefault(place, {})[row] = gid, source
+        if not sources:
+            return results
+        needed = sorted({window for each in sources.values() for window in each.values()})
+        rows = {window: results.num_rows + n for n, window in enumerate(needed)}
+        pool = pa.concat_batches([results, self._results(needed)])
+        for place, each in sources.items():
+            chosen = np.arange(results.num_rows)
+            chosen[list(each)] = [rows[window] for window in each.values()]
+            at = results.schema.get_field_index(f"r{place}")
+            results = results.set_column(at, results.schema.field(at), pool.column(at).take(pa.array(chosen)))
+        return results
+
+    def _depending(self, changed: Iterable[tuple[int, int, int]]) -> set[tuple[int, int]]:
+        """Returns the windows with NULL that take their value from changed (column, group id, start)s, or took it."""
+        found: set[tuple[int, int, int]] = set()
+        for place, gid, start in changed:
+            until = self._values[place].nearest(gid, start, forward=not self._forward)
+            at = self._neighbour(gid, start)
+            while at is not None and at != until and (place, gid, at) not in found:
+                found.add((place, gid, at))
+                at = self._neighbour(gid, at)
+        return {(gid, start) for _, gid, start in found}
+
+    def _neighbour(self, gid: int, start: int) -> int | None:
+        """Returns the next window in the direction in which values are copied."""
+        return self._index.before(gid, start) if self._forward else self._index.after(gid, start)
+
+    def _around(self, gap: Gap) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+        """Returns the windows from which the columns of a gap take what is before it, and what is after it."""
+        if not gap.filled:
+            return (None,) * len(self._plan.before), (None,) * len(self._plan.after)
+        before = tuple(
+            self._values[place].nearest(gap.gid, gap.last, forward=False) if place in self._values else gap.first
+            for place in self._plan.before)
+        after = tuple(
+            self._values[place].nearest(gap.gid, gap.first, forward=True) if place in self._values else gap.last
+            for place in self._plan.after)
+        return before, after
 
     # -- which gaps --------------------------------------------------------------------------------------------
 
     def _gaps(
-        self, rows: Iterable[tuple[int, int]], operations: Sequence[int], new: set[tuple[int, int]]
+        self, rows: Iterable[tuple[int, int]], operations: Sequence[int], new: set[tuple[int, int]],
+        depending: Iterable[tuple[int, int]],
     ) -> list[Gap]:
         gaps: dict[Gap, None] = {}
+        for gid, start in depending:
+            beyond = self._neighbour(gid, start)
+            if beyond is not None:
+                gaps[Gap(gid, min(start, beyond), max(start, beyond), True)] = None
         emptied: dict[int, tuple[int, int]] = {}
         for row, (gid, start) in enumerate(rows):
             if operations[row] == _DELETE:
@@ -176,10 +263,10 @@ class Filler:
     # -- their rows --------------------------------------------------------------------------------------------
 
     def _chunks(
-        self, gaps: Sequence[Gap], pool: pa.RecordBatch, rows: dict[tuple[int, int], int], members: dict[int, int]
+        self, gaps: Mapping[Gap, Sequence[Sequence[int]]], pool: pa.RecordBatch, members: dict[int, int]
     ) -> Iterator[pa.RecordBatch]:
         batch = _Chunk()
-        for gap in gaps:
+        for gap, (before, after) in gaps.items():
             # Windows may have come since: results may be sent in several portions before what follows the first.
             there = self._between(gap)
             if gap.filled and there:
@@ -189,8 +276,7 @@ class Filler:
                 starts = list(islice(windows, CHUNK_ROWS - len(batch.starts)))
                 if not starts:
                     break
-                batch.add(gap, starts, members[gap.gid],
-                          rows.get((gap.gid, gap.first), -1), rows.get((gap.gid, gap.last), -1))
+                batch.add(gap, starts, members[gap.gid], before, after)
                 if len(batch.starts) >= CHUNK_ROWS:
                     yield self._filled(batch, pool)
                     batch = _Chunk()
@@ -214,8 +300,8 @@ class Filler:
 class GapRows:
     """Rows to be filled: the operation and the start of each, and the starts of the windows around it.
 
-    `member`, `before` and `after` are rows of a pool: those with its group and with the results before and after it
-    (-1: none).
+    `member`, `before` and `after` are rows of a pool: those with its group and, for each column of the plan's,
+    with what is before and after it (-1: none).
     """
 
     operations: npt.NDArray[np.uint8]
@@ -223,8 +309,8 @@ class GapRows:
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
     member: npt.NDArray[np.int64]
-    before: npt.NDArray[np.int64]
-    after: npt.NDArray[np.int64]
+    before: Sequence[npt.NDArray[np.int64]]
+    after: Sequence[npt.NDArray[np.int64]]
 
 
 def gap_schema(plan: FillPlan, keys: Sequence[Field], results: pa.Schema) -> pa.Schema:
@@ -244,8 +330,8 @@ def filled_rows(
     columns = [pa.array(rows.operations), *(pool.column(name).take(member) for name in (GROUP.name, *keys)),
                pa.array(rows.starts), pa.array(rows.first), pa.array(rows.last)]
     for places, around in ((plan.before, rows.before), (plan.after, rows.after)):
-        chosen = pa.array(around, mask=around < 0)
-        columns += [pool.column(f"r{n}").take(chosen) for n in places]
+        columns += [pool.column(f"r{n}").take(pa.array(chosen, mask=chosen < 0))
+                    for n, chosen in zip(places, around, strict=True)]
     table = pa.Table.from_arrays(columns, schema=gaps)
     return computer.run(plan.sql, results, gaps=table)
 
@@ -255,16 +341,19 @@ class _Chunk:
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        self._rest: list[tuple[int, tuple[int, int, int, int, int, int]]] = []
+        self._rest: list[tuple[int, tuple[int, ...]]] = []
+        self._before = 0
 
-    def add(self, gap: Gap, starts: list[int], member: int, before: int, after: int) -> None:
+    def add(self, gap: Gap, starts: list[int], member: int, before: Sequence[int], after: Sequence[int]) -> None:
         self.starts += starts
+        self._before = len(before)
         operation = _UPSERT if gap.filled else _DELETE
-        self._rest.append((len(starts), (operation, gap.first, gap.last, member, before, after)))
+        self._rest.append((len(starts), (operation, gap.first, gap.last, member, *before, *after)))
 
     def source(self) -> GapRows:
         counts = [count for count, _ in self._rest]
         columns = [np.repeat(np.array(values, np.int64), counts)
                    for values in zip(*(values for _, values in self._rest), strict=True)]
-        operations, first, last, member, before, after = columns
-        return GapRows(operations.astype(np.uint8), np.array(self.starts, np.int64), first, last, member, before, after)
+        operations, first, last, member, *around = columns
+        return GapRows(operations.astype(np.uint8), np.array(self.starts, np.int64), first, last, member,
+                       around[:self._before], around[self._before:])

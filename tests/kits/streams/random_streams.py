@@ -709,6 +709,14 @@ class Stream:
         assert fill is not None
         assert window is not None
         assert window.between is not None
+        if fill.mode in ("prev", "next"):
+            found: tuple[Any, ...] = (None,) * len(self.columns)
+            whole = {}
+            for start in sorted(windows, reverse=fill.mode == "next"):
+                end, *values = windows[start]
+                found = tuple(old if new is None else new for new, old in zip(values, found, strict=True))
+                whole[start] = (end, *found)
+            windows = whole
         filled = {}
         for start, (end, *values) in windows.items():
             if fill.mode == "value":

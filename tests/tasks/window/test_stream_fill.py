@@ -33,7 +33,9 @@ ROW = st.tuples(
     st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.floats(-10, 10)),
     st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
 )
-INSERT = st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=6))
+# Windows of NULLs only, alone and in runs.
+NULLS = ROW.map(lambda row: (*row[:2], None, None, None))
+INSERT = st.tuples(st.just("insert"), st.lists(st.one_of(ROW, NULLS), min_size=1, max_size=6))
 DELETE = st.tuples(st.just("delete"), st.tuples(
     st.sampled_from([None, [0], [0], [1, 2]]), st.integers(0, 14).map(lambda n: n * WIDTH),
     st.sampled_from([0, 0, 2 * WIDTH, 6 * WIDTH, 20 * WIDTH])))
@@ -69,6 +71,8 @@ def filled(windows: Windows, mode: str) -> dict[tuple[Any, int], tuple[Any, ...]
     rows = {}
     for head, group in windows.items():
         starts = sorted(group)
+        if mode in ("prev", "next"):
+            group = carried(group, reverse=mode == "next")
         for start in starts:
             rows[head, start] = tuple(c if v is None and mode == "value" else v
                                       for v, c in zip(group[start], CONSTANTS, strict=True))
@@ -78,6 +82,16 @@ def filled(windows: Windows, mode: str) -> dict[tuple[Any, int], tuple[Any, ...]
                 rows[head, start] = tuple(
                     between(mode, b, a, part, c)
                     for b, a, c in zip(group[before], group[after], CONSTANTS, strict=True))
+    return rows
+
+
+def carried(group: dict[int, tuple[Any, ...]], *, reverse: bool) -> dict[int, tuple[Any, ...]]:
+    """The windows of a group with what is nearest before (or after) them instead of NULLs."""
+    found: tuple[Any, ...] = (None,) * len(CONSTANTS)
+    rows = {}
+    for start in sorted(group, reverse=reverse):
+        found = tuple(old if new is None else new for new, old in zip(group[start], found, strict=True))
+        rows[start] = found
     return rows
 
 
@@ -408,5 +422,27 @@ def test_a_gap_is_not_filled_over_windows_that_come_with_it(
         kit.run()
         kit.pass_time(5)
         assert_rows(stream(kit, "site"), filled(batch(kit, "site,"), "value"))
+    finally:
+        kit.close()
+
+
+@pytest.mark.parametrize("mode", ["prev", "next", "linear", "null", "value"])
+@pytest.mark.parametrize("change", ["a value", "a NULL", "a delete"])
+def test_values_reach_over_windows_of_nulls(tmp_path_factory: pytest.TempPathFactory, mode: str, change: str) -> None:
+    """A run of NULLs and the gaps in it follow what is beside them, after a restart too; each column for itself."""
+    kit = make(tmp_path_factory, "none", "at_once", FILLS[mode], 1, 0)
+    nulls = [(0, n * 2 * WIDTH, None, 1.0 if n == 3 else None, None) for n in range(2, 6)]
+    try:
+        kit.insert([(0, 0, 5, 5.0, "x"), (0, 2 * WIDTH, 6, 6.0, "y"), *nulls, (0, 12 * WIDTH, 8, 8.0, "z")])
+        kit.run()
+        kit.checkpoint()
+        for at in (2 * WIDTH, 12 * WIDTH):
+            if change == "a delete":
+                kit.delete(None, at, at)
+            else:
+                kit.insert([(0, at, *((7, 7.0, "w") if change == "a value" else (None, None, None)))])
+            kit.run()
+            assert_rows(stream(kit, None), filled(batch(kit, ""), mode))
+            kit.kill()
     finally:
         kit.close()
