@@ -132,6 +132,8 @@ ACTION = st.one_of(
     st.tuples(st.just("kill"), st.none()),
     st.tuples(st.just("pause"), st.integers(1, 40)),
 )
+NULLS = st.tuples(st.just("insert"), st.lists(
+    st.tuples(st.integers(0, 3), st.integers(-25, 15), st.none()), min_size=1, max_size=2))
 Log = list[tuple[int, str, Any]]
 
 
@@ -166,9 +168,9 @@ def act(kit: StreamKit, actions: list[tuple[str, Any]]) -> Log:
     return log
 
 
-def stored(log: Log, until: int) -> dict[tuple[int, int], int]:
+def stored(log: Log, until: int) -> dict[tuple[int, int], Any]:
     """The rows as of a time: value by (table, ts)."""
-    rows: dict[tuple[int, int], int] = {}
+    rows: dict[tuple[int, int], Any] = {}
     for at, kind, what in log:
         if at >= until:
             break
@@ -185,13 +187,15 @@ def forced(log: Log, now: int, fill: str) -> dict[tuple[str, int], tuple[Any, ..
     results: dict[tuple[str, int], tuple[Any, ...]] = {}
     known: dict[str, tuple[Any, ...]] = {}
     for start in range(NOW // STEP * STEP, now - STEP + 1, STEP):
-        found: dict[str, list[int]] = {}
+        found: dict[str, list[int | None]] = {}
         for (table, ts), value in stored(log, start + STEP).items():
             if start <= ts < start + STEP:
                 found.setdefault(f"d{table}", []).append(value)
         for name in known.keys() | found.keys():
             if name in found:
-                known[name] = results[name, start] = (len(found[name]), sum(found[name]))
+                values = [value for value in found[name] if value is not None]
+                total = sum(values) if values else {"prev": known.get(name, (0, None))[1], "value": -1}.get(fill)
+                known[name] = results[name, start] = (len(found[name]), total)
             elif fill != "none":
                 results[name, start] = {"null": (None, None), "value": (0, -1), "prev": known[name]}[fill]
     return results
@@ -199,7 +203,7 @@ def forced(log: Log, now: int, fill: str) -> dict[tuple[str, int], tuple[Any, ..
 
 @pytest.mark.parametrize("fill", ["none", "null", "value", "prev"])
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(actions=st.lists(ACTION, min_size=2, max_size=12), vnodes=st.integers(1, 3))
+@given(actions=st.lists(ACTION | NULLS, min_size=2, max_size=12), vnodes=st.integers(1, 3))
 def test_force_window_close_sees_what_was_there_when_the_window_ended(
     tmp_path_factory: pytest.TempPathFactory, fill: str, actions: list[Any], vnodes: int
 ) -> None:
