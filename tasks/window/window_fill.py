@@ -6,7 +6,7 @@ bounded memory; whoever asks for them decides when the next chunk is made. It kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -28,6 +28,9 @@ from penstock.tasks.window.value_index import ValueIndex
 CHUNK_ROWS = 16_384
 REFILLED_MAX = 65_536
 _UPSERT, _DELETE = 0, 1
+
+Places = Sequence[Sequence[int]]
+"""Of a gap: rows of a pool with what each column takes from before it, and from after it (-1: none)."""
 
 _log = logger(__name__)
 
@@ -66,6 +69,7 @@ class Filler:
         self._forward = plan.mode == "next"
         self._values = {place: ValueIndex(store, self._index, place)
                         for place in (*plan.before, *plan.after) if plan.mode in ("prev", "next")}
+        self._taken = 0
         self._computer = computer
         self._results = results
         self._gap_schema = gap_schema(plan, keys, schema)
@@ -90,6 +94,7 @@ class Filler:
         rows: dict[tuple[int, int], int] = {}
         for row, (gid, start) in enumerate(zip(results.column(GROUP.name).to_pylist(), starts, strict=True)):
             rows[(gid, start)] = row
+        self._taken += 1
         operations = results.column(OPERATION.name).to_pylist()
         new = set()
         columns = {place: results.column(f"r{place}") for place in self._values}
@@ -115,16 +120,17 @@ class Filler:
         again = self._completed(self._results(depending), depending) if depending else None
         gaps = self._gaps(rows, operations, new, depending)
         members = {gid: row for (gid, _), row in rows.items()}
-        sources = {gap: self._around(gap) for gap in gaps}
-        missing = sorted({(gap.gid, start) for gap, around in sources.items() for starts in around
+        sources = [self._around(gap, nulls) for gap in gaps] if self._plan.before or self._plan.after else []
+        missing = sorted({(gap.gid, start) for gap, around in zip(gaps, sources, strict=False) for starts in around
                           for start in starts if start is not None} - rows.keys())
         pool = results
         if missing:
             pool = pa.concat_batches([results, self._results(missing)])
             rows.update((window, results.num_rows + n) for n, window in enumerate(missing))
-        places = {gap: tuple(tuple(-1 if start is None else rows[gap.gid, start] for start in starts)
-                             for starts in around) for gap, around in sources.items()}
-        chunks = self._chunks(places, pool, members)
+        places: list[Places] = [
+            tuple(tuple(-1 if start is None else rows[gap.gid, start] for start in starts) for starts in around)
+            for gap, around in zip(gaps, sources, strict=True)] if sources else [((), ())] * len(gaps)
+        chunks = self._chunks(gaps, places, pool, members, self._taken)
         if again is None:
             return results, chunks
         return results, chain([again.filter(pc.equal(again.column(OPERATION.name), _UPSERT))], chunks)
@@ -172,15 +178,18 @@ class Filler:
         """Returns the next window in the direction in which values are copied."""
         return self._index.before(gid, start) if self._forward else self._index.after(gid, start)
 
-    def _around(self, gap: Gap) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-        """Returns the windows from which the columns of a gap take what is before it, and what is after it."""
+    def _around(self, gap: Gap, nulls: Collection[int]) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
+        """Returns the windows from which the columns of a gap take what is before it, and what is after it.
+
+        `nulls`: the columns in which windows have NULL.
+        """
         if not gap.filled:
             return (None,) * len(self._plan.before), (None,) * len(self._plan.after)
         before = tuple(
-            self._values[place].nearest(gap.gid, gap.last, forward=False) if place in self._values else gap.first
+            self._values[place].nearest(gap.gid, gap.last, forward=False) if place in nulls else gap.first
             for place in self._plan.before)
         after = tuple(
-            self._values[place].nearest(gap.gid, gap.first, forward=True) if place in self._values else gap.last
+            self._values[place].nearest(gap.gid, gap.first, forward=True) if place in nulls else gap.last
             for place in self._plan.after)
         return before, after
 
@@ -263,12 +272,12 @@ class Filler:
     # -- their rows --------------------------------------------------------------------------------------------
 
     def _chunks(
-        self, gaps: Mapping[Gap, Sequence[Sequence[int]]], pool: pa.RecordBatch, members: dict[int, int]
+        self, gaps: Sequence[Gap], places: Sequence[Places], pool: pa.RecordBatch, members: dict[int, int], taken: int
     ) -> Iterator[pa.RecordBatch]:
         batch = _Chunk()
-        for gap, (before, after) in gaps.items():
+        for gap, (before, after) in zip(gaps, places, strict=True):
             # Windows may have come since: results may be sent in several portions before what follows the first.
-            there = self._between(gap)
+            there = self._between(gap) if not gap.filled or self._taken != taken else set()
             if gap.filled and there:
                 continue  # what brought them fills the gaps beside them
             windows = (start for start in starts_between(gap.first, gap.last, self._grid) if start not in there)
