@@ -227,10 +227,10 @@ class History:
     def _kill(self, kind: str) -> None:
         self.story.append(f"-- kill -9 of a process: {kind}")
         engine = psutil.Process(self.engine.process.pid)
-        found = [p for p in engine.children() if "java" in p.name()] if kind == "java" else [
-            worker for daemon in daemons_below(engine.pid) for worker in daemon.children()]
-        if found:
-            with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself
+            found = [p for p in engine.children() if "java" in p.name()] if kind == "java" else [
+                worker for daemon in daemons_below(engine.pid) for worker in daemon.children()]
+            if found:
                 self.chance.choice(found).kill()
 
     # -- the end -------------------------------------------------------------------------------------------------
