@@ -375,7 +375,11 @@ class Run:
 
     def _retag(self) -> None:
         table, site = f"t{self.world.chance.randrange(TABLES)}", self.world.chance.randrange(3)
-        self.model.retag(table, site, sure=self._do(f"ALTER TABLE d.{table} SET TAG site = {site}"))
+        sure = False
+        try:
+            sure = self._do(f"ALTER TABLE d.{table} SET TAG site = {site}")
+        finally:
+            self.model.retag(table, site, sure=sure)
 
     def _write(self, text: str, rows: Mapping[Key, Written | None]) -> None:
         sure = False
