@@ -332,6 +332,11 @@ class SinkPlan:
         return f"{self.database}.{self.table}" if self.external is None else self.external.text
 
     @property
+    def problem(self) -> str | None:
+        """The result column that names what doesn't fit, or None."""
+        return f"r{len(self.columns)}" if self.checks_results else None
+
+    @property
     def key_column(self) -> Column | None:
         """The second part of the target's primary key, result column `r1`, or None."""
         return self.columns[1] if len(self.columns) > 1 and self.columns[1].primary_key else None

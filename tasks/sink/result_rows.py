@@ -29,7 +29,7 @@ class ResultRows:
         self._sink = sink
         self._windowed = windowed
         self._names = [OPERATION.name, *(f"r{n}" for n in range(len(sink.columns)))]
-        self._problem = f"r{len(sink.columns)}" if sink.checks_results else None
+        self._problem = sink.problem
         self._types = [column.type.arrow() for column in sink.columns]
         self._columns = [CHILD, OPERATION.name, *(column.name for column in sink.columns)]
 

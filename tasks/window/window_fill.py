@@ -53,14 +53,17 @@ class Filler:
 
     def __init__(
         self, plan: FillPlan, grid: Grid, keys: Sequence[Field], schema: pa.Schema, store: StateStore,
-        computer: Computer, results: Results, withdrawn: ResultIndex | None = None,
+        computer: Computer, results: Results, problem: str | None, withdrawn: ResultIndex | None,
     ) -> None:
-        """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
+        """`problem`: the result column that names what doesn't fit, if there is one; such results aren't written.
+
+        `withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
 
         This attempt doesn't know what that one wrote after the checkpoint. Two windows may have come and gone: then
         filled rows between them may be left. A window may have gone and come back: then filled rows may be missing.
         """
         self._plan = plan
+        self._problem = problem
         self._withdrawn = withdrawn
         self._grid = grid
         self._schema = schema
@@ -133,7 +136,10 @@ class Filler:
         chunks = self._chunks(gaps, places, pool, members, self._taken)
         if again is None:
             return results, chunks
-        return results, chain([again.filter(pc.equal(again.column(OPERATION.name), _UPSERT))], chunks)
+        sent = pc.equal(again.column(OPERATION.name), _UPSERT)
+        if self._problem is not None:  # it has been refused once, and counted
+            sent = pc.and_(sent, again.column(self._problem).is_null())
+        return results, chain([again.filter(sent)], chunks)
 
     # -- what stands in for NULL -------------------------------------------------------------------------------
 
