@@ -51,7 +51,8 @@ class WindowAggTask(AggTask):
         if self._agg.fill is not None:
             withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
             self._filler = Filler(self._agg.fill, self._table.grid, self._plan.grouping.keys, self._schema,
-                                  self._store, self._computer, self._results_of, self._plan.sink.problem, withdrawn)
+                                  self._store, self._computer, self._results_of, withdrawn=withdrawn)
+            self._filler.problem = self._plan.sink.problem
 
     def _merge_block(self, block: Block, input: int) -> None:
         until = self._forgotten_until

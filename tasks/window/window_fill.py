@@ -49,21 +49,23 @@ class Gap:
 
 
 class Filler:
-    """Keeps track of which windows have results, and makes the rows between them."""
+    """Keeps track of which windows have results, and makes the rows between them.
+
+    `problem`: the result column that names what doesn't fit, if there is one; such results aren't written.
+    """
+
+    problem: str | None = None
 
     def __init__(
         self, plan: FillPlan, grid: Grid, keys: Sequence[Field], schema: pa.Schema, store: StateStore,
-        computer: Computer, results: Results, problem: str | None, withdrawn: ResultIndex | None,
+        computer: Computer, results: Results, withdrawn: ResultIndex | None = None,
     ) -> None:
-        """`problem`: the result column that names what doesn't fit, if there is one; such results aren't written.
-
-        `withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
+        """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
 
         This attempt doesn't know what that one wrote after the checkpoint. Two windows may have come and gone: then
         filled rows between them may be left. A window may have gone and come back: then filled rows may be missing.
         """
         self._plan = plan
-        self._problem = problem
         self._withdrawn = withdrawn
         self._grid = grid
         self._schema = schema
@@ -137,8 +139,8 @@ class Filler:
         if again is None:
             return results, chunks
         sent = pc.equal(again.column(OPERATION.name), _UPSERT)
-        if self._problem is not None:  # it has been refused once, and counted
-            sent = pc.and_(sent, again.column(self._problem).is_null())
+        if self.problem is not None:  # it has been refused once, and counted
+            sent = pc.and_(sent, again.column(self.problem).is_null())
         return results, chain([again.filter(sent)], chunks)
 
     # -- what stands in for NULL -------------------------------------------------------------------------------
