@@ -240,7 +240,7 @@ class Vnode:
         """Returns the META records of an operation behind what the parts hold."""
         reader = WalReader(self._store.written_log(), self._store.persisted + 1)
         try:
-            return [record.body for record in reader.told(frozenset({operation}))]
+            return [record.body for record in reader.pass_over(frozenset({operation}))]
         finally:
             reader.close()
 

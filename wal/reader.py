@@ -89,7 +89,10 @@ class RecordReader(Protocol):
         ...
 
     def told(self, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns the META records of some operations that `read` will return; see `WalReader.told`."""
+        """Returns the META records of some operations that `read` will return; the position stays.
+
+        As far as records are acknowledged now and whole; rows are passed over.
+        """
         ...
 
     def close(self) -> None:
@@ -174,16 +177,6 @@ class WalReader:
         records = self._read(max_records, max_bytes, tables)
         found = records.all()
         return found if records.other is None else [*found, records.other]
-
-    def told(self, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns the META records of some operations that `read` will return; the position stays.
-
-        As far as records are acknowledged now and whole; rows are passed over.
-        """
-        begin = self.position
-        found = self.pass_over(operations)
-        self.go_on_from(begin)
-        return found
 
     def pass_over(self, operations: frozenset[str], version: int | None = None) -> list[MetaRecord]:
         """Goes on behind a version, or to the end, and returns the META records of some operations on the way."""

@@ -109,7 +109,7 @@ class RecentRecords:
             self._stretches = tuple(kept[-_STRETCHES:])
 
     def told(self, reader: WalReader, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns what the reader's `told` does: readers that begin together look the log through once."""
+        """Returns what `RecordReader.told` says; readers that begin together look the log through once."""
         begin = reader.position
         with self._looking:
             looked = self._looked.get(operations)
@@ -224,7 +224,7 @@ class SharedWalReader:
         return records
 
     def told(self, operations: frozenset[str]) -> list[MetaRecord]:
-        """Returns the META records of some operations that `read` will return; see `WalReader.told`."""
+        """Returns the META records of some operations that `read` will return; see `RecordReader`."""
         return self._recent.told(self._reader, operations)
 
     def derived(self, records: Sequence[RowsRecord], what: str, make: Callable[[], T]) -> T:

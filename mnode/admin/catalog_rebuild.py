@@ -22,14 +22,11 @@ from penstock.mnode.catalog.schema_repository import stable_vgroup
 from penstock.mnode.catalog.vnode_descriptions import Description, read_description
 from penstock.mnode.dnode.view_keeper import stored_tag
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
-from penstock.sql.types import Kind
-from penstock.tasks.protocol.child_records import new_children
+from penstock.tasks.protocol.child_records import BINARY, binary_tag, new_children
 from penstock.vnode.repair.vnode_check import read_segment
 from penstock.vnode.store import manifest as manifests
 from penstock.wal.record import DamagedRecordError, MetaRecord, RowsRecord
 from penstock.wal.segment import decode_segment_header, list_segments, segment_name
-
-_BINARY = (Kind.VARBINARY, Kind.GEOMETRY)
 
 
 @dataclass(slots=True)
@@ -193,7 +190,7 @@ def _children(paths: DataPaths, base: Catalog, table: Table, database: Database,
         elif body["op"] in ("create_children", "set_tags"):
             for uid, name, values in _told(body):
                 keep(uid, name, tuple(
-                    bytes.fromhex(value) if tag.type.kind in _BINARY and isinstance(value, str) else value
+                    binary_tag(value) if tag.type.kind in BINARY else value
                     for tag, value in zip(table.tags, values, strict=False)))
     placed = {uid: ChildTable(uid, child.name, stable_vgroup(database, child.name), child.tag_values,
                               child.create_time_ms) for uid, child in found.items()}

@@ -182,7 +182,8 @@ class TableAlterations:
                           database.precision, session)
         values = tuple(new if tag.name in names else old
                        for tag, new, old in zip(table.tags, given, table.tag_values, strict=True))
-        before = ChildTable(table.uid, table.name, table.vgroup_id, table.tag_values)
+        before = self._catalog.child_by_uid(table.super_uid, table.uid)
+        assert before is not None
         self._put_tags(table.super_uid, before, before._replace(tag_values=values))
         self._children_changed(table.super_uid)
         return Result()
@@ -200,6 +201,8 @@ class TableAlterations:
 
     def confirm_tags(self) -> None:
         """Tells streams of tags that the catalog doesn't have as the logs say: a crash came between the two."""
+        if not self._catalog.streams.all():
+            return
         for vgroup_id in (one for database in self._catalog.databases() for one in database.vgroup_ids):
             told = {(body["table_uid"], body["child"][0]): body["child"][2]
                     for body in self._storage.told(vgroup_id, "set_tags")}

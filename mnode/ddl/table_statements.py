@@ -201,10 +201,8 @@ class TableStatements:
         parent = self._catalog.table_by_uid(super_uid)
         assert parent is not None
         by_vgroup: dict[int, list[ChildTable]] = {}
-        for member in members:
-            assert member.vgroup_id is not None
-            by_vgroup.setdefault(member.vgroup_id, []).append(
-                ChildTable(member.uid, member.name, member.vgroup_id, member.tag_values))
+        for child in self._catalog.children_of(super_uid, [member.uid for member in members]):
+            by_vgroup.setdefault(child.vgroup_id, []).append(child)
         # Rows go first: a child that has lost its name must not leave rows that no name leads to.
         for vgroup_id, dropped in by_vgroup.items():
             uids = tuple(child.uid for child in dropped)

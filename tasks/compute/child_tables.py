@@ -10,15 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import SourcePlan
-from penstock.sql.types import Kind
 from penstock.tasks.protocol.block_schema import fields_schema
-from penstock.tasks.protocol.child_records import NewChildren, new_children
+from penstock.tasks.protocol.child_records import BINARY, NewChildren, binary_tag, new_children
 from penstock.vnode.store.sorted_keys import TS_MIN
 from penstock.wal.record import MetaRecord, Record
 
 #: What META records say by which child tables may move.
 MOVES = frozenset({"set_tags", "drop_children"})
-_BINARY = (Kind.VARBINARY, Kind.GEOMETRY)
 
 Row = tuple[Any, ...]
 
@@ -52,7 +50,7 @@ class ChildTables:
         self._uid, self._only = plan.storage_uid, plan.keep_tuid
         self._schema = pa.schema([
             pa.field("_tuid", pa.uint64()), pa.field("tbname", pa.string()), *fields_schema(plan.tags)])
-        self._binary = [place for place, tag in enumerate(plan.tags) if tag.type.kind in _BINARY]
+        self._binary = [place for place, tag in enumerate(plan.tags) if tag.type.kind in BINARY]
         used = plan.used_tags
         self._used = [0, *(place for place, tag in enumerate(plan.tags, 1) if used is None or tag.name in used)]
         self._rows: dict[int, Row] = {}
@@ -120,13 +118,13 @@ class ChildTables:
         count, wanted = len(children.uids), len(self._schema) - 2
         columns = [*children.tags[:wanted], *[repeat(None, count)] * (wanted - len(children.tags))]
         for place in self._binary:
-            columns[place] = list(map(_bytes, columns[place]))
+            columns[place] = list(map(binary_tag, columns[place]))
         self._rows.update(zip(children.uids, zip(children.names, *columns, strict=True), strict=True))
 
     def _tell(self, uid: int, name: str, tags: Sequence[Any]) -> None:
         """Takes over what a record says of one child table."""
         row = self._fitted(name, tags)
-        self._rows[uid] = tuple(_bytes(value) if place - 1 in self._binary else value
+        self._rows[uid] = tuple(binary_tag(value) if place - 1 in self._binary else value
                                 for place, value in enumerate(row)) if self._binary else row
         self._table = None
 
@@ -138,8 +136,3 @@ class ChildTables:
     def _seen(self, row: Row | None) -> Row | None:
         """Returns what the stream sees of a child table."""
         return None if row is None else tuple(row[place] for place in self._used)
-
-
-def _bytes(value: Any) -> Any:
-    """Returns a binary tag of a record, which JSON holds as digits."""
-    return bytes.fromhex(value) if isinstance(value, str) else value
