@@ -81,18 +81,19 @@ def _sum(given: GroupedCall) -> Tree:
 def _split_sum(given: GroupedCall, fresh: Names) -> Partial:
     kind, total = given.arguments[0].type.kind, call("sum", given.value)
     if kind in _WIDE:
-        return _split_wide_sum(given, fresh, total)
+        part = _wide_sum(given, fresh)
+        low, high = (field_column(field.name) for field in part.accumulator.fields)
+        return Partial((part,), fragment("CASE WHEN :high = 0 THEN :low END", high=high, low=low))
     partial = single(Accumulator("add", (Field(fresh(), given.result),)), total)
     return partial if kind in INTEGERS or kind is Kind.DECIMAL else replace(partial, final=finite(partial.final))
 
 
-def _split_wide_sum(given: GroupedCall, fresh: Names, total: Tree) -> Partial:
+def _wide_sum(given: GroupedCall, fresh: Names) -> PartialColumn:
     """64 bits, and how often they were left: a sum that comes back into its range is right, in any order."""
-    low, high = Field(fresh(), given.result), Field(fresh(), BIGINT)
-    wrapped = wrap_integer(total, given.result.kind)
+    total, of = call("sum", given.value), sum_type((given.arguments[0].type,))
+    wrapped = wrap_integer(total, of.kind)
     left = fragment("(:total - :wrapped::HUGEINT) // 18446744073709551616::HUGEINT", total=total, wrapped=wrapped)
-    return Partial((PartialColumn(Accumulator("wide_add", (low, high)), (wrapped, left)),), fragment(
-        "CASE WHEN :high = 0 THEN :low END", high=field_column(high.name), low=field_column(low.name)))
+    return PartialColumn(Accumulator("wide_add", (Field(fresh(), of), Field(fresh(), BIGINT))), (wrapped, left))
 
 
 # --- moments ----------------------------------------------------------------------------------------------------
@@ -102,12 +103,24 @@ def _of_doubles(function: str) -> Callable[[GroupedCall], Tree]:
     return lambda given: _ranged(given, call(function, given.double))
 
 
+def _avg(given: GroupedCall) -> Tree:
+    """Integers are added without loss."""
+    return call("avg", given.value) if given.arguments[0].type.kind in INTEGERS else _of_doubles("avg")(given)
+
+
 def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
-    total, count = Field(fresh(), DOUBLE), Field(fresh(), BIGINT)
+    kind, count = given.arguments[0].type.kind, Field(fresh(), BIGINT)
+    if kind in _WIDE:
+        part = _wide_sum(given, fresh)
+        low, high = (field_column(field.name) for field in part.accumulator.fields)
+        total = fragment("(:low::DOUBLE + :high::DOUBLE * 18446744073709551616e0)", low=low, high=high)
+    else:
+        of, value = (BIGINT, given.value) if kind in INTEGERS else (DOUBLE, given.double)
+        part = single(Accumulator("add", (Field(fresh(), of),)), call("sum", value)).parts[0]
+        total = field_column(part.accumulator.fields[0].name)
     return Partial(
-        (PartialColumn(Accumulator("add", (total,)), (call("sum", given.double),)),
-         PartialColumn(Accumulator("add", (count,)), (call("count", given.value),))),
-        fragment(f"CASE WHEN {_known(given, 'total')} THEN :total / :count END", total=field_column(total.name),
+        (part, PartialColumn(Accumulator("add", (count,)), (call("count", given.value),))),
+        fragment(f"CASE WHEN {_known(given, 'total')} THEN :total::DOUBLE / :count END", total=total,
                  count=field_column(count.name)))
 
 
@@ -305,7 +318,7 @@ FUNCTIONS = (
         example="sum(v) FROM m", aggregate=_sum, split=_split_sum),
     FunctionSpec(
         "avg", "aggregate", (NUMBER,), always(DOUBLE), "The mean.", example="avg(v) FROM m",
-        aggregate=_of_doubles("avg"), split=_split_avg),
+        aggregate=_avg, split=_split_avg),
     FunctionSpec(
         "spread", "aggregate", (Argument("value", NUMBERS | {Kind.TIMESTAMP}),), always(DOUBLE),
         "The greatest value minus the least.", example="spread(v) FROM m", aggregate=_spread, split=_split_spread),

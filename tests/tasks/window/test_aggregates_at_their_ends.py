@@ -72,6 +72,8 @@ def test_streams_equal_queries(vgroups: int, by: str, steps: list[Any]) -> None:
                 own = [row[place] for (child, ts), row in written.items() if ts // 10 * 10 == start and (
                     group == f"t{child}" if by == "tbname" else group == str(child % 2)) and row[place] is not None]
                 assert values[CALLS.index(f"sum({name})")] == exact_sum(own, low, high)
+                for means in (values, found[group, start]):
+                    assert is_near(means[CALLS.index(f"avg({name})")], sum(own) / len(own) if own else None, 0.0)
 
 
 def test_a_sum_beyond_its_range_stops_nobody_and_comes_back() -> None:
