@@ -109,7 +109,7 @@ def _avg(given: GroupedCall) -> Tree:
 
 
 def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
-    kind, count = given.arguments[0].type.kind, Field(fresh(), BIGINT)
+    kind = given.arguments[0].type.kind
     if kind in _WIDE:
         part = _wide_sum(given, fresh)
         low, high = (field_column(field.name) for field in part.accumulator.fields)
@@ -118,6 +118,7 @@ def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
         of, value = (BIGINT, given.value) if kind in INTEGERS else (DOUBLE, given.double)
         part = single(Accumulator("add", (Field(fresh(), of),)), call("sum", value)).parts[0]
         total = field_column(part.accumulator.fields[0].name)
+    count = Field(fresh(), BIGINT)
     return Partial(
         (part, PartialColumn(Accumulator("add", (count,)), (call("count", given.value),))),
         fragment(f"CASE WHEN {_known(given, 'total')} THEN :total::DOUBLE / :count END", total=total,
