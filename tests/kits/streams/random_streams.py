@@ -17,7 +17,7 @@ from statistics import fmean, pstdev
 from typing import Any, Literal
 
 from hypothesis import strategies as st
-from kits.basics.extreme_values import NAMES, ends, extremes, quoted
+from kits.basics.extreme_values import CASES, NAMES, ends, extremes, quoted
 from kits.streams.stream_kit import Catalog
 
 from penstock.planner.duckdb_sql.interval_windows import grid_of, starts_between, window_bounds
@@ -101,7 +101,7 @@ def schemas(draw: Draw) -> Schema:
     keyed = draw(st.sampled_from([False, False, False, True]))
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=0, max_size=4))
     kinds.insert(0, draw(st.sampled_from([Kind.INT, Kind.VARCHAR] if keyed else WHOLE)))
-    names = iter(draw(st.permutations([*NAMES, *(f"c{n}" for n in range(10))])))
+    names = iter(draw(st.permutations(sorted({*NAMES, *CASES, *(f"c{n}" for n in range(10))}))))
     columns = [Column("ts", timestamp(precision), "ts")]
     columns += [Column(next(names), _type(kind, precision), f"p{n}", keyed and n == 0) for n, kind in enumerate(kinds)]
     tag_kinds = draw(st.lists(st.sampled_from(TAG_KINDS), min_size=1, max_size=3))
