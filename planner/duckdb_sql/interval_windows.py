@@ -449,6 +449,17 @@ def end_of(start: int, grid: Grid) -> int:
     return _to_utc(local + grid.width, grid)
 
 
+def latest_end(start: int, grid: Grid) -> int:
+    """Returns the latest end of the windows that start at `start` or before.
+
+    It may be that of an earlier window: where the clock is put forward, or a day left out, ends are shifted past that.
+    """
+    end = end_of(start, grid)
+    if grid.zone is None:
+        return end
+    return max([end, *(end_of(earlier, grid) for earlier in starts_between(start - 2 * grid.turn, start, grid))])
+
+
 def starts_between(after: int, before: int, grid: Grid) -> Iterator[int]:
     """Yields the starts of the windows that start after `after` and before `before`, oldest first."""
     if grid.zone is None and not grid.step_months:

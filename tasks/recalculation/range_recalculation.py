@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.duckdb_sql.interval_windows import end_of, latest_end, starts_between
 from penstock.planner.task_plans.stream_plan import TimeWindows
 from penstock.tasks.protocol.block_schema import WINDOW_START
 from penstock.tasks.recalculation.store_range_reader import PieceReader, Reads, RowsWanted, Spans
@@ -102,8 +102,7 @@ class RangeRecalculation:
         found = self._pieces.next(start, self._end(final) - 1, as_of)
         # A piece ends with the last window that its last row is in; stretches without rows are covered too.
         until = final if found is None else min(final, max(self._bounds(found[1])[-1][0], start))
-        if self._end(until) > last:
-            until = final
+        until = final if self._end(until) > last else self._with_shorter(until, final)
         rows = self._reads(start, self._end(until) - 1, as_of)
         self._pieces.observe(rows.num_rows)
         # The earliest window that holds the instant at which this one ends is the next.
@@ -121,8 +120,18 @@ class RangeRecalculation:
         return self._windows.bounds(ts)
 
     def _end(self, start: int) -> int:
+        """Returns until when there are rows of the windows that start at `start` or before."""
         assert self._grid is not None
-        return end_of(start, self._grid)
+        return latest_end(start, self._grid)
+
+    def _with_shorter(self, until: int, final: int) -> int:
+        """Returns the start of the last window, up to `final`, before the first that ends after all up to `until`."""
+        assert self._grid is not None
+        for following in starts_between(until, final + 1, self._grid):
+            if end_of(following, self._grid) > self._end(until):
+                return until
+            until = following
+        return until
 
 
 def within(partials: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:

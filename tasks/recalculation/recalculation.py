@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.duckdb_sql.interval_windows import end_of, latest_end
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
@@ -112,7 +112,7 @@ class Recalculation:
         """Returns the rows in memory of some windows, and maybe others."""
         assert self._grid is not None
         gids, starts = _windows_of(windows)
-        end, recent = end_of(int(starts[-1]), self._grid), self._stored.recent
+        end, recent = latest_end(int(starts[-1]), self._grid), self._stored.recent
         try:
             return recent.of_windows(gids, starts, end, self._panes, as_of, self._first_stage.gids_of)
         except NotInKernelError:  # rows of tables that nobody has told of

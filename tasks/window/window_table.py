@@ -376,7 +376,7 @@ class WindowTable:
         self._pages.newest = newest = meta["newest_stored"]
         self.groups.restore([(key, value) for key, value in self._store.items(GROUP_PREFIX)
                              if key.startswith(GROUP_PREFIX)])
-        oldest = -_SIGN if closed_until is None else closed_until - self.grid.longest
+        oldest = -_SIGN if closed_until is None else closed_until - self.grid.longest - self.grid.turn
         self._spilled = {start for start in self._pages.starts(oldest, -_SIGN if newest is None else newest)
                          if closed_until is None or self.end(start) > closed_until}
 
