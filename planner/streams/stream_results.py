@@ -24,7 +24,7 @@ from penstock.planner.logical.window_kinds import END, NUMBER, START, ByClock, B
 from penstock.planner.streams.stream_checks import check_aggregates
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_projections import Projections, short_names, with_time
-from penstock.planner.streams.stream_scopes import StreamAggregation
+from penstock.planner.streams.stream_scopes import StreamAggregation, StreamRowScope
 from penstock.planner.streams.stream_target import BoundTarget
 from penstock.sql.tree.statements import Fill
 from penstock.sql.types import timestamp
@@ -52,10 +52,12 @@ def _key_itself(node: exp.Expression) -> exp.Expression | None:
 def row_projections(stream: StreamContext) -> Projections:
     """Returns the results of a stream without a window, a row per row; raises InvalidStreamError."""
     items = items_of(stream)
-    if stream.rows.find(items[0].expression) is not stream.relation.time:
+    first = items[0].expression
+    called = any(key.alias == first.name for key in stream.keys)
+    if called or stream.rows.find(first) is not stream.relation.time:
         raise InvalidStreamError("the first column of a stream without a window must be the primary timestamp",
                                  hint=f"start the list with {stream.table.time_column.name}")
-    scope = stream.rows.within("the SELECT list")
+    scope = StreamRowScope(stream.rows.within("the SELECT list"), stream.keys)
     return [(item, compile_expression(item.expression, scope)) for item in items]
 
 

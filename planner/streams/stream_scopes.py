@@ -73,6 +73,18 @@ def state_key(window: StateWindow, aggregation: StreamAggregation) -> StateKey:
     return StateKey(STATE, state.type, mark, None, text_of(node), partitions=False, value=value)
 
 
+class StreamRowScope(RowScope):
+    """Names in the results of a stream without windows: columns, and what PARTITION BY calls its keys, as in queries."""
+
+    def __init__(self, rows: RowScope, keys: Sequence[PartitionKey]) -> None:
+        super().__init__(rows.relation, rows.builder, rows.clause, rows.bounds)
+        self.keys = keys
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
+        key = None if qualifier is not None else next((key for key in self.keys if key.alias == name), None)
+        return super().column(name, qualifier, node) if key is None else key.value
+
+
 class SubtableScope(RowScope):
     """Names in SUBTABLE: only what PARTITION BY gives."""
 
