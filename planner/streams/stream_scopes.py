@@ -74,7 +74,7 @@ def state_key(window: StateWindow, aggregation: StreamAggregation) -> StateKey:
 
 
 class StreamRowScope(RowScope):
-    """Names in the results of a stream without windows: columns, and what PARTITION BY calls its keys, as in queries."""
+    """Names in the results of a stream without windows: columns, and aliases of PARTITION BY, as in queries."""
 
     def __init__(self, rows: RowScope, keys: Sequence[PartitionKey]) -> None:
         super().__init__(rows.relation, rows.builder, rows.clause, rows.bounds)

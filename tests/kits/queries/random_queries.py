@@ -489,7 +489,8 @@ def _bounds(start: str, end: str) -> tuple[Term, Term]:
 def _of_rows(text: str, order: str, opens: str, known: str = "true") -> Window:
     """Windows that rows open: `opens` says which, in the order of a line; rows without `known` are in none."""
     def source(source: str, keys: Sequence[str]) -> str:
-        line = "(" + (f"PARTITION BY {', '.join(keys)} " if keys else "") + f"ORDER BY ts, ord{order.removeprefix('ts')})"
+        by = f"PARTITION BY {', '.join(keys)} " if keys else ""
+        line = f"({by}ORDER BY {order.replace('ts', 'ts, ord', 1)})"
         return (f"(SELECT *, sum(opens::INT) OVER (line ROWS UNBOUNDED PRECEDING) AS number FROM "
                 f"(SELECT *, {opens} AS opens FROM (FROM {source}) WHERE {known} WINDOW line AS {line}) "
                 f"WINDOW line AS {line})")
