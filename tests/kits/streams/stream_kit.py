@@ -19,6 +19,7 @@ from penstock.common.connection import ExternalConnection, OpenedConnection
 from penstock.common.placement import place
 from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.ddl import meta_records as meta
+from penstock.mnode.streams.stored_stream_keeper import children_ipc
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
@@ -337,20 +338,8 @@ class StreamKit:
     def start(self) -> None:
         """Builds the tasks from the last committed checkpoint."""
         self.attempt += 1
-        tags = self.catalog.meters.tags
-        children = []
-        for vgroup in self.vnodes:
-            mine = [child for child in self.catalog.child_list if child.vgroup_id == vgroup]
-            table = pa.table({
-                "uid": pa.array([child.uid for child in mine], pa.uint64()),
-                "name": pa.array([child.name for child in mine], pa.string()),
-                **{tag.name: pa.array([child.tag_values[n] for child in mine], tag.type.arrow())
-                   for n, tag in enumerate(tags)},
-            })
-            buffer = pa.BufferOutputStream()
-            with pa.ipc.new_stream(buffer, table.schema) as writer:
-                writer.write_table(table)
-            children.append(buffer.getvalue().to_pybytes())
+        children = [children_ipc(self.catalog.meters, [
+            child for child in self.catalog.child_list if child.vgroup_id == vgroup]) for vgroup in self.vnodes]
         sides = len(self.plan.sources)
         deployment = StreamDeployment(
             1, "s", self.attempt, self.plan, task_graph(self.plan, tuple(self.vnodes)), self.start_versions * sides,
