@@ -50,6 +50,7 @@ from penstock.mnode.streams.stream_lifecycle import Lifecycle
 from penstock.mnode.streams.stream_replacement import Replacements
 from penstock.mnode.streams.stream_services import ControllerSource, RunStores, StreamServices
 from penstock.mnode.streams.stream_statements import Streams
+from penstock.mnode.streams.stream_verification import StreamVerification
 from penstock.mnode.streams.vgroup_splitting import Splitting
 from penstock.mnode.write.deletes import Deletes
 from penstock.mnode.write.inserts import Inserts
@@ -114,6 +115,7 @@ class EngineParts:
             of.catalog, of.storage, stores, self.connections, of.paths, of.config, of.clock,
             ControllerSource(start_controller))
         self.controller = services.controller
+        self.services = services
         self.streams = Streams(services)
         self.ingests = Ingests(services)
         self.replacements = Replacements(services, self.streams, self.views, of.ddl_lock, of.config.part_grace)
@@ -137,6 +139,8 @@ class EngineParts:
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
+        self.verification = StreamVerification(
+            self.services, self.cuts, self.streams, self.queries, of.activity.note_progress)
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

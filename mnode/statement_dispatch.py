@@ -80,6 +80,7 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.Explain: _in_session(parts.explainer.explain),
         sql.AnalyzeStream: _alone(parts.streams.reports.analyze) if not streams_rest else _refused(
             "nothing is to be measured here: streams rest between statements"),
+        sql.VerifyStream: _in_session(parts.verification.verify),
         sql.UseDatabase: _of_session(parts.databases.use),
         sql.SetQueryTimeout: _of_session(_set_query_timeout),
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),

@@ -40,6 +40,7 @@ from penstock.sql.tree.statements import (
     SubquerySource,
     TableSource,
     UseDatabase,
+    VerifyStream,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
             return iter(())  # whose statement it ends is known when that is found
         case Describe():
             return finder.of_table(statement.name, None)
-        case AnalyzeStream():
+        case AnalyzeStream() | VerifyStream():
             return finder.of_stream(statement.name)
         case Show():
             return finder.of_show(statement)

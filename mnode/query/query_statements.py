@@ -21,7 +21,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.query.activity import Activity, Running
 from penstock.mnode.query.process_backend import ProcessBackend
 from penstock.mnode.query.query_process import ProcessSettings
-from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, ResultLimits
+from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, QueryPlan, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
 from penstock.mnode.query.table_scans import Scans
 from penstock.mnode.query.unread_queries import PlannedHere, ProcessPlan, QueryPermission, UnreadQuery
@@ -150,11 +150,17 @@ class Queries:
               self._opened(self.plan(query, session), session, running, limits) as opened):
             yield opened
 
+    def run_planned(self, plan: QueryPlan, session: Session) -> pa.Table:
+        """Returns the rows of a query that another part of the engine has planned."""
+        running = self._activity.current()
+        with self._place(running, session), OpenQuery(plan, self._scans, self._backend(plan, running), running) as rows:
+            return rows.table()
+
     def _opened(self, plan: BatchPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:
         """Returns a query that is about to run; nobody has its plan any more, which may be large."""
         return OpenQuery(plan, self._scans.seen_by(session), self._backend(plan, running), running, limits)
 
-    def _backend(self, plan: BatchPlan, running: Running) -> QueryBackend:
+    def _backend(self, plan: QueryPlan, running: Running) -> QueryBackend:
         """Returns where a query runs. Code of users is found and kept up to date here only."""
         if self.process is None or not running.served or plan.functions:
             return self._engine

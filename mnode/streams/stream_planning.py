@@ -18,7 +18,8 @@ from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.external_tables import external_table
 from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.planner.streams.stream_planner import StreamDefaults, plan_stream
+from penstock.planner.lower.batch_results import BatchResults
+from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
@@ -99,6 +100,16 @@ class StreamPlanning:
 
     def plan_again(self, stream: StreamRecord) -> StoredPlan:
         """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
+        statement, view, session, defaults = self._as_asked(stream)
+        plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
+        return StoredPlan(plan, self.graph_of(plan), statement.options)
+
+    def results_of(self, stream: StreamRecord) -> BatchResults:
+        """Returns what the result table of a stream is to hold, as a query; raises what `plan_results` raises."""
+        return plan_results(*self._as_asked(stream))
+
+    def _as_asked(self, stream: StreamRecord) -> tuple[CreateStream, CatalogView, Session, StreamDefaults]:
+        """Returns what a stream was planned of when it was created: its statement, and all that this depends on."""
         statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
         target = self._services.catalog.table_by_uid(stream.target_uid)
@@ -113,9 +124,7 @@ class StreamPlanning:
             # It is as it was then, whatever has become of it: the server may not even answer.
             view = WithExternalTable(view, codec.table_from_json(dict(stream.uses.external_table))[0])
         session = Session(stream.asked.database, stream.asked.time_zone, stream.asked.created_ms)
-        defaults = StreamDefaults(time=TimeDefaults(**stream.asked.defaults))
-        plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
-        return StoredPlan(plan, self.graph_of(plan), statement.options)
+        return statement, view, session, StreamDefaults(time=TimeDefaults(**stream.asked.defaults))
 
     def planned(self, record: StreamRecord, stored: StoredPlan) -> StreamRecord:
         """Returns the record of a stream with its plan, and what that reads and uses."""

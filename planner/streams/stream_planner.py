@@ -12,6 +12,7 @@ from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.logical.operators import Operator
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.window_kinds import END, START, ByClock, ByInterval, Shape
+from penstock.planner.lower.batch_results import BatchResults, batch_results
 from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
@@ -52,10 +53,8 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
-    session = zoned(statement.options, session)
-    functions = bind_user_functions(statement, catalog, session)
-    stream = StreamContext(statement, catalog, session, defaults or StreamDefaults(), functions)
-    plan = _plan(stream)
+    stream = _context(statement, catalog, session, defaults)
+    plan, session = _plan(stream), stream.session
     options = statement.options
     if plan.sink.external is None and (options.on_failure is not None or options.retry_time is not None):
         raise InvalidStreamError("ON_FAILURE and RETRY_TIME are for streams INTO CONNECTION",
@@ -70,11 +69,48 @@ def plan_stream(
     return plan
 
 
+@with_headroom
+def plan_results(
+    statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None = None
+) -> BatchResults:
+    """Returns what the result table of a stream is to hold, as one query over its source.
+
+    Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
+    """
+    stream = _context(statement, catalog, session, defaults)
+    check_shape(stream)
+    trigger = _trigger(stream)
+    if stream.join is not None:
+        raise NotSupportedError("streams over joins can't be verified yet")
+    check_window(stream)
+    if trigger.mode == "force_window_close":
+        raise NotSupportedError("results of TRIGGER FORCE_WINDOW_CLOSE can't be verified: they depend on what was "
+                                "there when the clock passed")
+    stream.read_rows()
+    time, on_error = _time(stream, trigger)
+    if time.clock != "event":
+        raise NotSupportedError(
+            f"results by TIME {time.clock.upper()} can't be verified: rows don't tell when they came")
+    return batch_results(_bound(stream, trigger, time, on_error), tuple(stream.functions))
+
+
+def _context(
+    statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None
+) -> StreamContext:
+    session = zoned(statement.options, session)
+    functions = bind_user_functions(statement, catalog, session)
+    return StreamContext(statement, catalog, session, defaults or StreamDefaults(), functions)
+
+
+def _trigger(stream: StreamContext) -> TriggerPlan:
+    defaults = stream.defaults
+    return plan_trigger(stream.statement, defaults.trigger,
+                        defaults.ignore_expired and defaults.time.late == "drop", defaults.ignore_update)
+
+
 def _plan(stream: StreamContext) -> StreamPlan:
     check_shape(stream)
-    defaults = stream.defaults
-    trigger = plan_trigger(stream.statement, defaults.trigger,
-                           defaults.ignore_expired and defaults.time.late == "drop", defaults.ignore_update)
+    trigger = _trigger(stream)
     if stream.join is not None:
         return _joined(stream, stream.join, trigger)
     check_window(stream)
@@ -85,9 +121,14 @@ def _plan(stream: StreamContext) -> StreamPlan:
     time, on_error = _time(stream, trigger)
     if trigger.mode == "force_window_close":
         return plan_force(stream)
-    bound = _of_rows(stream, trigger, time, on_error) if stream.query.window is None else _of_windows(
-        stream, trigger, time, on_error)
+    bound = _bound(stream, trigger, time, on_error)
     return stream_plan(bound, stream.functions, described(time, stream.precision))
+
+
+def _bound(stream: StreamContext, trigger: TriggerPlan, time: TimePlan, on_error: OnError) -> LogicalStream:
+    """Returns a stream by event time over one table."""
+    bind = _of_rows if stream.query.window is None else _of_windows
+    return bind(stream, trigger, time, on_error)
 
 
 def _time(stream: StreamContext, trigger: TriggerPlan) -> tuple[TimePlan, OnError]:

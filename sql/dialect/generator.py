@@ -400,6 +400,11 @@ def _recalculate(to: Generator, statement: st.RecalculateStream) -> str:
                   to.sql(statement.first), _clause("TO", to.sql(statement.last)))
 
 
+def _verify(to: Generator, statement: st.VerifyStream) -> str:
+    return _words("VERIFY STREAM", identifier(statement.name), _clause("FROM", to.sql(statement.first)),
+                  _clause("TO", to.sql(statement.last)))
+
+
 def _note_time(to: Generator, statement: st.NoteTime) -> str:
     return _words("NOTE TIME", to.sql(statement.instant), _string("WRITER", statement.writer or None), "ON",
                   identifier(statement.database))
@@ -558,7 +563,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.ResumeStream: lambda _, statement: _words(
         "RESUME STREAM", _if_exists(statement), "IGNORE UNTREATED" if statement.ignore_untreated else "",
         identifier(statement.name)),
-    st.RecalculateStream: _recalculate, st.NoteTime: _note_time,
+    st.RecalculateStream: _recalculate, st.VerifyStream: _verify, st.NoteTime: _note_time,
     st.ReplayDlq: lambda to, statement: _words(
         "REPLAY DLQ", to.sql(statement.name), _where(to, statement.where)),
     st.DryRunStream: _dry_run,

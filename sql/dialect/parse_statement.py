@@ -59,6 +59,7 @@ from penstock.sql.dialect.parse_stream import (
     parse_resume,
     parse_start_stream,
     parse_stop_stream,
+    parse_verify,
 )
 from penstock.sql.dialect.parse_user import (
     parse_alter_user,
@@ -226,6 +227,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("PAUSE",): _plain(parse_pause),
     ("RESUME",): _plain(parse_resume),
     ("RECALCULATE", "STREAM"): _plain(parse_recalculate),
+    ("VERIFY", "STREAM"): _plain(parse_verify),
     ("DRY", "RUN"): _plain(parse_dry_run),
     ("REPLAY", "DLQ"): parse_replay,
     ("NOTE", "TIME"): _plain(parse_note_time),

@@ -44,6 +44,7 @@ from penstock.sql.tree.statements import (
     StreamOptions,
     StreamTarget,
     TriggerMode,
+    VerifyStream,
 )
 
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT", "RETRY_TIME",
@@ -474,6 +475,14 @@ def parse_recalculate(parser: QueryParser) -> Statement:
     first = parser.parse_expression()
     last = parser.parse_expression() if parser.take("TO") else None
     return RecalculateStream(name, first, last, if_exists)
+
+
+def parse_verify(parser: QueryParser) -> Statement:
+    """Parses what follows VERIFY STREAM."""
+    name = parser.name("a stream name")
+    first = parser.parse_expression() if parser.take("FROM") else None
+    last = parser.parse_expression() if first is not None and parser.take("TO") else None
+    return VerifyStream(name, first, last)
 
 
 def parse_note_time(parser: QueryParser) -> Statement:

@@ -585,6 +585,14 @@ class RecalculateStream(Statement):
     if_exists: bool = False
 
 
+class VerifyStream(Statement):
+    """VERIFY STREAM name [FROM first [TO last]]: both are constant expressions for times of results, inclusive."""
+
+    name: str
+    first: exp.Expression | None = None
+    last: exp.Expression | None = None
+
+
 class NoteTime(Statement):
     """NOTE TIME instant [WRITER 'name'] ON database: nothing older comes from this writer any more."""
 

@@ -1,0 +1,126 @@
+"""The results of a stream as one query over the rows of its table: what its result table is to hold.
+
+No partials, no kernels: groups are aggregated as queries are, and named as the stream's sink tasks name them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock.common.errors import InternalError, NotSupportedError
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    Tree,
+    cast,
+    column,
+    fragment,
+    named,
+    render,
+    replaced_columns,
+    select,
+)
+from penstock.planner.duckdb_sql.group_ids import group_value
+from penstock.planner.duckdb_sql.interval_windows import Grid, grid_of
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import Aggregate, FillGaps, Lookup, Operator, Project, Scan, Window
+from penstock.planner.logical.stream import LogicalStream
+from penstock.planner.logical.window_kinds import END, START, BySession
+from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
+from penstock.planner.lower.duckdb.query_sql import lower_in_steps
+from penstock.planner.lower.inner_names import with_inner_names
+from penstock.planner.lower.stages import SourceRows, rows_of
+from penstock.planner.lower.targets import converted_results, key_fields, sink_plan
+from penstock.planner.task_plans.column_names import CHILD, PROBLEM
+from penstock.planner.task_plans.user_calls import UserCall
+from penstock.sql.types import UBIGINT
+
+GROUP_ID, ENDS = "_gid", "_ends_at"
+_RESULTS, _GROUPS, _CHILDREN = "results", "groups", "children"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResults:
+    """`steps`, (name, SQL), over the relation of `scan`, and `body` over these: a row per result row.
+
+    Its columns are CHILD, ENDS (when the row's window is over, NULL without windows), and `r0`, `r1`, ... of the types
+    of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
+    the windows whose starts are `r0`; None: results of a range of time may come from any rows.
+    """
+
+    steps: tuple[tuple[str, str], ...]
+    body: str
+    scan: Scan
+    functions: tuple[UserCall, ...]
+    grid: Grid | None
+
+
+def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> BatchResults:
+    """Returns the query for a stream over one table. Raises NotSupportedError where rows alone don't tell the results.
+
+    `functions`: the users' functions that the plan calls row by row.
+    """
+    project = with_inner_names(stream.plan)
+    assert isinstance(project, Project)
+    below = project.input
+    if isinstance(below, FillGaps):
+        raise NotSupportedError("streams with FILL can't be verified yet")
+    if isinstance(below, Aggregate):
+        rows, below, ends = _grouped(stream, below)
+    else:
+        rows, ends = rows_of(below, stream.keys, stream.time_zone), fragment("NULL::BIGINT")
+        below = _with_group(below, rows)
+    if rows.lookup is not None:
+        raise NotSupportedError("streams whose rows look up in another table can't be verified: it may have changed")
+    values = [SqlExpr(replaced_columns(item.value.node, {END: ends}), item.value.type) for item in project.columns]
+    columns = stream.target.columns
+    results = converted_results(values, columns)
+    shown = [named(column(GROUP_ID), GROUP_ID), named(ends, ENDS), *_keys(stream), *(
+        named(result, f"r{n}") for n, result in enumerate(results))]
+    steps, found = lower_in_steps(below)
+    steps.append(("grouped", found))
+    # A result that doesn't fit its column is refused, as is one without a time.
+    counts = [fragment(":time IS NOT NULL", time=column("r0"))]
+    if len(results) > len(columns):
+        counts.append(fragment(":problem IS NULL", problem=column(f"r{len(columns)}")))
+    sink = sink_plan(stream.target, stream.keys)
+    keys = ", ".join([GROUP_ID, *(field.name for field in key_fields(stream.keys))])
+    named_steps = [(name, render(step)) for name, step in steps]
+    named_steps += [
+        (_RESULTS, render(select(shown, "grouped"))),
+        (_GROUPS, f"SELECT DISTINCT {keys} FROM {_RESULTS}"),
+        (_CHILDREN, sink.children_sql)]
+    wanted = ", ".join([CHILD, ENDS, *(f"r{n}" for n in range(len(columns)))])
+    fits = f" AND {PROBLEM} IS NULL" if sink.checks_tags else ""
+    body = (f"SELECT {wanted} FROM {_RESULTS} JOIN {_CHILDREN} USING ({GROUP_ID}) "
+            f"WHERE {' AND '.join(render(each) for each in counts)}{fits}")
+    grid = None
+    if isinstance(below, Aggregate) and below.interval is not None and project.columns[0].value.node == column(START):
+        grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
+    return BatchResults(tuple(named_steps), body, rows.scan, tuple(dict.fromkeys((
+        *functions, *users_aggregates(stream.plan)))), grid)
+
+
+def _grouped(stream: LogicalStream, aggregate: Aggregate) -> tuple[SourceRows, Aggregate, Tree]:
+    """Returns the rows, the groups with GROUP_ID, and when their windows are over, as streams have it."""
+    window = aggregate.input
+    if not isinstance(window, Window):
+        raise InternalError(f"a stream can't aggregate {type(window).__name__}")
+    rows = rows_of(window.input, stream.keys, stream.time_zone)
+    ends: Tree = column(END)
+    if isinstance(window.shape, BySession):
+        ends = fragment("(:last + :gap)", last=ends, gap=window.shape.gap)
+    grouped = replace(aggregate, input=replace(window, input=_with_group(window.input, rows)),
+                      keys=(*aggregate.keys, GROUP_ID))
+    return rows, grouped, ends
+
+
+def _with_group(below: Operator, rows: SourceRows) -> Operator:
+    if isinstance(below, Lookup):
+        return below
+    return Project(below, (Computed(GROUP_ID, SqlExpr(rows.gid, UBIGINT)),), extends=True)
+
+
+def _keys(stream: LogicalStream) -> list[Tree]:
+    """Returns the keys of groups by their names in blocks."""
+    return [named(cast(group_value(column(key.name), key.type), field.duckdb()), field.name)
+            for key, field in zip(stream.keys, key_fields(stream.keys), strict=True)]

@@ -1,0 +1,123 @@
+"""A result table beside the query that says what it is to hold: one query that counts what is equal and shows the rest.
+
+Numbers that differ by less than a millionth are equal: how floating point numbers are added up depends on their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.planner.duckdb_sql.duckdb_tree import render, text
+from penstock.planner.duckdb_sql.interval_windows import latest_end
+from penstock.planner.duckdb_sql.quoting import quote_name
+from penstock.planner.logical.operators import Scan
+from penstock.planner.lower.batch_results import ENDS, BatchResults
+from penstock.planner.query.batch_plan import relations_sql
+from penstock.planner.task_plans.column_names import CHILD
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.planner.task_plans.user_calls import UserCall
+from penstock.sql.cuts import Cut
+from penstock.sql.schema import Column, Table
+from penstock.sql.types import BIGINT, FLOATS, VARCHAR, Kind
+
+SHOWN = 1_000
+"""At most so many rows that differ are shown."""
+COUNTED = "counted"
+"""The state of the last row."""
+_STORED = "stored"
+_FOR_EVER = (1 << 63) - 1
+_RELATIVE, _ABSOLUTE = 1e-6, 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A query (`QueryPlan`) with a row per result that differs, at most SHOWN, and a last one that counts.
+
+    `state`: missing, extra, differs, or COUNTED; `child` and `moment`: which result; `ends`: when its window is over,
+    NULL if that isn't known; `found` and `wanted`: values of the result table and of the query, where both have the
+    result those that differ. Of the last row, `moment` is how many results are equal, `ends` how many aren't.
+    """
+
+    scans: tuple[Scan, ...]
+    sql: str
+    steps: tuple[tuple[str, str], ...]
+    functions: tuple[UserCall, ...]
+    columns: tuple[ResultColumn, ...] = (
+        ResultColumn("state", VARCHAR), ResultColumn("child", VARCHAR), ResultColumn("moment", BIGINT),
+        ResultColumn("ends", BIGINT), ResultColumn("found", VARCHAR), ResultColumn("wanted", VARCHAR))
+    tables: tuple[tuple[str, pa.Table], ...] = ()
+
+    def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
+        return f"WITH {relations_sql((*relations, *self.steps))} {self.sql}"
+
+
+def compared_results(
+    results: BatchResults, target: Table, cuts: tuple[Cut, Cut], span: tuple[int, int], closed_until: int | None
+) -> Comparison:
+    """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
+
+    `closed_until`: a result may be missing if its window isn't over by then; None: none may.
+    """
+    (first, last), columns = span, target.columns
+    stored = Scan(_STORED, target, ("tbname", *(column.name for column in columns)), first, last,
+                  precision=columns[0].type.precision)
+    names = [quote_name(f"r{n}") for n in range(len(columns))]
+    found = ", ".join(f"{quote_name(column.name)} AS {name}" for column, name in zip(columns, names, strict=True))
+    keys = [n for n, column in enumerate(columns) if n == 0 or column.primary_key]
+    same = " AND ".join([f"w.{CHILD} = f.{CHILD}", *(f"w.{names[n]} = f.{names[n]}" for n in keys)])
+    values = [n for n in range(len(columns)) if n not in keys]
+    distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}") for n in values]
+    missing, extra = f"f.{CHILD} IS NULL", f"w.{CHILD} IS NULL"
+    open_ = "false" if closed_until is None else f"{missing} AND coalesce(w.{ENDS} > {closed_until}, false)"
+    steps = (
+        *results.steps,
+        ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
+        ("found", f"SELECT tbname AS {CHILD}, {found} FROM {_STORED} WHERE "
+                  f"{quote_name(columns[0].name)} BETWEEN {first} AND {last}"),
+        ("pairs", f"SELECT CASE WHEN {open_} THEN 'open' WHEN {missing} THEN 'missing' WHEN {extra} THEN 'extra' "
+                  f"WHEN {' OR '.join(distinct) or 'false'} THEN 'differs' ELSE 'equal' END AS state, "
+                  f"coalesce(w.{CHILD}, f.{CHILD}) AS child, coalesce(w.r0, f.r0) AS moment, w.{ENDS} AS ends, "
+                  f"{_shown(columns, values, distinct, 'f', missing, extra)} AS found, "
+                  f"{_shown(columns, values, distinct, 'w', missing, extra)} AS wanted "
+                  f"FROM wanted AS w FULL JOIN found AS f ON {same}"),
+        ("counts", "SELECT count(*) FILTER (WHERE state = 'equal') AS equal, "
+                   "count(*) FILTER (WHERE state NOT IN ('equal', 'open')) AS others FROM pairs"),
+    )
+    sql = ("(SELECT * FROM pairs WHERE state NOT IN ('equal', 'open') ORDER BY child, moment, found, wanted "
+           f"LIMIT {SHOWN}) UNION ALL SELECT '{COUNTED}', NULL, equal, others, NULL, NULL FROM counts")
+    scan = replace(results.scan, cuts=cuts)
+    if results.grid is not None:  # rows before and behind the windows that start then have no part in them
+        bounded = last < _FOR_EVER
+        scan = replace(scan, first_ts=first, last_ts=latest_end(last, results.grid) - 1 if bounded else None)
+    return Comparison((scan, stored), sql, steps, results.functions)
+
+
+def _distinct(column: Column, one: str, other: str) -> str:
+    """The condition that two values of a column aren't the same."""
+    if column.type.kind not in FLOATS:
+        return f"{one} IS DISTINCT FROM {other}"
+    near = f"abs({one} - {other}) <= {_ABSOLUTE} + {_RELATIVE} * greatest(abs({one}), abs({other}))"
+    return f"({one} IS DISTINCT FROM {other} AND NOT coalesce({near}, false))"
+
+
+def _shown(
+    columns: Sequence[Column], values: Sequence[int], distinct: Sequence[str], side: str, missing: str, extra: str
+) -> str:
+    """The values of one side as text: all of a result that only one side has, else those that differ."""
+    parts = []
+    for n, differs in zip(values, distinct, strict=True):
+        shown = f"{render(text(f'{columns[n].name} = '))} || coalesce({_text(columns[n], f'{side}.r{n}')}, 'NULL')"
+        parts.append(f"CASE WHEN {missing} OR {extra} OR {differs} THEN {shown} END")
+    absent = missing if side == "f" else extra
+    return f"CASE WHEN NOT ({absent}) THEN concat_ws(', ', {', '.join(parts) or 'NULL'}) END"
+
+
+def _text(column: Column, value: str) -> str:
+    if column.type.kind is not Kind.TIMESTAMP:
+        return f"left({value}::VARCHAR, 200)"
+    made = {"ms": f"make_timestamp({value} * 1000)", "us": f"make_timestamp({value})",
+            "ns": f"make_timestamp_ns({value})"}
+    return f"{made[column.type.precision]}::VARCHAR"
