@@ -179,8 +179,12 @@ class StreamVerification:
         plan = subject.plan
         if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
             return None
-        marks = [status.time.watermark for status in self._statuses(subject.stream, "agg")]
-        known = [mark for mark in marks if mark is not None]
+        marks = {status.task.index: status.time.watermark for status in self._statuses(subject.stream, "agg")}
+        if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
+            for source in self._statuses(subject.stream, "source"):
+                if source.time.max_event_time is None:
+                    marks.pop(source.task.index, None)
+        known = [mark for mark in marks.values() if mark is not None]
         if not known or len(known) < len(marks):
             return TS_MIN
         # Windows that rows define are closed once their last row is older than the watermark.

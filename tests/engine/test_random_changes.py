@@ -58,6 +58,9 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
                 columns = ", ".join(f"r{n}" for n in range(len(question.kinds)))
                 got, want = target.ask(f"SELECT {columns} FROM out_{name}"), peer.execute(question.theirs).fetchall()
                 assert same(got, want, ordered=False), f"{question.ours}\n{got}\ninstead of\n{want}"
+                verified = target.ask(f"VERIFY STREAM {name}")
+                assert [line[0] for line in verified] == ["verified"], f"{question.ours}\n{verified}"
+                assert verified[0][3] == f"{len(got)} results are equal, 0 aren't"
     finally:
         for name in streams:
             target.execute(f"DROP STREAM IF EXISTS {name}")
