@@ -24,7 +24,7 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.bind.instants import instant
 from penstock.planner.lower.batch_results import BatchResults
-from penstock.planner.lower.compared_results import COUNTED, SHOWN, compared_results
+from penstock.planner.query.compared_results import COUNTED, SHOWN, compared_results
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.stream_plan import RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, cut_text, parse_cut

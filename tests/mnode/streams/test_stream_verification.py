@@ -93,6 +93,7 @@ def test_right_streams_are_equal(streams: list[tuple[str, str]], steps: list[Any
 
 
 def test_the_source_is_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of rows give what all rows at once give; a difference is told in whichever piece it is."""
     monkeypatch.setattr(stream_verification, "ROWS_PER_PIECE", 7)
     with made(STREAMS[1], STREAMS[2]) as bed:
         for second in range(60):
@@ -103,6 +104,7 @@ def test_the_source_is_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_is_wrong_is_told() -> None:
+    """A result that was changed, one that was deleted and one that nobody computed, in the whole and in ranges."""
     with made(STREAMS[1]) as bed:
         insert(bed, 0, 1, 5)
         insert(bed, 0, 12, 6)
@@ -119,6 +121,7 @@ def test_what_is_wrong_is_told() -> None:
 
 
 def test_windows_that_are_open_may_be_missing_and_closed_ones_not() -> None:
+    """The watermark says which results must be there."""
     with made(("WATERMARK 4s", "SELECT _wstart, count(*) n FROM m PARTITION BY tbname INTERVAL(10s)")) as bed:
         for second in (1, 11, 23):
             insert(bed, 0, second)
@@ -143,6 +146,7 @@ def test_rows_that_were_left_out_are_known() -> None:
 
 
 def test_rows_from_before_the_stream_do_not_count() -> None:
+    """Without FILL_HISTORY the query is over what came behind the stream's start."""
     with made() as bed:
         insert(bed, 0, 1)
         bed.all("CREATE STREAM s0 TRIGGER AT_ONCE INTO o0 AS SELECT _wstart, count(*) n FROM m INTERVAL(10s)",
@@ -211,6 +215,7 @@ FAULTS: list[Plant] = [
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(plant: Plant) -> None:
+    """What a fault of a task, or of a kernel, makes of a window is told, and that nothing is known that explains it."""
     with pytest.MonkeyPatch.context() as patch, made(STREAMS[1]) as bed:
         insert(bed, 0, 1, 5)
         bed.checkpoint()
@@ -235,11 +240,13 @@ def test_a_planted_fault_is_found(plant: Plant) -> None:
     (BATCH, "SELECT a.ts, a.v x, b.v y FROM t0 a JOIN t1 b ON a.ts = b.ts", "joins"),
 ])
 def test_streams_whose_rows_do_not_tell_are_refused(options: str, query: str, why: str) -> None:
+    """The error says why."""
     with made((options, query)) as bed, pytest.raises(NotSupportedError, match=why):
         bed.execute("VERIFY STREAM s0")
 
 
 def test_only_streams_that_run_are_verified() -> None:
+    """Unknown and paused streams, and a range that ends before it begins, are refused."""
     with made(STREAMS[0]) as bed:
         with pytest.raises(NotFoundError):
             bed.execute("VERIFY STREAM other")

@@ -30,6 +30,7 @@ def length(text: str) -> Duration:
 
 @pytest.mark.parametrize(("zone", "moment", "interval", "sliding"), PLACES)
 def test_the_latest_end(zone: str, moment: datetime, interval: str, sliding: str) -> None:
+    """It is the greatest of the ends of all windows up to one, whatever the clock does around it."""
     window = IntervalWindow(length(interval), None, length(sliding))
     grid, middle = grid_of(window, "ms", zone), round(moment.timestamp()) * 1000
     latest = 0
