@@ -95,6 +95,17 @@ def cut(text: str, dialect: CsvDialect, *, is_last: bool = True) -> CutText:
     return found
 
 
+def names_at(text: str, start: int, dialect: CsvDialect) -> list[str]:
+    """Returns the values of the row that begins there as names: one may be called null."""
+    names: list[str] = []
+    for cell in _cell(dialect).finditer(text, start):
+        value = _value(cell, dialect, len(names) + 1)
+        names.append((cell["bare"] if value is None else value).strip())
+        if cell["end"] != dialect.delimiter:
+            break
+    return names
+
+
 def _cut_into(found: CutText, text: str, dialect: CsvDialect, is_last: bool, rows_max: int) -> None:
     match, row, start, at, spaces, values = _cell(dialect).match, Row(), 0, 0, 0, 0
     while (at < len(text) or row) and len(found.rows) < rows_max:

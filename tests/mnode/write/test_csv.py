@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.basics.extreme_values import CASES, NAMES
 from kits.engines.embedded import Embedded
 
 from penstock.common.errors import InvalidValueError, PenstockError
@@ -122,6 +123,17 @@ def test_a_header_and_a_list_of_columns(db: Embedded, tmp_path: Path) -> None:
     path.write_text(f"tbname,g,ts,v\nm1,'x y',{MS},1\n")
     assert db.execute(f"INSERT INTO m FILE '{path}'").affected == 1
     assert db.run("SELECT tbname, v, g FROM m") == [("m1", 1.0, "x y")]
+
+
+@given(st.lists(st.sampled_from(sorted({*NAMES, *CASES, "NULL", "Null"})), min_size=1, unique=True),
+       st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.sampled_from(",;\t|"))
+def test_headers_name_columns(names: list[str], quoting: Any, delimiter: str) -> None:
+    """In any order, as Python writes them: without quotes where these aren't needed, null, too."""
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=delimiter, quoting=quoting).writerows([["ts", *names], [1, *names]])
+    known = ("ts", *sorted(names))
+    [cells] = CsvReader(io.BytesIO(file.getvalue().encode()), "x.csv", CsvLayout(None, known, known))
+    assert cells.names == ("ts", *names)
 
 
 texts = st.text(st.sampled_from("ab ,;'\"\\\n\r\t\0|NULé😀0x"), max_size=9) | st.sampled_from(["NULL", "", "null"])
