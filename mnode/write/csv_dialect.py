@@ -225,7 +225,7 @@ def is_plain(data: bytes, dialect: CsvDialect) -> bool:
     has_spaces = b" " in data
     if has_spaces and any(b" " + null in data or null + b" " in data for null in (b"NULL", b"null", b"Null")):
         return False
-    if not has_spaces and b"'" not in data and quote not in data:
+    if not has_spaces and not any(mark in data for mark in (b"'", b'"', quote)):
         return True
     codes = np.frombuffer(data, np.uint8)
     edges = np.zeros(256, np.bool_)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.basics.extreme_values import CASES, NAMES
 from kits.engines.embedded import Embedded
@@ -187,6 +187,7 @@ def test_blocks_and_python_give_the_same_rows(engine: Embedded) -> None:
 bits = st.sampled_from([*"ab ,\n'\"\\\r", ",", "\n", '""', '"a"', "'a'", " NULL", "x,y\n"])
 
 
+@example(content=',""', quote="'")
 @given(content=st.lists(bits, max_size=25).map("".join), quote=st.sampled_from(["'", '"', None]))
 def test_the_library_reads_what_the_definition_says(content: str, quote: str | None) -> None:
     """Whatever the bytes are: where Arrow is asked at all, it gives the rows that `cut` gives, or the same refusal."""
