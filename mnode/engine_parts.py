@@ -78,7 +78,8 @@ class EngineParts:
         of = self.directory
         config, pool = of.config, of.environment.pool
         interval_s = min(1.0, config.view_refresh_interval)
-        self.views = ViewKeeper(of.catalog, of.paths, of.fs, of.clock, interval_s, config.part_grace)
+        self.views = ViewKeeper(
+            of.catalog, of.storage.defining, of.paths, of.fs, of.clock, interval_s, config.part_grace)
         self.catalog_keeper = CopyKeeper(
             of.catalog, of.paths, of.fs, of.clock, interval_s, of.dnode.folders_lock)
         self.children = ChildCreator(of.catalog, of.storage, of.clock, self.views.children_changed)

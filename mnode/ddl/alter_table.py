@@ -128,7 +128,6 @@ class TableAlterations:
                 tags[at] = replace(tag, type=longer(tag, statement.type))
         check_columns(table.columns, tags)
         self._store(replace(table, tags=tuple(tags)), children)
-        self._children_changed(table.uid)
         return Result()
 
     def extended(self, table: Table, columns: Sequence[Column], tags: Sequence[Column]) -> Table:
@@ -163,8 +162,6 @@ class TableAlterations:
         added = (None,) * (len(wanted.tags) - len(table.tags))
         children = {child.uid: (*child.tag_values, *added) for child in self._catalog.children(table.uid)}
         self._store(wanted, children if added else None)
-        if tags:
-            self._children_changed(table.uid)
         changed = self._catalog.table_by_uid(table.uid)
         assert changed is not None
         return changed
@@ -227,16 +224,19 @@ class TableAlterations:
         before = self._catalog.table_by_uid(table.uid)
         assert before is not None
         tags_before = {child.uid: child.tag_values for child in self._catalog.children(table.uid)} if children else None
-        changed = self._catalog.schema.replace_table(table, children)
-        try:
-            self._storage.define_table(database, changed)
-            for vgroup_id in vgroups_of(database, changed):
-                self._storage.write_meta(vgroup_id, meta.alter_table(changed))
-        except PenstockError:
-            self._catalog.schema.replace_table(before, tags_before)
-            raise
-        finally:
-            self._schema_changed()
+        with self._storage.defining:
+            changed = self._catalog.schema.replace_table(table, children)
+            try:
+                self._storage.define_table(database, changed)
+                for vgroup_id in vgroups_of(database, changed):
+                    self._storage.write_meta(vgroup_id, meta.alter_table(changed))
+            except PenstockError:
+                self._catalog.schema.replace_table(before, tags_before)
+                raise
+            finally:
+                self._schema_changed()
+                if changed.tags != before.tags:
+                    self._children_changed(table.uid)
 
     def _new_column(self, table: Table, name: str, kind: DataType) -> Column:
         physical = physical_name(name, self._catalog.used_physical_names(table.uid))

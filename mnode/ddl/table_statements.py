@@ -102,14 +102,15 @@ class TableStatements:
 
         `replaces`: as `Catalog.create_table` has it.
         """
-        table = self._catalog.schema.create_table(
-            database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(), comment=comment,
-            replaces=replaces)
-        try:
-            self._storage.define_table(database, table)
-        except PenstockError:
-            self._catalog.schema.drop_table(table.uid)
-            raise
+        with self._storage.defining:
+            table = self._catalog.schema.create_table(
+                database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(),
+                comment=comment, replaces=replaces)
+            try:
+                self._storage.define_table(database, table)
+            except PenstockError:
+                self._catalog.schema.drop_table(table.uid)
+                raise
         self.schema_changed()
         return table
 

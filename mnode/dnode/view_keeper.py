@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
@@ -23,13 +24,16 @@ class ViewKeeper:
     """Writes views and lists of child tables at most once per interval. Thread-safe."""
 
     def __init__(
-        self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float, grace_s: float
+        self, catalog: Catalog, defining: AbstractContextManager[object], paths: DataPaths, fs: Fs, clock: Clock,
+        interval_s: float, grace_s: float,
     ) -> None:
         """They are written again no sooner than after `interval_s`, and ten times as long as it took: a list tells of
         all child tables, of which there may be a million. `grace_s`: how long readers that have begun may still need
-        the list of a table that is gone.
+        the list of a table that is gone. `defining` is held while tables change: then the catalog has what vnodes, or
+        the lists, don't have yet.
         """
         self._catalog = catalog
+        self._defining = defining
         self._paths = paths
         self._fs = fs
         self._clock = clock
@@ -66,11 +70,12 @@ class ViewKeeper:
     def refresh(self) -> None:
         """Writes what changed, now. Raises `StorageError`; then it stays marked."""
         with self._write_lock:
-            with self._lock:
+            with self._defining, self._lock:
                 schema_dirty, self._schema_dirty = self._schema_dirty, False
                 children, self._dirty_children = self._dirty_children, set()
+                tables = self._tables() if schema_dirty else None
             try:
-                self._write(schema_dirty, children)
+                self._write(tables, children)
             except PenstockError:
                 with self._lock:
                     self._schema_dirty |= schema_dirty
@@ -89,26 +94,27 @@ class ViewKeeper:
     def _patience_s(self) -> float:
         return self._grace_s if self._gone_since else PATIENCE_S
 
-    def _write(self, schema_dirty: bool, children: set[int]) -> None:
-        tables = []
-        if schema_dirty:
-            for database in self._catalog.databases():
-                supers = self._catalog.tables(database.name, "super")
-                tables += [*supers, *self._catalog.tables(database.name, "normal")]
-                children |= {table.uid for table in supers if table.uid not in self._written_children}
+    def _tables(self) -> list[Table]:
+        return [table for database in self._catalog.databases() for kind in ("super", "normal")
+                for table in self._catalog.tables(database.name, kind)]
+
+    def _write(self, tables: list[Table] | None, children: set[int]) -> None:
+        """Writes lists of child tables, and with `tables` the views of these."""
+        children |= {table.uid for table in tables or ()
+                     if table.kind == "super" and table.uid not in self._written_children}
         for uid in children:
             table = self._catalog.table_by_uid(uid)
             if table is not None:
                 write_children(self._paths, uid, self._children_table(table), fs=self._fs)
                 self._written_children.add(uid)
-        if schema_dirty:
+        if tables is not None:
             try:
                 write_views(self._paths, [_view(table) for table in tables], fs=self._fs)
             except StorageError:
-                if all(self._catalog.table_by_uid(table.uid) is not None for table in tables):
+                if all(self._catalog.table_by_uid(table.uid) == table for table in tables):
                     raise
-                self.schema_changed()  # a table was dropped meanwhile: once more, without it
-        self._remove_lists(look=schema_dirty)
+                self.schema_changed()  # a table or a column was dropped meanwhile: once more, without it
+        self._remove_lists(look=tables is not None)
 
     def _remove_lists(self, *, look: bool) -> None:
         """Removes the lists of children of tables that are gone; with `look` it looks for them first."""

@@ -52,6 +52,8 @@ class Storage:
         self._catalog = catalog
         self._config = config
         self._lock = threading.Lock()
+        #: held while the catalog has tables or columns that vnodes don't know yet
+        self.defining = threading.Lock()
         self._placement = SharedLock()
         self._broken: dict[int, PenstockError] = {}
         #: folders with rows or state that nothing in the catalog leads to, as of the start

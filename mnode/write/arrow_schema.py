@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.sql.rows.arrow_encodings import plain
-from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import ColumnDefinition, CreateTable, Name
 from penstock.sql.types import DataType, Kind
 
@@ -45,19 +44,8 @@ def create_table(name: Name, rows: pa.Table, tags: Sequence[str] = ()) -> Create
                        tuple(_definition(rows, tag, "tag") for tag in tags))
 
 
-def quoted(name: str) -> str:
-    """Returns a name in back-quotes. `InvalidStatementError` if it has one itself."""
-    return quote_identifier(_checked(name))
-
-
-def _checked(name: str) -> str:
-    if "`" in name:
-        raise InvalidStatementError(f"the name {name!r} has a back-quote")
-    return name
-
-
 def _definition(rows: pa.Table, name: str, what: str) -> ColumnDefinition:
-    return ColumnDefinition(_checked(name), _type(rows.column(name), name, what))
+    return ColumnDefinition(name, _type(rows.column(name), name, what))
 
 
 def _type(values: pa.ChunkedArray, name: str, what: str) -> DataType:

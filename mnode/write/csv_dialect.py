@@ -95,6 +95,17 @@ def cut(text: str, dialect: CsvDialect, *, is_last: bool = True) -> CutText:
     return found
 
 
+def names_at(text: str, start: int, dialect: CsvDialect) -> list[str]:
+    """Returns the values of the row that begins there as names: one may be called null."""
+    names: list[str] = []
+    for cell in _cell(dialect).finditer(text, start):
+        value = _value(cell, dialect, len(names) + 1)
+        names.append((cell["bare"] if value is None else value).strip())
+        if cell["end"] != dialect.delimiter:
+            break
+    return names
+
+
 def _cut_into(found: CutText, text: str, dialect: CsvDialect, is_last: bool, rows_max: int) -> None:
     match, row, start, at, spaces, values = _cell(dialect).match, Row(), 0, 0, 0, 0
     while (at < len(text) or row) and len(found.rows) < rows_max:
@@ -214,7 +225,7 @@ def is_plain(data: bytes, dialect: CsvDialect) -> bool:
     has_spaces = b" " in data
     if has_spaces and any(b" " + null in data or null + b" " in data for null in (b"NULL", b"null", b"Null")):
         return False
-    if not has_spaces and b"'" not in data and quote not in data:
+    if not has_spaces and not any(mark in data for mark in (b"'", b'"', quote)):
         return True
     codes = np.frombuffer(data, np.uint8)
     edges = np.zeros(256, np.bool_)

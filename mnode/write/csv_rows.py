@@ -23,6 +23,7 @@ from penstock.mnode.write.csv_dialect import (
     guessed,
     is_plain,
     line_ends,
+    names_at,
 )
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import converted
@@ -73,15 +74,14 @@ class CsvLayout:
         """What the values of a row without header are for."""
         return self.default if self.names is None else self.names
 
-    def header(self, row: Row) -> tuple[str, ...] | None:
+    def header(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """Returns what the first row names if it is a header, else None."""
         if self.has_header is None:
-            return self.named(row)
-        return tuple((cell or "").strip() for cell in row) if self.has_header else None
+            return self.named(names)
+        return tuple(names) if self.has_header else None
 
-    def named(self, row: Row) -> tuple[str, ...] | None:
+    def named(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """Returns the columns that a row names; None if it has anything else."""
-        names = [(cell or "").strip() for cell in row]
         found = [name if name in self.known else name.lower() for name in names]
         return tuple(found) if len(set(found)) == len(found) and set(found) <= set(self.known) else None
 
@@ -115,7 +115,7 @@ class CsvReader:
         self._rest = self._rest.removeprefix(_UTF8_MARK)
         sample = self._rest[:_SAMPLE_BYTES].decode(errors="surrogateescape")
         self._dialect, found = self._best(sample, is_last=self._is_last and len(self._rest) <= _SAMPLE_BYTES)
-        header = layout.header(found.rows[0]) if found.rows else None
+        header = layout.header(names_at(sample, found.starts[0], self._dialect)) if found.rows else None
         self.names = self._names(header, found)
         if header is not None:
             first = sample[:found.starts[1] if len(found.starts) > 1 else found.end]
@@ -137,7 +137,8 @@ class CsvReader:
         guesses = guessed(sample, is_last=is_last, quote=self._layout.quote)
         width = None if self._layout.positions is None else len(self._layout.positions)
         for dialect, found in guesses:
-            if found.rows and (len(found.rows[0]) == width or self._layout.named(found.rows[0]) is not None):
+            if found.rows and (len(found.rows[0]) == width
+                               or self._layout.named(names_at(sample, found.starts[0], dialect)) is not None):
                 return dialect, found
         return guesses[0]
 

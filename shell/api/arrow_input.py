@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common import errors
-from penstock.mnode.write.arrow_schema import quoted
+from penstock.sql.tree.expression_nodes import quote_identifier
 
 ArrowData = Any
 """A `pyarrow` Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or what has Arrow's C interface."""
@@ -56,4 +56,5 @@ def spooled(data: ArrowData) -> Iterator[pa.Table]:
 
 def quoted_table(name: str, database: str | None) -> str:
     """Returns the name of a table, of a database if it isn't the one in use, as SQL takes it."""
-    return quoted(name) if database is None else f"{quoted(database)}.{quoted(name)}"
+    table = quote_identifier(name)
+    return table if database is None else f"{quote_identifier(database)}.{table}"

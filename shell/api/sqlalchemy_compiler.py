@@ -8,27 +8,18 @@ from typing import Any
 from sqlalchemy import exc, types
 from sqlalchemy.sql import compiler
 
-from penstock.common.errors import InvalidStatementError
-from penstock.mnode.write.arrow_schema import quoted
-
 _ALL_ROWS = 2**63 - 1
-_QUALIFIED = re.compile(r"`[^`]+`\.(`[^`]+`)")
+_QUALIFIED = re.compile(r"`(?:[^`]|``)+`\.(`(?:[^`]|``)+`)")
 
 
 class Preparer(compiler.IdentifierPreparer):
     """Names in back-quotes. Pseudo columns, which begin with an underscore, are known only without."""
 
     def __init__(self, dialect: Any, **more: Any) -> None:
-        super().__init__(dialect, initial_quote="`", **more)
+        super().__init__(dialect, initial_quote="`", escape_quote="`", **more)
 
     def _requires_quotes(self, value: str) -> bool:
         return not value.startswith("_") or super()._requires_quotes(value)
-
-    def quote_identifier(self, value: str) -> str:
-        try:
-            return quoted(value)
-        except InvalidStatementError as error:
-            raise exc.CompileError(str(error)) from error
 
 
 class StatementCompiler(compiler.SQLCompiler):

@@ -19,11 +19,11 @@ from sqlalchemy.engine.url import URL
 
 import penstock
 from penstock.common.errors import NotFoundError, UnavailableError
-from penstock.mnode.write.arrow_schema import quoted
 from penstock.shell.api.arrow_input import quoted_table
 from penstock.shell.api.dbapi_errors import ClosedError
 from penstock.shell.api.sqlalchemy_compiler import Preparer, StatementCompiler, TableCompiler
 from penstock.shell.api.sqlalchemy_types import COLUMN_TYPES, TypeCompiler, reflected_type
+from penstock.sql.tree.expression_nodes import quote_identifier
 
 _NAME_BYTES = 64
 _SYSTEM = "information_schema"
@@ -88,7 +88,7 @@ class PenstockDialect(default.DefaultDialect):
         connection = penstock.connect(*arguments, **more)
         if database is not None:
             try:
-                connection.execute(f"USE {quoted(database)}")
+                connection.execute(f"USE {quote_identifier(database)}")
             except penstock.Error:
                 connection.close()
                 raise

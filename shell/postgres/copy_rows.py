@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.errors import InvalidValueError, NotSupportedError, SqlSyntaxError
+from penstock.shell.postgres.statement_text import plain_name
+from penstock.sql.tree.expression_nodes import quote_identifier
 
 Row = list[str | None]
 
-_NAME = r'(?:"(?:[^"]|"")*"|`[^`]*`|\w+)'
+_NAME = r'(?:"(?:[^"]|"")+"|`(?:[^`]|``)+`|\w+)'
+_NAMES = rf"\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*"
 _COPY = re.compile(
-    rf"""COPY\s*(?: \((?P<query>.*)\) | (?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*(?:\((?P<columns>[^()]*)\))? )
+    rf"""COPY\s*(?: \((?P<query>.*)\) | (?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*(?:\((?P<columns>{_NAMES})\))? )
     \s*(?P<way>FROM\s+STDIN|TO\s+STDOUT)\b(?P<options>.*)""", re.IGNORECASE | re.DOTALL | re.VERBOSE)
 _WORDS = re.compile(r"[eE]?'(?P<text>(?:[^']|'')*)'|(?P<word>\w+)|[(),\s]+|(?P<other>.)", re.DOTALL)
 _FLAGS = ("HEADER", "FREEZE", "CSV", "BINARY")
@@ -51,16 +54,13 @@ def read_copy(text: str) -> CopyStatement:
     is_from = found["way"].upper().startswith("FROM")
     if is_from and found["query"] is not None:
         raise SqlSyntaxError("syntax error: rows are copied into a table")
-    columns = None if found["columns"] is None else tuple(map(_bare, found["columns"].split(",")))
-    return CopyStatement(is_from, _format(found["options"]), _quoted(found["table"] or ""), columns, found["query"])
+    columns = None if found["columns"] is None else tuple(_names(found["columns"]))
+    table = ".".join(map(quote_identifier, _names(found["table"] or "")))
+    return CopyStatement(is_from, _format(found["options"]), table, columns, found["query"])
 
 
-def _bare(name: str) -> str:
-    return name.strip().strip('"`')
-
-
-def _quoted(table: str) -> str:
-    return re.sub(r'"((?:[^"]|"")*)"', lambda name: f"`{name[1]}`", table)
+def _names(written: str) -> list[str]:
+    return [plain_name(name) for name in re.findall(_NAME, written)]
 
 
 def _format(options: str) -> CopyFormat:

@@ -10,7 +10,7 @@ from typing import Literal
 from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, Position
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.portals import Portal, Portals, StatementAnswer
-from penstock.shell.postgres.statement_text import StatementText, split_statements
+from penstock.shell.postgres.statement_text import StatementText, plain_name, split_statements
 
 CURSOR_WORDS = frozenset({"DECLARE", "FETCH", "MOVE", "CLOSE"})
 _NAME = r'(?P<name>"(?:[^"]|"")+"|[A-Za-z_]\w*)'
@@ -56,13 +56,14 @@ def read_cursor_statement(statement: StatementText) -> CursorStatement:
     if (found := _DECLARE.fullmatch(text)) is not None:
         if found["scroll"]:
             raise NotSupportedError("cursors go forward only", hint="leave out SCROLL")
-        return CursorStatement("declare", _plain(found["name"]), None, _query(found["query"]),
+        return CursorStatement("declare", plain_name(found["name"]), None, _query(found["query"]),
                                text[:found.start("query")], (found["hold"] or "").upper() == "WITH")
     if (found := _TAKE.fullmatch(text)) is not None:
         count = None if found["all"] else int(found["count"] or 1)
-        return CursorStatement("fetch" if found["kind"].upper() == "FETCH" else "move", _plain(found["name"]), count)
+        kind: Literal["fetch", "move"] = "fetch" if found["kind"].upper() == "FETCH" else "move"
+        return CursorStatement(kind, plain_name(found["name"]), count)
     if (found := _CLOSE.fullmatch(text)) is not None:
-        return CursorStatement("close", None if found["name"].upper() == "ALL" else _plain(found["name"]))
+        return CursorStatement("close", None if found["name"].upper() == "ALL" else plain_name(found["name"]))
     raise InvalidStatementError(
         f"{statement.words[0]} of a cursor can't be understood",
         hint="DECLARE name CURSOR [WITH HOLD] FOR query; FETCH [FORWARD] n | ALL FROM name; CLOSE name | ALL")
@@ -132,7 +133,3 @@ def _query(text: str) -> StatementText:
     if len(queries) != 1:
         raise InvalidStatementError("a cursor is for one query")
     return queries[0]
-
-
-def _plain(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.sql.tree.expression_nodes import quote_identifier
+
 _PIECES = re.compile(
     r"""(?P<escaped>\b[eE]'(?:[^'\\]|\\.|'')*') | (?P<text>'(?:[^']|'')*') | (?P<name>"(?:[^"]|"")*") | `[^`]*`
       | (?P<comment>--[^\n]*|/\*.*?\*/) | (?P<end>;) | [A-Za-z_0-9]+ | \s+ | .""", re.VERBOSE | re.DOTALL)
@@ -55,8 +57,14 @@ def _translated(match: re.Match[str]) -> str:
         case "text":
             return piece.replace("\\", "\\\\")
         case "name":
-            return f"`{piece[1:-1].replace(2 * chr(34), chr(34))}`"
+            return quote_identifier(plain_name(piece))
     return piece
+
+
+def plain_name(written: str) -> str:
+    """Returns the name that is written in quotes of either kind, or without."""
+    quote = written[0]
+    return written[1:-1].replace(2 * quote, quote) if quote in "`\"" else written.lower()
 
 
 _WORD = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z_]\w*)", re.DOTALL)

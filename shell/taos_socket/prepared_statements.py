@@ -20,11 +20,13 @@ from penstock.sql.schema import Column, Table
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.types import Kind
 
-_NAME = r"(?:`[^`]+`|\w+)(?:\s*\.\s*(?:`[^`]+`|\w+))?"
+_WORD = r"(?:`(?:[^`]|``)+`|\w+)"
+_NAME = rf"{_WORD}(?:\s*\.\s*{_WORD})?"
+_NAMES = rf"\s*{_WORD}\s*(?:,\s*{_WORD}\s*)*"
 _INSERT = re.compile(
     rf"""\s*INSERT\s+INTO\s+(?P<table>\?|{_NAME})\s*
-    (?:USING\s+(?P<super>{_NAME})\s*(?:\((?P<tag_names>[^()]*)\)\s*)?TAGS\s*\((?P<tags>[\s?,]*)\)\s*)?
-    (?:\((?P<names>[^()?]*)\)\s*)?VALUES\s*\((?P<values>[\s?,]*)\)\s*;?\s*""", re.IGNORECASE | re.VERBOSE)
+    (?:USING\s+(?P<super>{_NAME})\s*(?:\((?P<tag_names>{_NAMES})\)\s*)?TAGS\s*\((?P<tags>[\s?,]*)\)\s*)?
+    (?:\((?P<names>{_NAMES})\)\s*)?VALUES\s*\((?P<values>[\s?,]*)\)\s*;?\s*""", re.IGNORECASE | re.VERBOSE)
 _COLUMN, _TAG, _TABLE_NAME = 1, 2, 4
 _TBNAME = "tbname"
 
@@ -143,5 +145,5 @@ def _field(table: Table, name: str) -> BoundField:
 
 
 def _listed(names: str) -> list[str]:
-    each = [name.strip() for name in names.split(",")]
-    return [name[1:-1] if name.startswith("`") else name.lower() for name in each]
+    return [name[1:-1].replace("``", "`") if name.startswith("`") else name.lower()
+            for name in re.findall(_WORD, names)]

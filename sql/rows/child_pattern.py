@@ -55,7 +55,7 @@ def _read(text: str, at: int) -> PlainChildren | None:
         places.append(found.end())
         at = tags.end()
         found = _CHILD.match(text, at)
-    listed = None if using[3] is None else [_plain_name(one.strip()) for one in using[3].split(",")]
+    listed = None if using[3] is None else [_plain_name(one) for one in re.findall(_NAME, using[3])]
     words = [None if one is None else _plain_name(one) for one in (database, using[1], using[2])]
     if len(names) < 2 or not _END.fullmatch(text, at) or words[2] is None or None in (listed or ()):
         return None

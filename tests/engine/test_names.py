@@ -25,8 +25,23 @@ share_computers()
 
 NUMBERS = itertools.count()
 #: What is named: columns and tags, aliases, and relations.
-COLUMNS, ALIASES, TABLES = ("ca", "cb", "cc", "ga", "gb"), ("aa", "ab"), ("st", "ot", "t0", "t1")
+COLUMNS, ALIASES, TABLES = ("ca", "cb", "cc", "ga", "gb"), ("aa", "ab", "ac", "ad"), ("st", "ot", "t0", "t1")
+FILLS = ("NULL", "PREV", "NEXT", "LINEAR", "VALUE, 1, 2")
 PLAIN = {name: name for name in (*COLUMNS, *ALIASES, *TABLES)}
+FUNCTIONS = '''
+def same(values):
+    return values
+
+class Total:
+    def init(self):
+        return 0
+    def accumulate(self, state, values):
+        return state + sum(values.drop_null().to_pylist())
+    def merge(self, left, right):
+        return left + right
+    def finish(self, state):
+        return state
+'''
 WRITES = ("CREATE STABLE :st (ts TIMESTAMP, :ca INT, :cb INT, :cc VARCHAR(9)) TAGS (:ga INT, :gb VARCHAR(9))",
           "CREATE TABLE :ot (ts TIMESTAMP, :ca INT, :cb INT)",
           "INSERT INTO :t0 USING :st TAGS (1, 'x') VALUES (1700000001000, 1, 20, 'p') "
@@ -50,7 +65,15 @@ QUERIES = (
     "SELECT tbname, csum(:cb) FROM :st PARTITION BY tbname ORDER BY 1, 2",
     "SELECT :aa.:ca, :ab.:ca, :aa.:cb, :ab.:cb, :aa.:gb FROM :st :aa JOIN :ot :ab ON :aa.ts = :ab.ts ORDER BY 1",
     "SELECT :ca AS :aa, :cb AS :ab FROM :t0 UNION ALL SELECT :ca, :cb FROM :ot ORDER BY :ab, :aa",
-    "SELECT :aa, count(*) FROM (SELECT ts, :cc AS :aa, :ca AS :ab FROM :st) WHERE :ab > 1 GROUP BY :aa ORDER BY :aa")
+    "SELECT :aa, count(*) FROM (SELECT ts, :cc AS :aa, :ca AS :ab FROM :st) WHERE :ab > 1 GROUP BY :aa ORDER BY :aa",
+    "SELECT :aa, :ab FROM (SELECT :ab AS :aa, :aa AS :ab FROM (SELECT :ca AS :aa, :cb AS :ab FROM :st)) ORDER BY 1",
+    "SELECT :aa.*, :ab.:cb FROM :st :aa JOIN :ot :ab ON :aa.ts = :ab.ts ORDER BY 1",
+    "SELECT :aa.ts, :aa.:ca, :ab.:ca, :ab.:cb FROM :st :aa LEFT ASOF JOIN :ot :ab ON :aa.ts >= :ab.ts ORDER BY 1",
+    "SELECT :aa.ts, count(:ab.:ca), sum(:ab.:cb) FROM :t0 :aa LEFT WINDOW JOIN :ot :ab WINDOW_OFFSET(-20s, 2s)",
+    "SELECT :aa.:ca, :aa.:cb, :ab.:gb FROM :st :aa JOIN (SELECT TAGS :ga, :gb FROM :st) :ab ON :aa.:ca = :ab.:ga",
+    "SELECT same(:ca), same(:cb) FROM :st", "SELECT total(:ca), total(:cb), :gb FROM :st GROUP BY :gb",
+    *("SELECT _wstart, :gb, sum(:ca) AS :aa, max(:cb) AS :ab FROM :st WHERE ts >= 1700000000000 AND ts < 1700000020000 "
+      f"PARTITION BY :gb INTERVAL(4s) FILL({fill})" for fill in FILLS))
 STREAMS = (
     ("SELECT ts, :ca AS :aa, :cb - :ca AS :ab FROM :ot", "ts, :aa, :ab"),
     ("SELECT _wstart ws, sum(:ca) AS :aa, max(:cb) AS :ab FROM :st WHERE :cb > :ca PARTITION BY :ga INTERVAL(10s)",
@@ -61,12 +84,33 @@ STREAMS = (
      "ws, :aa, :ab"),
     ("SELECT _wstart ws, stddev(:cb) AS :aa, count(:ca) AS :ab FROM :st PARTITION BY tbname SESSION(ts, 3s)",
      "ws, :aa, :ab"),
-    ("SELECT l.ts ts, l.:ca AS :aa, r.:cb AS :ab FROM :t0 l JOIN :ot r ON l.ts = r.ts", "ts, :aa, :ab"))
+    ("SELECT l.ts ts, l.:ca AS :aa, r.:cb AS :ab FROM :t0 l JOIN :ot r ON l.ts = r.ts", "ts, :aa, :ab"),
+    ("SELECT l.ts ts, l.:cb AS :aa, r.:ca AS :ab FROM :st l LEFT ASOF JOIN :ot r ON l.ts >= r.ts PARTITION BY l.tbname",
+     "ts, :aa, :ab"),
+    ("SELECT l.ts ts, count(r.:ca) AS :aa, sum(r.:cb) AS :ab FROM :t0 l LEFT WINDOW JOIN :ot r WINDOW_OFFSET(-9s, 2s)",
+     "ts, :aa, :ab"),
+    ("SELECT l.ts ts, l.:cb AS :aa, r.:gb AS :ab FROM :st l LEFT JOIN (SELECT TAGS :ga, :gb FROM :st) r "
+     "ON l.:ca = r.:ga PARTITION BY l.tbname", "ts, :aa, :ab"),
+    ("SELECT _wstart ws, total(:ca) AS :aa, max(same(:cb)) AS :ab FROM :st PARTITION BY :gb INTERVAL(5s)",
+     "ws, :aa, :ab"),
+    *((f"SELECT _wstart ws, sum(:ca) AS :aa, max(:cb) AS :ab FROM :st PARTITION BY :gb INTERVAL(4s) FILL({fill})",
+       "ws, :aa, :ab") for fill in FILLS[1:4]))
+#: What stands before AS, of streams with groups by two tags, and what is asked.
+TARGETS = (
+    ("(ws, :ab, :aa) TAGS (:ac VARCHAR(9), :ad INT) SUBTABLE(concat('o', :ac))", "ws, :ab, :aa, :ac, :ad"),
+    ("(ws, :aa PRIMARY KEY, :ab)", "ws, :aa, :ab"),
+    ("(ws, :ab, :aa) TAGS (:ad, :ac)", "ws, :ab, :aa, :ac, :ad"))
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Boxed]:
-    with Sandbox(fs=FaultyFs()) as box:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxed]:
+    folder = tmp_path_factory.mktemp("functions")
+    (folder / "names_functions.py").write_text(FUNCTIONS)
+    with pytest.MonkeyPatch.context() as patch, Sandbox(fs=FaultyFs()) as box:
+        patch.syspath_prepend(folder)
+        box.execute("CREATE FUNCTION same (BIGINT) RETURNS BIGINT LANGUAGE PYTHON AS 'names_functions:same'")
+        box.execute("CREATE AGGREGATE FUNCTION total (BIGINT) RETURNS BIGINT LANGUAGE PYTHON "
+                    "AS 'names_functions:Total'")
         yield Boxed(box)
 
 
@@ -100,16 +144,25 @@ def _answers(target: Boxed, names: Mapping[str, str]) -> list[tuple[str, list[An
         for number, (query, _) in enumerate(STREAMS):
             target.execute(f"CREATE STREAM {database}_{number} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 "
                            f"FILL_HISTORY 1 INTO `out {number}` AS {_said(query, names)}")
+        target.execute(_said("CREATE STABLE `into 2` (ws TIMESTAMP, :aa BIGINT, :ab BIGINT) "
+                             "TAGS (:ac VARCHAR(9), :ad INT)", names))
+        for number, (into, _) in enumerate(TARGETS):
+            target.execute(_said(
+                f"CREATE STREAM {database}_into_{number} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 INTO "
+                f"`into {number}` {into} AS SELECT _wstart ws, sum(:ca), sum(:cb) FROM :st "
+                "PARTITION BY :gb :ac, :ga :ad INTERVAL(5s)", names))
         for write in WRITES[3:]:
             target.execute(_said(write, names))
         for query in QUERIES:
             ask(query, _said(query, names))
         for number, (query, shown) in enumerate(STREAMS):
             ask(query, _said(f"SELECT {shown} FROM `out {number}`", names))
+        for number, (into, shown) in enumerate(TARGETS):
+            ask(into, _said(f"SELECT {shown} FROM `into {number}`", names))
         return found
     finally:
-        for number in range(len(STREAMS)):
-            target.execute(f"DROP STREAM IF EXISTS {database}_{number}")
+        for name in (*range(len(STREAMS)), *(f"into_{number}" for number in range(len(TARGETS)))):
+            target.execute(f"DROP STREAM IF EXISTS {database}_{name}")
         target.execute(f"DROP DATABASE {database}")
 
 

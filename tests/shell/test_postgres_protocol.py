@@ -12,6 +12,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kits.basics.extreme_values import CASES, NAMES, quoted
 
 from penstock.common.errors import PenstockError
 from penstock.common.passwords import scram_verifier
@@ -212,16 +213,31 @@ def test_copied_rows_come_back(form: CopyFormat, rows: list[list[str | None]], s
 
 
 @pytest.mark.parametrize(("text", "meant"), [
-    ("COPY t FROM STDIN", (True, "t", None, CopyFormat())),
+    ("COPY t FROM STDIN", (True, "`t`", None, CopyFormat())),
     ("copy d.t (a, \"b\") from stdin with (format csv, header true, delimiter ';')",
-     (True, "d.t", ("a", "b"), CopyFormat("csv", ";", "", has_header=True))),
-    ("COPY t TO STDOUT WITH CSV HEADER NULL AS 'x'", (False, "t", None, CopyFormat("csv", ",", "x", has_header=True))),
-    ("COPY t TO STDOUT DELIMITER '|'", (False, "t", None, CopyFormat("text", "|"))),
+     (True, "`d`.`t`", ("a", "b"), CopyFormat("csv", ";", "", has_header=True))),
+    ("COPY t TO STDOUT WITH CSV HEADER NULL AS 'x'",
+     (False, "`t`", None, CopyFormat("csv", ",", "x", has_header=True))),
+    ("COPY t TO STDOUT DELIMITER '|'", (False, "`t`", None, CopyFormat("text", "|"))),
 ])
 def test_copy_statements(text: str, meant: tuple[bool, str, tuple[str, ...] | None, CopyFormat]) -> None:
     """Both ways in which options of COPY are written."""
     found = read_copy(text)
     assert (found.is_from, found.table, found.columns, found.form) == meant
+
+
+@given(st.permutations([*NAMES, *CASES, "a,b", "(x)"]), st.sampled_from('`"'))
+def test_names_in_quotes_are_what_they_say(names: list[str], quote: str) -> None:
+    """In COPY and elsewhere; names without quotes are in small letters."""
+    def written(name: str) -> str:
+        return quote + name.replace(quote, 2 * quote) + quote
+
+    columns = ", ".join(map(written, names[2:]))
+    found = read_copy(f"COPY {written(names[0])}.{written(names[1])} ({columns}, V) FROM STDIN")
+    assert found.table == f"{quoted(names[0])}.{quoted(names[1])}"
+    assert found.columns == (*names[2:], "v")
+    [statement] = split_statements(f"SELECT {columns} FROM t")
+    assert statement.text == f"SELECT {', '.join(map(quoted, names[2:]))} FROM t"
 
 
 @pytest.mark.parametrize("text", ["COPY t FROM '/etc/passwd'", "COPY (SELECT 1) FROM STDIN", "COPY t TO STDOUT BINARY",

@@ -11,6 +11,7 @@ import pandas as pd
 import polars
 import pytest
 import sqlalchemy as sa
+from kits.basics.extreme_values import CASES, NAMES
 from kits.engines.served_here import ServedHere
 from sqlalchemy import orm
 
@@ -118,12 +119,26 @@ def test_objects_are_mapped(engine: sa.Engine) -> None:
             session.commit()
 
 
+def test_names_of_any_kind_stay_apart(engine: sa.Engine) -> None:
+    """Those of columns and tables that differ in case only, or have quotes, in tables that are made and reflected."""
+    names = sorted({*NAMES, *CASES})
+    for schema, name in (("d", "tick`s"), (None, "V"), ("d", "v")):
+        table = sa.Table(name, sa.MetaData(), sa.Column("ts", sa.TIMESTAMP, primary_key=True),
+                         *(sa.Column(column, sa.Integer) for column in names), schema=schema)
+        table.create(engine)
+        again = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=engine)
+        with engine.begin() as connection:
+            connection.execute(table.insert(), {"ts": NOON, **{column: n for n, column in enumerate(names)}})
+            [row] = connection.execute(sa.select(again).where(again.c["it's"] == names.index("it's"))).mappings()
+        assert {column: row[again.c[column]] for column in names} == {column: n for n, column in enumerate(names)}
+        assert list(row) == ["ts", *names]
+
+
 def test_what_the_dialect_has_not_is_refused(engine: sa.Engine) -> None:
     """Errors name what isn't there; names cannot end their quotes; SQLAlchemy's classes of errors are right."""
     statements: list[tuple[Any, str]] = [
         (sa.select(METERS.c.v).where(METERS.c.Place.like("a", escape="/")), "no ESCAPE"),
         (sa.select(sa.select(METERS.c.v).cte()), "no WITH"),
-        (sa.select(sa.column("a` FROM b --")), "has a back-quote"),
         (sa.schema.CreateTable(sa.Table("t", sa.MetaData(), sa.Column("a", sa.Time), sa.Column("b", sa.DateTime))),
          "no type for times of day"),
     ]
@@ -133,6 +148,9 @@ def test_what_the_dialect_has_not_is_refused(engine: sa.Engine) -> None:
                 connection.execute(statement)
         with pytest.raises(sa.exc.ProgrammingError, match="nothing does not exist"):
             connection.execute(sa.text("SELECT * FROM nothing"))
+        connection.execute(sa.text("CREATE TABLE t (ts TIMESTAMP, v INT)"))
+        with pytest.raises(sa.exc.ProgrammingError, match="column a` FROM b -- does not exist"):
+            connection.execute(sa.select(sa.column("a` FROM b --")).select_from(sa.table("t")))
         with pytest.raises(sa.exc.NoSuchTableError):
             sa.Table("nothing", sa.MetaData(), autoload_with=connection)
 

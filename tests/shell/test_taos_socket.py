@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kits.basics.client_packages import client_process, needs_clients
+from kits.basics.extreme_values import CASES, NAMES, quoted
 from kits.engines.embedded import Embedded
 from kits.engines.taos_port import taos_port
 from websockets.exceptions import ConnectionClosed
@@ -301,6 +302,22 @@ def test_what_is_wrong_with_a_message_is_told(port: int) -> None:
                           ("INSERT INTO ? (ts) VALUES (?)", "no list of columns")):
             assert said in say(connection, "stmt2_prepare", stmt_id=statement, sql=sql)["message"]
         assert say(connection, "query", sql="SELECT 1")["fields_count"] == 1
+
+
+def test_names_of_prepared_statements_are_what_their_quotes_say(engine: Embedded, port: int) -> None:
+    """Those of tables, columns and tags, with commas and quotes in them, too."""
+    columns, tags = CASES, ["a,b", "(x)", *(name for name in NAMES if name not in CASES)]
+    engine.run(f"CREATE STABLE d.`V` (ts TIMESTAMP, {', '.join(f'{quoted(name)} INT' for name in columns)}) "
+               f"TAGS ({', '.join(f'{quoted(name)} INT' for name in tags)})")
+    engine.run("CREATE STABLE d.v (ts TIMESTAMP, v INT) TAGS (g INT)")
+    with logged_in(port) as connection:
+        statement = say(connection, "stmt2_init")["stmt_id"]
+        for names, listed in (((*reversed(columns), "ts"), reversed(tags)), (("ts", "V", "v"), tags[:1])):
+            given = [*listed]
+            answer = say(connection, "stmt2_prepare", stmt_id=statement, get_fields=True, sql=(
+                f"INSERT INTO ? USING `V` ({', '.join(map(quoted, given))}) TAGS ({', '.join('?' * len(given))}) "
+                f"({', '.join(map(quoted, names))}) VALUES ({', '.join('?' * len(names))})"))
+            assert [field["name"] for field in answer["fields"]] == ["tbname", *given, *names], answer
 
 
 def test_a_client_without_the_right_gets_no_fields(engine: Embedded, port: int) -> None:

@@ -182,14 +182,15 @@ def test_names_that_differ_in_case_have_numbers(engine: Engine) -> None:
     """DuckDB can't tell them apart: of columns, tables and databases that are one to it the first keeps its name."""
     engine.vnodes[0].write(METERS, meters(1, (1, 1.0)))
     engine.dnode.flush_all()
-    columns = (("ts", "c1"), ("V", "c2"), ("v", "c2"), ("v_2", "c2"))
+    columns = (("ts", "c1"), ("V", "c2"), ("v", "c2"), ("v_2", "c2"), ("TbName", "c2"))
     write_views(engine.paths, [
         ViewTable("power", "meters", METERS, columns, (("TBNAME", "t1"),)),
         ViewTable("power", "METERS", METERS, columns[:1]),
         ViewTable("Power", "m", METERS, columns[:1])])
-    assert engine.query("SELECT * EXCLUDE (ts) FROM power.meters") == [(1.0, 1.0, 1.0, "d1", 10)]
+    assert engine.query("SELECT * EXCLUDE (ts) FROM power.meters") == [(1.0, 1.0, 1.0, 1.0, "d1", 10)]
+    assert engine.query("SELECT count(*) FROM power.meters WHERE tbname = 'd1'") == [(1,)]
     found = engine.query("DESCRIBE power.meters")
-    assert [row[0] for row in found] == ["ts", "V", "v_3", "v_2", "tbname", "TBNAME_2"]
+    assert [row[0] for row in found] == ["ts", "V", "v_3", "v_2", "TbName_2", "tbname", "TBNAME_3"]
     for view in ("Power_2.m", "power.METERS_2"):
         assert engine.query(f"SELECT count(*) FROM {view}") == [(1,)]
     engine.dnode.close()

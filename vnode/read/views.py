@@ -64,16 +64,18 @@ def view_sql(paths: DataPaths, table: ViewTable) -> str:
     tombstones = text_literal(f"{vnodes}/*/store/tombstones/{uid}/*.parquet")
     ts = quoted(table.columns[0][1])
     keys = ["r._tuid", *(f"r.{quoted(physical)}" for _, physical in table.columns[:table.key_columns])]
-    values = [(name, f"r.{quoted(physical)}") for name, physical in table.columns]
+    values = {name: f"r.{quoted(physical)}" for name, physical in table.columns}
     join = ""
     if table.kind == "super":
-        child = [(name, f"c.{quoted(stored)}") for name, stored in (("tbname", "name"), *table.tags)]
-        values += child
+        child = {name: f"c.{quoted(stored)}" for name, stored in (("tbname", "name"), *table.tags)}
+        values |= child
         # They depend on _tuid, and stand here only so that DuckDB pushes conditions on them below the window.
-        keys += [value for _, value in child]
+        keys += child.values()
         join = f"\nJOIN read_parquet({text_literal(str(paths.children(uid).absolute()))}) AS c ON c.uid = r._tuid"
-    names = distinct_names([name for name, _ in values])
-    shown = [f"{value} AS {quoted(name)}" for name, (_, value) in zip(names, values, strict=True)]
+    # Whatever columns are called, child tables are told apart by `tbname`.
+    names = sorted(values, key=lambda name: name != "tbname")
+    shown_as = dict(zip(names, distinct_names(names), strict=True))
+    shown = [f"{value} AS {quoted(shown_as[name])}" for name, value in values.items()]
     return f"""CREATE OR REPLACE VIEW {quoted(table.database)}.{quoted(table.name)} AS
 SELECT {', '.join(shown)}
 FROM (

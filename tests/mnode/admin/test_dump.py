@@ -14,7 +14,7 @@ import pytest
 from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kits.basics.extreme_values import extremes
+from kits.basics.extreme_values import CASES, NAMES, extremes, quoted
 from kits.basics.faulty_fs import FaultyFs
 from kits.engines.data_directories import T0, make_directory, open_sandbox
 from kits.engines.statement_engine import StatementEngine
@@ -82,17 +82,18 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
     precision = draw(st.sampled_from(["ms", "us", "ns"]))
     kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
     composite = draw(st.booleans())
+    names = iter(draw(st.permutations(sorted({*NAMES, *CASES}))))
     columns = [("ts", "TIMESTAMP")]
     columns += [("k", "INT PRIMARY KEY")] if composite else []
-    columns += [(f"v{place}", column_type(kind).sql()) for place, kind in enumerate(kinds)]
+    columns += [(next(names), column_type(kind).sql()) for kind in kinds]
     json_tag = draw(st.booleans())
-    tags = [("j", "JSON")] if json_tag else [("a", "INT"), ("b", "NCHAR(8)"), ("since", "TIMESTAMP")]
+    tags = [(next(names), kind) for kind in (["JSON"] if json_tag else ["INT", "NCHAR(8)", "TIMESTAMP"])]
     values = [["'{\"x\": 1}'", "NULL", "'{\"y\": \"ö\"}'"]] if json_tag else [
         ["1", "NULL", "-7"], ["'日本'", "''", "NULL"], [str(T0), "NULL", str(T0 - 1)]]
     steps: list[Any] = [
         f"CREATE DATABASE d VGROUPS {draw(st.integers(1, 3))} PRECISION '{precision}' KEEP 36500d",
-        f"CREATE STABLE d.m ({', '.join(f'{name} {kind}' for name, kind in columns)}) "
-        f"TAGS ({', '.join(f'{name} {kind}' for name, kind in tags)})",
+        f"CREATE STABLE d.m ({', '.join(f'{quoted(name)} {kind}' for name, kind in columns)}) "
+        f"TAGS ({', '.join(f'{quoted(name)} {kind}' for name, kind in tags)})",
         *(f"CREATE TABLE d.`c{child}` USING d.m TAGS ({', '.join(choice[child] for choice in values)})"
           for child in range(3)),
         "CREATE TABLE d.n (ts TIMESTAMP, x DOUBLE COMMENT 'an x') COMMENT 'it''s one'",
@@ -130,7 +131,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         elif what == "normal":
             steps.append(f"INSERT INTO d.n VALUES ({at}, NULL) ({at + units}, 0.5)")
         elif what == "tag" and not json_tag:
-            steps.append("ALTER TABLE d.c1 SET TAG a = 12")
+            steps.append(f"ALTER TABLE d.c1 SET TAG {quoted(tags[0][0])} = 12")
         elif what == "flush":
             steps.append("FLUSH DATABASE d")
     return {"steps": steps, "later": rows(), "stream": draw(st.booleans())}

@@ -26,6 +26,7 @@ def bed() -> Iterator[TestBed]:
         made.all("CREATE DATABASE e", "CREATE STABLE e.m (ts TIMESTAMP, v INT) TAGS (i INT)", "CREATE DATABASE d",
                  "USE d", f"CREATE STABLE m (ts TIMESTAMP, v INT) TAGS ({TAGS})",
                  f"CREATE STABLE `m 2` (ts TIMESTAMP, v INT) TAGS ({TAGS})",
+                 "CREATE STABLE odd (ts TIMESTAMP, v INT) TAGS (`a,ab` INT, `A` INT, a INT, `a``` INT)",
                  "CREATE TABLE normal (ts TIMESTAMP, v INT)", "CREATE TABLE there USING m (i) TAGS (7)")
         yield made
 
@@ -62,6 +63,7 @@ def is_plain(bed: TestBed, text: str) -> bool:
     "CREATE TABLE a USING d.m (`s`, i) TAGS ('x y', 1) `1 b` USING d.m (`s`, i) TAGS ('', 2)",
     "CREATE TABLE IF NOT EXISTS there USING `m 2` (i) TAGS (1) b USING `m 2` (i) TAGS (2)",
     "CREATE TABLE a USING m (f, d, o) TAGS (0.1, 1.5, true) b USING m (f, d, o) TAGS (16777217, -2, 0)",
+    "CREATE TABLE a USING odd (`a,ab`, `A`) TAGS (1, 2) b USING odd (`a,ab`, `A`) TAGS (3, 4)",
     "CREATE TABLE a USING m (t, x) TAGS (1700000000000, 'ab') b USING m (t, x) TAGS ('2024-01-01 00:00:00', NULL)",
 ])
 def test_plain_statements_do_what_they_do_the_whole_way(bed: TestBed, text: str) -> None:
@@ -96,6 +98,7 @@ def test_plain_statements_do_what_they_do_the_whole_way(bed: TestBed, text: str)
     "CREATE TABLE a USING m (i, y) TAGS (1, 2) b USING m (i, y) TAGS (1, 2)",
     "CREATE TABLE a USING m (i, s) TAGS (1) b USING m (i, s) TAGS (1)",
     "CREATE TABLE a USING m TAGS (1) b USING m TAGS (1)",
+    "CREATE TABLE a USING odd (`a```) TAGS (1) b USING odd (`a```) TAGS (2)",
     "CREATE TABLE a USING nothing TAGS (1) b USING nothing TAGS (1)",
     "CREATE TABLE a USING normal TAGS (1) b USING normal TAGS (1)",
     "CREATE TABLE a USING e.m TAGS (1) b USING e.m TAGS (1)",

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kits.basics.extreme_values import CASES, NAMES
 from kits.engines.embedded import Embedded
 
 from penstock.common.errors import InvalidValueError, PenstockError
@@ -124,6 +125,17 @@ def test_a_header_and_a_list_of_columns(db: Embedded, tmp_path: Path) -> None:
     assert db.run("SELECT tbname, v, g FROM m") == [("m1", 1.0, "x y")]
 
 
+@given(st.lists(st.sampled_from(sorted({*NAMES, *CASES, "NULL", "Null"})), min_size=1, unique=True),
+       st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), st.sampled_from(",;\t|"))
+def test_headers_name_columns(names: list[str], quoting: Any, delimiter: str) -> None:
+    """In any order, as Python writes them: without quotes where these aren't needed, null, too."""
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=delimiter, quoting=quoting).writerows([["ts", *names], [1, *names]])
+    known = ("ts", *sorted(names))
+    [cells] = CsvReader(io.BytesIO(file.getvalue().encode()), "x.csv", CsvLayout(None, known, known))
+    assert cells.names == ("ts", *names)
+
+
 texts = st.text(st.sampled_from("ab ,;'\"\\\n\r\t\0|NULé😀0x"), max_size=9) | st.sampled_from(["NULL", "", "null"])
 
 
@@ -175,6 +187,7 @@ def test_blocks_and_python_give_the_same_rows(engine: Embedded) -> None:
 bits = st.sampled_from([*"ab ,\n'\"\\\r", ",", "\n", '""', '"a"', "'a'", " NULL", "x,y\n"])
 
 
+@example(content=',""', quote="'")
 @given(content=st.lists(bits, max_size=25).map("".join), quote=st.sampled_from(["'", '"', None]))
 def test_the_library_reads_what_the_definition_says(content: str, quote: str | None) -> None:
     """Whatever the bytes are: where Arrow is asked at all, it gives the rows that `cut` gives, or the same refusal."""

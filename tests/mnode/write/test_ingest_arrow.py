@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kits.basics.extreme_values import CASES, NAMES, quoted
 
 import penstock
 from penstock.common.errors import (
@@ -228,6 +229,17 @@ def test_adbc_modes(cursor: dbapi.Cursor) -> None:
     assert cursor.adbc_ingest("other", rows, "create_append") == 2
 
 
+@pytest.mark.parametrize("table", ["tick`s", "V", "İ"])
+def test_adbc_takes_any_names(cursor: dbapi.Cursor, table: str) -> None:
+    """They are what they are, whatever others there are."""
+    names = sorted({*NAMES, *CASES})
+    rows = pa.table({"ts": times(0), **{name: [place] for place, name in enumerate(names)}})
+    assert cursor.adbc_ingest(table, rows) == 1
+    cursor.insert_arrow(quoted(table), rows.select(["ts", *reversed(names)]))
+    shown = ", ".join(map(quoted, names))
+    assert select(cursor, f"SELECT {shown} FROM {quoted(table)}") == [tuple(range(len(names)))]
+
+
 def test_adbc_makes_super_tables(cursor: dbapi.Cursor) -> None:
     """With tags and tbname; types of all kinds."""
     rows = pa.table({
@@ -248,7 +260,7 @@ def test_adbc_makes_super_tables(cursor: dbapi.Cursor) -> None:
     ({"ts": times(0), "v": [1], "tbname": ["x"]}, {}, "tags"),
     ({"ts": times(0), "v": [1]}, {"mode": "merge"}, "'merge' is not a mode"),
     ({"ts": times(0), "v": [1]}, {"temporary": True}, "temporary"),
-    ({"ts": times(0), "v`": [1]}, {}, "back-quote"),
+    ({"ts": times(0), "v\n": [1]}, {}, "unprintable"),
     ({"ts": times(-T0 * 2), "v": [1]}, {}, "out of range"),
 ])
 def test_adbc_refusals_leave_no_table(

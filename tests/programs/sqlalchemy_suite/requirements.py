@@ -27,7 +27,6 @@ NOT_MET = {
     "LIMIT and OFFSET take numbers": ("sql_expression_limit_offset",),
     "the time that each table of the tests is given first is its key, not theirs": (
         "primary_key_constraint_reflection", "insert_from_select"),
-    "names have no brackets and no back-quotes": ("unusual_column_name_characters",),
 }
 
 #: Tests without a requirement of their own, by class or by class and name.
