@@ -382,3 +382,34 @@ def test_defaults_of_the_configuration_are_kept_with_the_stream() -> None:
         put(bed, "t", (0, 1), (5, 1), (0.5, 7))
         assert bed.rows("SELECT n FROM o_s1") == [(2,)]
         assert bed.rows("SELECT n FROM o_s2") == [(1,)]
+
+
+LONG = "x" * 16_000
+JOINED = "concat(a, a, a, a, a, b)"  # of LONG it is longer than a text may be
+
+
+@pytest.mark.parametrize("query", [
+    f"SELECT _wstart ts, count(*) n FROM long PARTITION BY {JOINED} k INTERVAL(1m)",
+    f"SELECT _wstart ts, count(*) n FROM long PARTITION BY tbname, {JOINED} k SESSION(ts, 1s)",
+    f"SELECT _wstart ts, count(*) n FROM long WHERE {JOINED} <> '' PARTITION BY tbname STATE_WINDOW(v)",
+    f"SELECT ts, v n FROM long PARTITION BY tbname, {JOINED} k",
+])
+def test_tags_that_fail_are_of_their_own_rows_only(bed: TestBed, query: str) -> None:
+    """Rows of other tables are computed, and a tag that is changed takes rows out that fail with it."""
+    bed.all("CREATE STABLE long (ts TIMESTAMP, v INT) TAGS (a VARCHAR(16000), b VARCHAR(100))",
+            "CREATE TABLE l0 USING long TAGS ('a', 'b')", f"CREATE TABLE l1 USING long TAGS ('{LONG}', 'c')",
+            f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR DLQ dead INTO o AS {query}")
+    put(bed, "l1", (0, 1))
+    bed.execute(f"INSERT INTO l0 VALUES ({T0}, 1) l1 VALUES ({T0 + MINUTE}, 1)")
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT, 1)]
+    bed.execute(f"ALTER TABLE l0 SET TAG a = '{LONG}'")
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == []
+    bed.checkpoint()
+    bed.kill()
+    bed.execute("ALTER TABLE l1 SET TAG a = 'd'")
+    put(bed, "l1", (2, 1))
+    put(bed, "l0", (3, 1))
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT + 2 * MINUTE, 1)]
+    assert bed.rows("SELECT event_time, table_name, reason FROM dead ORDER BY event_time, table_name") == [
+        (SHIFT, "l0", "error"), (SHIFT, "l1", "error"), (SHIFT + MINUTE, "l1", "error"),
+        (SHIFT + 3 * MINUTE, "l0", "error")]
