@@ -388,6 +388,19 @@ LONG = "x" * 16_000
 JOINED = "concat(a, a, a, a, a, b)"  # of LONG it is longer than a text may be
 
 
+@pytest.mark.parametrize("window", ["INTERVAL(1m)", "SESSION(ts, 1s)", "COUNT_WINDOW(2)",
+                                    "EVENT_WINDOW START WITH v > 0 END WITH v = 2"])
+@pytest.mark.parametrize("trigger", ["AT_ONCE", "WINDOW_CLOSE"])
+def test_what_fails_of_a_window_is_null(bed: TestBed, window: str, trigger: str) -> None:
+    """Aggregates of rows that can all be computed may not go together: that is no row's fault, and stops nobody."""
+    bed.execute("CREATE TABLE long (ts TIMESTAMP, v INT, s VARCHAR(50000))")
+    bed.execute(f"CREATE STREAM s TRIGGER {trigger} WATERMARK 1s ON_ERROR SKIP INTO o AS SELECT _wstart ts, "
+                f"sum(v) n, length(concat(first(s), last(s))) l, rand() < 2 r FROM long {window}")
+    put(bed, "long", (0, 1, "a"), (0.01, 2, "b"), (2, 1, LONG + LONG + "x"), (2.01, 2, LONG + LONG + LONG),
+        (4, 1, "c"), (4.01, 2, "d"), (9, 1, "e"))
+    assert bed.rows("SELECT n, l, r FROM o ORDER BY ts")[:3] == [(3, 2, True), (3, None, True), (3, 2, True)]
+
+
 @pytest.mark.parametrize("query", [
     f"SELECT _wstart ts, count(*) n FROM long PARTITION BY {JOINED} k INTERVAL(1m)",
     f"SELECT _wstart ts, count(*) n FROM long PARTITION BY tbname, {JOINED} k SESSION(ts, 1s)",
@@ -413,3 +426,13 @@ def test_tags_that_fail_are_of_their_own_rows_only(bed: TestBed, query: str) -> 
     assert bed.rows("SELECT event_time, table_name, reason FROM dead ORDER BY event_time, table_name") == [
         (SHIFT, "l0", "error"), (SHIFT, "l1", "error"), (SHIFT + MINUTE, "l1", "error"),
         (SHIFT + 3 * MINUTE, "l0", "error")]
+
+
+def test_a_name_that_fails_is_made_of_the_group(bed: TestBed) -> None:
+    """SUBTABLE is asked once per group: a group for which it fails has the child table that it has without it."""
+    bed.all("CREATE STABLE long (ts TIMESTAMP, v INT) TAGS (a VARCHAR(16000), b VARCHAR(100))",
+            "CREATE TABLE l0 USING long TAGS ('a', 'b')", f"CREATE TABLE l1 USING long TAGS ('{LONG}', 'c')",
+            f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o SUBTABLE({JOINED}) AS "
+            "SELECT _wstart ts, count(*) n FROM long PARTITION BY a, b INTERVAL(1m)")
+    bed.execute(f"INSERT INTO l1 VALUES ({T0}, 1) l0 VALUES ({T0}, 1)")
+    assert [(name[:2], n) for name, n in bed.rows("SELECT tbname, n FROM o ORDER BY 1")] == [("aa", 1), ("t_", 1)]
