@@ -18,12 +18,21 @@ T0 = SHOWN_ZERO + SHIFT
 
 
 FUNCTIONS = '''
+import pyarrow as pa
 import pyarrow.compute as pc
 
 def picky(x):
     if pc.any(pc.greater(x, 1000)).as_py():
         raise ValueError("too big")
     return pc.multiply(x, 4)
+
+def alone(x):
+    if len(x) > 1 or x[0].as_py() == 9:
+        raise ValueError("not these")
+    return x
+
+def texts(x):
+    return pa.array([b"\\xff" if value == 9 else b"fine" for value in x.to_pylist()]).cast(pa.string(), safe=False)
 
 class Sum:
     def init(self):
@@ -436,3 +445,20 @@ def test_a_name_that_fails_is_made_of_the_group(bed: TestBed) -> None:
             "SELECT _wstart ts, count(*) n FROM long PARTITION BY a, b INTERVAL(1m)")
     bed.execute(f"INSERT INTO l1 VALUES ({T0}, 1) l0 VALUES ({T0}, 1)")
     assert [(name[:2], n) for name, n in bed.rows("SELECT tbname, n FROM o ORDER BY 1")] == [("aa", 1), ("t_", 1)]
+
+
+@pytest.mark.parametrize(("function", "returned", "shown"), [("alone", "BIGINT", [1, 2, 3]),
+                                                             ("texts", "VARCHAR(9)", ["fine"] * 3)])
+@pytest.mark.parametrize("query", ["SELECT ts, {}(v) w FROM t", "SELECT _wstart ts, last({}(v)) w FROM t INTERVAL(1s)",
+                                   "SELECT _wstart ts, last({}(v)) w FROM t STATE_WINDOW(v)"])
+def test_a_function_fails_for_single_rows(
+    bed: TestBed, function: str, returned: str, shown: list[Any], query: str
+) -> None:
+    """What it can't do for several rows at once it is asked for each, and what it returns must be what it says."""
+    bed.execute(f"CREATE FUNCTION {function} (BIGINT) RETURNS {returned} LANGUAGE PYTHON AS "
+                f"'dlq_functions:{function}'")
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o AS {query.format(function)}")
+    bed.execute("INSERT INTO t VALUES " + " ".join(
+        f"({T0 + place * MINUTE}, {value}, 'a')" for place, value in enumerate((1, 2, 9, 3))))
+    assert bed.rows("SELECT w FROM o ORDER BY ts") == [(value,) for value in shown]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(1,)]
