@@ -167,6 +167,22 @@ def call(name: str, *arguments: Tree) -> exp.Anonymous:
     return made(exp.Anonymous, this=name, expressions=list(arguments))
 
 
+def called(tree: Tree) -> str | None:
+    """Returns the name of the function that a tree calls, in small letters."""
+    return str(tree.this).lower() if isinstance(tree, exp.Anonymous) else None
+
+
+def or_null(value: Tree) -> Tree:
+    """Returns a value that is NULL where it can't be computed.
+
+    DuckDB doesn't try what may differ from call to call: errors of our own are NULL beforehand, `random` never fails.
+    """
+    names = set(map(called, value.find_all(exp.Anonymous)))
+    if "error" in names:
+        value = value.transform(lambda node: exp.null() if called(node) == "error" else node)
+    return value if "random" in names else call("TRY", value)
+
+
 @lru_cache(maxsize=_NAMES)
 def identifier(name: str) -> exp.Identifier:
     """Returns a name; names are always quoted."""

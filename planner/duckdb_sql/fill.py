@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, cast, fragment
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment, let, try_cast
 from penstock.planner.duckdb_sql.quoting import LIMIT
 from penstock.sql.tree.statements import FillMode
 from penstock.sql.types import INTEGERS, DataType, Kind
@@ -20,9 +20,13 @@ def can_interpolate(type_: DataType) -> bool:
 
 
 def straight_line(before: Tree, after: Tree, at: Tree, type_: DataType) -> Tree:
-    """Returns the value at `at` on the straight line between two structs {t, v}, as `type_`."""
+    """Returns the value at `at` on the straight line between two structs {t, v}, as `type_`.
+
+    NULL if that can't hold it: DOUBLE may round what is near its ends beyond them, and differences may be infinite.
+    """
     value = fragment("(:before).v + ((:after).v - (:before).v) * (:at - (:before).t) / ((:after).t - (:before).t)",
                      before=before, after=after, at=at)
     if type_.kind in INTEGERS:
         value = fragment("trunc(:value)", value=value)
-    return cast(value, type_.duckdb())
+    return let(value, lambda x: fragment(
+        "CASE WHEN isfinite(:x) THEN :rounded END", x=x, rounded=try_cast(x, type_.duckdb())))

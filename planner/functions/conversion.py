@@ -19,7 +19,7 @@ from penstock.planner.functions.spec import (
     FunctionSpec,
     always,
 )
-from penstock.planner.functions.time import or_null
+from penstock.planner.functions.time import near
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.sql.types import BIGINT, UNITS_PER_SECOND, DataType, Kind, timestamp
 
@@ -96,7 +96,7 @@ FUNCTIONS = (
          Argument("zone", TEXTS, literal=True, optional=True)),
         always(DataType(Kind.VARCHAR, 64)),
         "A time as ISO 8601 text with the offset of the session's time zone, or of `zone` such as '+02:00' or 'Z'.",
-        example="to_iso8601(0, '+02:00')", scalar=or_null(_to_iso8601)),
+        example="to_iso8601(0, '+02:00')", scalar=near(_to_iso8601)),
     FunctionSpec(
         "to_unixtimestamp", "scalar",
         (Argument("text", TEXTS),
@@ -108,11 +108,11 @@ FUNCTIONS = (
     FunctionSpec(
         "to_char", "scalar", (Argument("time", TIMES), _FORMAT), always(DataType(Kind.VARCHAR, 4096)),
         "A time as text in a format of YYYY, MM, DD, HH24, HH12, MI, SS, MS, US, NS, MON, DAY, AM, TZH, ...",
-        example="to_char(ts, 'DD.MM.YYYY HH24:MI') FROM m WHERE v = 3", scalar=or_null(_to_char)),
+        example="to_char(ts, 'DD.MM.YYYY HH24:MI') FROM m WHERE v = 3", scalar=near(_to_char)),
     FunctionSpec(
         "to_timestamp", "scalar", (Argument("text", TEXTS), _FORMAT), always(timestamp()),
         "Text in a format, as to_char has it, to a time; NULL if the text does not fit, an error if it is a constant.",
-        example="to_timestamp('06/05/2024', 'DD/MM/YYYY')", scalar=or_null(_to_timestamp)),
+        example="to_timestamp('06/05/2024', 'DD/MM/YYYY')", scalar=near(_to_timestamp)),
     FunctionSpec(
         "to_json", "scalar", (Argument("text", TEXTS, literal=True),), always(DataType(Kind.JSON)),
         "A string literal as JSON.", example="to_json('{\"a\": 1}')",

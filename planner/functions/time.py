@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, let, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment, let, or_null, text
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import (
     describe_zone,
@@ -32,11 +32,11 @@ _UNITS_OF_FUNCTIONS = "buasmhdw"
 _TIME = Argument("time", TIMES)
 
 
-def or_null(build: ScalarBuilder) -> ScalarBuilder:
+def near(build: ScalarBuilder) -> ScalarBuilder:
     """Returns a builder whose tree is NULL for times that are too far away to compute with."""
     def guarded(given: ScalarCall) -> Tree | SqlExpr:
         built = build(given)
-        return call("TRY", built) if not isinstance(built, SqlExpr) else built
+        return or_null(built) if not isinstance(built, SqlExpr) else built
     return guarded
 
 
@@ -146,23 +146,23 @@ FUNCTIONS = (
     _function("timezone", (), always(DataType(Kind.VARCHAR, 64)), _timezone, "timezone()",
               "The session's time zone."),
     _function("timediff", (_TIME, _TIME, Argument("unit", duration=True, optional=True)), always(BIGINT),
-              or_null(_timediff), "timediff('2024-01-02', '2024-01-01', 1h)",
+              near(_timediff), "timediff('2024-01-02', '2024-01-01', 1h)",
               "The first time minus the second, in units of `unit`, cut towards zero."),
     _function("timetruncate",
               (_TIME, Argument("unit", duration=True),
                Argument("use_zone", INTEGER_KINDS, literal=True, choices=ZERO_ONE, optional=True)),
-              always(timestamp()), or_null(_timetruncate), "timetruncate(ts, 1h) FROM m WHERE v = 3",
+              always(timestamp()), near(_timetruncate), "timetruncate(ts, 1h) FROM m WHERE v = 3",
               "The time cut down to a whole 1b, 1u, 1a, 1s, 1m, 1h, 1d or 1w; days and weeks of the session's time "
               "zone, or of UTC if the third argument is 0."),
     _function("week", (_TIME, Argument("mode", INTEGER_KINDS, literal=True, low=0, high=7, optional=True)),
-              always(BIGINT), or_null(_week), "week('2024-01-07')",
+              always(BIGINT), near(_week), "week('2024-01-07')",
               "The number of the week; mode 0 to 7 tells how weeks are counted, as in MySQL."),
-    _function("weekofyear", (_TIME,), always(BIGINT), or_null(lambda given: _week_number(_local(given), 3)),
+    _function("weekofyear", (_TIME,), always(BIGINT), near(lambda given: _week_number(_local(given), 3)),
               "weekofyear('2024-01-07')", "The number of the ISO week, 1 to 53."),
     _function("weekday", (_TIME,), always(BIGINT),
-              or_null(lambda given: fragment("CAST(isodow(:local) - 1 AS BIGINT)", local=_local(given))),
+              near(lambda given: fragment("CAST(isodow(:local) - 1 AS BIGINT)", local=_local(given))),
               "weekday('2024-01-07')", "The day of the week, 0 is Monday."),
     _function("dayofweek", (_TIME,), always(BIGINT),
-              or_null(lambda given: fragment("CAST(dayofweek(:local) + 1 AS BIGINT)", local=_local(given))),
+              near(lambda given: fragment("CAST(dayofweek(:local) + 1 AS BIGINT)", local=_local(given))),
               "dayofweek('2024-01-07')", "The day of the week, 1 is Sunday."),
 )

@@ -56,7 +56,7 @@ from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.kernels.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
 from penstock.planner.lower.partial_aggregates import split
 from penstock.planner.lower.row_marks import RowMarks, bookkeeping, marks_of, rows_query
-from penstock.planner.lower.targets import converted_results, key_fields, sink_plan
+from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
 from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel, ValueKeys
 from penstock.planner.task_plans.stream_plan import (
     ARRIVAL_COLUMN,
@@ -111,8 +111,8 @@ def assembled(
     """Returns the plan of a stream whose tasks compute this."""
     return StreamPlan(
         replace(source, history=stream.history), grouping, computation, stream.trigger, stream.policies,
-        sink_plan(stream.target, stream.keys), stream.time_zone, explained_stream(stream, times),
-        tuple(dict.fromkeys(functions)), stream.dlq, stream.notify)
+        sink_plan(stream.target, stream.keys, leaves_out_errors=stream.policies.leaves_out_errors), stream.time_zone,
+        explained_stream(stream, times), tuple(dict.fromkeys(functions)), stream.dlq, stream.notify)
 
 
 def _grouping(rows: SourceRows) -> Grouping:
@@ -145,7 +145,10 @@ def _windowed(
     of_blocks: dict[str, Tree] = {START: column(WINDOW_START), END: column(WINDOW_END), **{
         key.name: column(held.field.name) for key, held in zip(stream.keys, rows.keys, strict=True)}}
     columns = stream.target.result_columns
-    values, fill = converted_results(_computed(below, results), columns), None
+    computed = _computed(below, results)
+    if stream.policies.leaves_out_errors:
+        results, computed = list(map(tolerant, results)), list(map(tolerant, computed))
+    values, fill = converted_results(computed, columns), None
     if isinstance(below, FillGaps):
         shown = _filled_results(below, results)
         fill = fill_plan(below.mode, below.interval, shown, stream.target, [key.field for key in rows.keys], of_blocks)

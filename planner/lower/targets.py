@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -15,6 +16,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     let,
     named,
     null,
+    or_null,
     render,
     replaced_columns,
     select,
@@ -127,8 +129,15 @@ def converted_results(values: Sequence[SqlExpr], columns: Sequence[Column]) -> l
             *([] if problem is None else [problem])]
 
 
-def sink_plan(target: Target, keys: Sequence[StreamKey]) -> SinkPlan:
-    """Returns what sink tasks need to know."""
+def tolerant(value: SqlExpr) -> SqlExpr:
+    """Returns a value over groups or windows that is NULL where it can't be computed: no row can be left out for it."""
+    return value if isinstance(value.node, exp.Column) else SqlExpr(or_null(value.node), value.type)
+
+
+def sink_plan(target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: bool = False) -> SinkPlan:
+    """Returns what sink tasks need to know. `leaves_out_errors`: no value may stop the stream."""
+    if leaves_out_errors and target.child is not None:
+        target = replace(target, child=tolerant(target.child))
     return SinkPlan(target.database, target.table, target.columns, target.tags, render(_children(target, keys)),
                     target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None)
 

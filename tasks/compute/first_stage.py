@@ -233,8 +233,6 @@ class FirstStage:
             if kernel.values is not None:
                 self._groups = ValueGroups(kernel.values, keys, children, self._computer)
                 return self._groups
-            if self._known is not None:
-                self._computer.register("children", self._known)
             self._groups = Groups(kernel.groups_sql, keys, children, self._computer)
         return self._groups
 

@@ -124,15 +124,15 @@ class UserFunctions:
             result = _checked(loaded.call(*arrays), len(arrays[0]), call.result)
         except Exception as error:  # noqa: BLE001
             # The user's code may raise anything.
-            self._failed(call, error)
             result = self._row_by_row(call, loaded, arrays, error)
         return _out(result, call.result)
 
     def _row_by_row(
         self, call: UserCall, loaded: LoadedFunction, arrays: Sequence[pa.Array], error: Exception
     ) -> pa.Array:
-        """Computes rows one at a time, so that only those are NULL that fail by themselves, in whichever block."""
+        """Computes rows one at a time: only those that fail by themselves end the statement, or are NULL."""
         if len(arrays[0]) == 1:
+            self._failed(call, error)
             self._count(call.function.name, error)
             return pa.nulls(1, call.result.arrow())
         results = []
@@ -140,6 +140,7 @@ class UserFunctions:
             try:
                 result = _checked(loaded.call(*(array.slice(row, 1) for array in arrays)), 1, call.result)
             except Exception as row_error:  # noqa: BLE001
+                self._failed(call, row_error)
                 self._count(call.function.name, row_error)
                 result = pa.nulls(1, call.result.arrow())
             results.append(result)
@@ -223,7 +224,7 @@ def _place(error: Exception) -> str | None:
 
 
 def _checked(result: object, rows: int, declared: DataType) -> pa.Array:
-    """Returns the array that a function returned. Raises _WrongResult."""
+    """Returns the array that a function returned. Raises _WrongResult, and ArrowInvalid for texts that are no UTF-8."""
     array = _whole(result) if isinstance(result, pa.ChunkedArray) else result
     if not isinstance(array, pa.Array):
         raise _WrongResult(f"it returned {type(result).__name__}, not a pyarrow.Array")
@@ -231,6 +232,7 @@ def _checked(result: object, rows: int, declared: DataType) -> pa.Array:
         raise _WrongResult(f"it returned {len(array)} values for {rows} row{'' if rows == 1 else 's'}")
     wanted = declared.arrow()
     if array.type == wanted:
+        array.validate(full=True)
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(rows, wanted)

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.common.errors import InvalidValueError
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compiled.compiled_loops import compiled
 from penstock.tasks.compute.duckdb_computer import Computer
+from penstock.tasks.compute.failing_rows import failing_rows
 from penstock.tasks.compute.kernel_vectors import Columns, NotInKernelError, Vector, vector_of
 from penstock.tasks.protocol.block_schema import GROUP, fields_schema
 
@@ -94,7 +96,7 @@ class IdIndex:
 class Groups:
     """The groups of one vnode's child tables, as `SourceKernel.groups_sql` gives them for one state of `children`.
 
-    `children` is registered at the computer.
+    A table whose group can't be computed is unknown here: what its rows come to is for DuckDB to say.
     """
 
     def __init__(self, sql: str | None, keys: Sequence[Field], children: pa.Table, computer: Computer) -> None:
@@ -107,7 +109,7 @@ class Groups:
             self._keys: list[pa.Array] = []
             return
         schema = pa.schema([pa.field("_tuid", pa.uint64()), GROUP, *fields_schema(keys)])
-        found = computer.run(sql, schema)
+        found = _found(sql, schema, children, computer)
         self.gids, first, group_of = np.unique(
             found.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
         self._members: npt.NDArray[np.uint64] = found.column("_tuid").to_numpy()
@@ -145,3 +147,21 @@ class Groups:
     def places(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the places of tables among the child tables; raises NotInKernelError for unknown ones."""
         return self._tables.find(tuids)
+
+
+def _found(sql: str, schema: pa.Schema, children: pa.Table, computer: Computer) -> pa.RecordBatch:
+    """Returns the groups of those child tables that have one."""
+    def error_of(tables: pa.Table) -> str | None:
+        try:
+            computer.run(sql, schema, children=tables)
+        except InvalidValueError as error:
+            return str(error)
+        return None
+
+    try:
+        return computer.run(sql, schema, children=children)
+    except InvalidValueError:
+        failing = np.array(list(failing_rows(children, error_of)), np.int64)
+        having = np.ones(children.num_rows, bool)
+        having[failing] = False
+        return computer.run(sql, schema, children=children.filter(pa.array(having)))

@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.tasks.compute.failing_rows import failing_rows
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.lateness import never_late
 from penstock.tasks.compute.quarantine import keys_of
 from penstock.tasks.dropped.dropped_rows import DroppedRows
 from penstock.tasks.dropped.time_ledger import dropped_rows
-from penstock.tasks.dropped.uncomputable_rows import failing_rows
 from penstock.tasks.protocol.messages import RowKey
 
 _UNKNOWN_VERSION = 0  # that of the record of a row that is read back

@@ -1,16 +1,15 @@
-"""Rows that can't be computed: finds them in a block, and gives the block without them.
+"""Rows that can't be computed: gives a block without them.
 
 All of it is a function of the WAL alone: where blocks are cut makes no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.compute.lateness import LATE, UPDATED, ClassifiedRows, record_of, without_rows
@@ -32,23 +31,6 @@ class FilteredBlock:
     out: Mapping[RowKey, int]
     back: Collection[RowKey]
     retracted: tuple[DeleteRecord, ...]
-
-
-def failing_rows(rows: pa.Table, error_of: Callable[[pa.Table], str | None], first: int = 0) -> dict[int, str]:
-    """Returns which rows can't be computed by themselves, by their numbers from `first`, and why.
-
-    `error_of` says why rows can't be computed, None if they can.
-    """
-    if not rows.num_rows:
-        return {}
-    error = error_of(rows)
-    if error is None:
-        return {}
-    if rows.num_rows == 1:
-        return {first: error}
-    half = rows.num_rows // 2
-    return (failing_rows(rows.slice(0, half), error_of, first)
-            | failing_rows(rows.slice(half), error_of, first + half))
 
 
 def without_dropped(

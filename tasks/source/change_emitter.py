@@ -12,12 +12,13 @@ from penstock.common.errors import InvalidValueError
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.compute.child_tables import MovedTables
+from penstock.tasks.compute.failing_rows import failing_rows
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, late_rows, may_be_late, updated
 from penstock.tasks.compute.quarantine import keys_of
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.dropped.time_ledger import dropped_rows
-from penstock.tasks.dropped.uncomputable_rows import failing_rows, without_dropped
+from penstock.tasks.dropped.uncomputable_rows import without_dropped
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.protocol.block_schema import (
     ADD,
@@ -99,8 +100,10 @@ class ChangeEmitter:
 
         Rows in windows that rows define are tried before anything is changed: a failure in the middle would leave the
         windows' state half changed, and an EVENT window may never compute some row. So are rows that may be late, since
-        a row that can't be computed counts as an error, not as late.
+        a row that can't be computed counts as an error, not as late. Rows of tables that `moved` are tried when read.
         """
+        if moved is not None and self._windower is not None:
+            return False
         if classified is not None:
             first = classified.rows if self._windower is not None else late_rows(classified)
             if self._computable.error_of(first) is not None:

@@ -52,3 +52,13 @@ def test_a_query_that_would_make_a_huge_text_is_refused(tmp_path: Path) -> None:
                            "concat(repeat('a', 60000), repeat(s, 6000))", "concat_ws(repeat(s, 6000), s, s, s)"):
             with pytest.raises(InvalidValueError, match=r"\w+\(\): the text would be longer than 65517 bytes"):
                 db.run(f"SELECT length({expression}) FROM d.m")
+
+
+def test_times_of_huge_texts_are_null(tmp_path: Path) -> None:
+    """Functions that give NULL where they fail do so for what is made of texts as well."""
+    with closing(Embedded(tmp_path)) as db:
+        db.run("CREATE DATABASE d")
+        db.run("CREATE TABLE d.m (ts TIMESTAMP, s VARCHAR(60000))")
+        db.run(f"INSERT INTO d.m VALUES (1700000000001, '2024') (1700000000002, '{'y' * 60_000}')")
+        rows = db.run("SELECT to_timestamp(concat(s, s), 'YYYYYYYY') IS NULL, week(concat(s, s)) w FROM d.m")
+        assert [week for _, week in rows] == [0, None]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from sqlglot import exp
 
+from penstock.planner.duckdb_sql.duckdb_tree import called
 from penstock.planner.duckdb_sql.interval_windows import grid_of
 from penstock.planner.functions.partials import Partial, PartialColumn
 from penstock.planner.task_plans.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel, ValueKeys
@@ -105,11 +106,6 @@ def _need(condition: bool) -> None:
         raise _TooComplex
 
 
-def _called(node: exp.Expression) -> str | None:
-    """Returns the name of the function that a node calls."""
-    return str(node.this).lower() if isinstance(node, exp.Anonymous) else None
-
-
 # --- aggregates -------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +115,7 @@ def _aggregates(part: PartialColumn, types: Types) -> list[FieldKernel | PickKer
     _need(part.accumulator.kind != "udaf")
     if part.accumulator.kind == "wide_add":
         # Sums of rows that leave 64 bits are for DuckDB: what a kernel gives stays in them.
-        added = next(node for node in part.columns[0].find_all(exp.Anonymous) if _called(node) == "sum")
+        added = next(node for node in part.columns[0].find_all(exp.Anonymous) if called(node) == "sum")
         total = _field(_bounded(added), part.accumulator.fields[0].type.kind, types)
         return [total, FieldKernel("zero", total.value)]
     return [_field(_bounded(column), field.type.kind, types)
@@ -139,7 +135,7 @@ def _field(node: exp.Expression, result: Kind, types: Types) -> FieldKernel:
         return FieldKernel("rows")
     if isinstance(node, exp.Mul):
         return _deviations(node, types)
-    name, arguments = _called(node), node.expressions
+    name, arguments = called(node), node.expressions
     _need(name in ("count", "sum", "min", "max", "avg") and len(arguments) == 1)
     value = _expression(arguments[0], types)
     match name:
@@ -157,13 +153,13 @@ def _field(node: exp.Expression, result: Kind, types: Types) -> FieldKernel:
 
 
 def _counts_rows(node: exp.Expression) -> bool:
-    return _called(node) == "count" and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Star)
+    return called(node) == "count" and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Star)
 
 
 def _deviations(node: exp.Mul, types: Types) -> FieldKernel:
     """The variance times the count of the same value."""
     variance, count = node.this, node.expression
-    _need(_called(variance) == "var_pop" and _called(count) == "count")
+    _need(called(variance) == "var_pop" and called(count) == "count")
     value, counted = (_expression(one.expressions[0], types) for one in (variance, count))
     _need(value.type is Kind.DOUBLE and counted in (value, *value.args))
     return FieldKernel("deviations", value)
@@ -240,7 +236,9 @@ def _expression(node: exp.Expression, types: Types) -> Expr:
 
 
 def _call(node: exp.Anonymous, types: Types) -> Expr:
-    name, arguments = _called(node), node.expressions
+    name, arguments = called(node), node.expressions
+    if name == "try":
+        return _expression(arguments[0], types)  # no value is too much for a kernel: it leaves such to DuckDB
     if name == "left" and len(arguments) == 2:
         value, length = _expression(arguments[0], types), _literal(arguments[1])
         _need(value.type is Kind.VARCHAR and isinstance(length.value, int))

@@ -18,12 +18,21 @@ T0 = SHOWN_ZERO + SHIFT
 
 
 FUNCTIONS = '''
+import pyarrow as pa
 import pyarrow.compute as pc
 
 def picky(x):
     if pc.any(pc.greater(x, 1000)).as_py():
         raise ValueError("too big")
     return pc.multiply(x, 4)
+
+def alone(x):
+    if len(x) > 1 or x[0].as_py() == 9:
+        raise ValueError("not these")
+    return x
+
+def texts(x):
+    return pa.array([b"\\xff" if value == 9 else b"fine" for value in x.to_pylist()]).cast(pa.string(), safe=False)
 
 class Sum:
     def init(self):
@@ -382,3 +391,74 @@ def test_defaults_of_the_configuration_are_kept_with_the_stream() -> None:
         put(bed, "t", (0, 1), (5, 1), (0.5, 7))
         assert bed.rows("SELECT n FROM o_s1") == [(2,)]
         assert bed.rows("SELECT n FROM o_s2") == [(1,)]
+
+
+LONG = "x" * 16_000
+JOINED = "concat(a, a, a, a, a, b)"  # of LONG it is longer than a text may be
+
+
+@pytest.mark.parametrize("window", ["INTERVAL(1m)", "SESSION(ts, 1s)", "COUNT_WINDOW(2)",
+                                    "EVENT_WINDOW START WITH v > 0 END WITH v = 2"])
+@pytest.mark.parametrize("trigger", ["AT_ONCE", "WINDOW_CLOSE"])
+def test_what_fails_of_a_window_is_null(bed: TestBed, window: str, trigger: str) -> None:
+    """Aggregates of rows that can all be computed may not go together: that is no row's fault, and stops nobody."""
+    bed.execute("CREATE TABLE long (ts TIMESTAMP, v INT, s VARCHAR(50000))")
+    bed.execute(f"CREATE STREAM s TRIGGER {trigger} WATERMARK 1s ON_ERROR SKIP INTO o AS SELECT _wstart ts, "
+                f"sum(v) n, length(concat(first(s), last(s))) l, rand() < 2 r FROM long {window}")
+    put(bed, "long", (0, 1, "a"), (0.01, 2, "b"), (2, 1, LONG + LONG + "x"), (2.01, 2, LONG + LONG + LONG),
+        (4, 1, "c"), (4.01, 2, "d"), (9, 1, "e"))
+    assert bed.rows("SELECT n, l, r FROM o ORDER BY ts")[:3] == [(3, 2, True), (3, None, True), (3, 2, True)]
+
+
+@pytest.mark.parametrize("query", [
+    f"SELECT _wstart ts, count(*) n FROM long PARTITION BY {JOINED} k INTERVAL(1m)",
+    f"SELECT _wstart ts, count(*) n FROM long PARTITION BY tbname, {JOINED} k SESSION(ts, 1s)",
+    f"SELECT _wstart ts, count(*) n FROM long WHERE {JOINED} <> '' PARTITION BY tbname STATE_WINDOW(v)",
+    f"SELECT ts, v n FROM long PARTITION BY tbname, {JOINED} k",
+])
+def test_tags_that_fail_are_of_their_own_rows_only(bed: TestBed, query: str) -> None:
+    """Rows of other tables are computed, and a tag that is changed takes rows out that fail with it."""
+    bed.all("CREATE STABLE long (ts TIMESTAMP, v INT) TAGS (a VARCHAR(16000), b VARCHAR(100))",
+            "CREATE TABLE l0 USING long TAGS ('a', 'b')", f"CREATE TABLE l1 USING long TAGS ('{LONG}', 'c')",
+            f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR DLQ dead INTO o AS {query}")
+    put(bed, "l1", (0, 1))
+    bed.execute(f"INSERT INTO l0 VALUES ({T0}, 1) l1 VALUES ({T0 + MINUTE}, 1)")
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT, 1)]
+    bed.execute(f"ALTER TABLE l0 SET TAG a = '{LONG}'")
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == []
+    bed.checkpoint()
+    bed.kill()
+    bed.execute("ALTER TABLE l1 SET TAG a = 'd'")
+    put(bed, "l1", (2, 1))
+    put(bed, "l0", (3, 1))
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT + 2 * MINUTE, 1)]
+    assert bed.rows("SELECT event_time, table_name, reason FROM dead ORDER BY event_time, table_name") == [
+        (SHIFT, "l0", "error"), (SHIFT, "l1", "error"), (SHIFT + MINUTE, "l1", "error"),
+        (SHIFT + 3 * MINUTE, "l0", "error")]
+
+
+def test_a_name_that_fails_is_made_of_the_group(bed: TestBed) -> None:
+    """SUBTABLE is asked once per group: a group for which it fails has the child table that it has without it."""
+    bed.all("CREATE STABLE long (ts TIMESTAMP, v INT) TAGS (a VARCHAR(16000), b VARCHAR(100))",
+            "CREATE TABLE l0 USING long TAGS ('a', 'b')", f"CREATE TABLE l1 USING long TAGS ('{LONG}', 'c')",
+            f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o SUBTABLE({JOINED}) AS "
+            "SELECT _wstart ts, count(*) n FROM long PARTITION BY a, b INTERVAL(1m)")
+    bed.execute(f"INSERT INTO l1 VALUES ({T0}, 1) l0 VALUES ({T0}, 1)")
+    assert [(name[:2], n) for name, n in bed.rows("SELECT tbname, n FROM o ORDER BY 1")] == [("aa", 1), ("t_", 1)]
+
+
+@pytest.mark.parametrize(("function", "returned", "shown"), [("alone", "BIGINT", [1, 2, 3]),
+                                                             ("texts", "VARCHAR(9)", ["fine"] * 3)])
+@pytest.mark.parametrize("query", ["SELECT ts, {}(v) w FROM t", "SELECT _wstart ts, last({}(v)) w FROM t INTERVAL(1s)",
+                                   "SELECT _wstart ts, last({}(v)) w FROM t STATE_WINDOW(v)"])
+def test_a_function_fails_for_single_rows(
+    bed: TestBed, function: str, returned: str, shown: list[Any], query: str
+) -> None:
+    """What it can't do for several rows at once it is asked for each, and what it returns must be what it says."""
+    bed.execute(f"CREATE FUNCTION {function} (BIGINT) RETURNS {returned} LANGUAGE PYTHON AS "
+                f"'dlq_functions:{function}'")
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o AS {query.format(function)}")
+    bed.execute("INSERT INTO t VALUES " + " ".join(
+        f"({T0 + place * MINUTE}, {value}, 'a')" for place, value in enumerate((1, 2, 9, 3))))
+    assert bed.rows("SELECT w FROM o ORDER BY ts") == [(value,) for value in shown]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(1,)]

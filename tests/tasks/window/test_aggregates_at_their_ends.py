@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,3 +95,19 @@ def test_a_sum_beyond_its_range_stops_nobody_and_comes_back() -> None:
         bed.kill()
         bed.execute(f"INSERT INTO a VALUES ({T0}, 5)")
         assert sorted(bed.rows("SELECT g, s FROM o")) == [(1, 5), (2, 3)]
+
+
+@pytest.mark.parametrize(("column", "before", "after", "between"), [
+    ("BIGINT", 2**63 - 1, 2**63 - 3, None), ("BIGINT UNSIGNED", 2**64 - 1, 1, 2**63),
+    ("DOUBLE", 1.7e308, -1.7e308, None), ("FLOAT", 3e38, 1e38, 2e38), ("DECIMAL(38, 0)", 10**38 - 1, 10**38 - 1, None)])
+def test_lines_between_ends_stop_nobody(column: str, before: float, after: float, between: float | None) -> None:
+    """What DOUBLE rounds beyond the type, or has no finite difference, has nothing between; queries say the same."""
+    query = "SELECT _wstart w, last(v) v FROM m INTERVAL(1s)"
+    with TestBed() as bed:
+        bed.all("CREATE DATABASE d VGROUPS 1 KEEP 36500", "USE d", f"CREATE TABLE m (ts TIMESTAMP, v {column})",
+                f"CREATE STREAM st TRIGGER AT_ONCE INTO o AS {query} FILL(LINEAR)",
+                f"INSERT INTO m VALUES ({T0}, {before})", f"INSERT INTO m VALUES ({T0 + 2000}, {after})")
+        found = bed.rows("SELECT w, v FROM o ORDER BY w")
+        assert found == bed.rows(query.replace(" INTERVAL", f" WHERE ts >= {T0} AND ts <= {T0 + 2000} INTERVAL")
+                                 + " FILL(LINEAR)")
+        assert is_near(found[1][1], between, 1e32 if column == "FLOAT" else 0.0)
