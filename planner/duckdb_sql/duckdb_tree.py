@@ -175,12 +175,13 @@ def called(tree: Tree) -> str | None:
 def or_null(value: Tree) -> Tree:
     """Returns a value that is NULL where it can't be computed.
 
-    DuckDB doesn't try what may differ from call to call: errors of our own are NULL beforehand, `random` never fails.
+    DuckDB doesn't try what may differ from call to call, nor what goes over other rows: errors of our own are NULL
+    beforehand, `random` and numbers of rows never fail.
     """
     names = set(map(called, value.find_all(exp.Anonymous)))
     if "error" in names:
         value = value.transform(lambda node: exp.null() if called(node) == "error" else node)
-    return value if "random" in names else call("TRY", value)
+    return value if "random" in names or value.find(exp.Window) is not None else call("TRY", value)
 
 
 @lru_cache(maxsize=_NAMES)

@@ -29,7 +29,7 @@ from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower_in_steps
 from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.stages import SourceRows, rows_of
-from penstock.planner.lower.targets import converted_results, key_fields, sink_plan
+from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.types import UBIGINT
@@ -72,6 +72,8 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     if rows.lookup is not None:
         raise NotSupportedError("streams whose rows look up in another table can't be verified: it may have changed")
     values = [SqlExpr(replaced_columns(item.value.node, {END: ends}), item.value.type) for item in project.columns]
+    if stream.policies.leaves_out_errors:
+        values = list(map(tolerant, values))
     columns = stream.target.columns
     results = converted_results(values, columns)
     shown = [named(column(GROUP_ID), GROUP_ID), named(ends, ENDS), *_keys(stream), *(
@@ -82,7 +84,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     counts = [fragment(":time IS NOT NULL", time=column("r0"))]
     if len(results) > len(columns):
         counts.append(fragment(":problem IS NULL", problem=column(f"r{len(columns)}")))
-    sink = sink_plan(stream.target, stream.keys)
+    sink = sink_plan(stream.target, stream.keys, leaves_out_errors=stream.policies.leaves_out_errors)
     keys = ", ".join([GROUP_ID, *(field.name for field in key_fields(stream.keys))])
     named_steps = [(name, render(step)) for name, step in steps]
     named_steps += [

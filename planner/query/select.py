@@ -34,6 +34,7 @@ from penstock.planner.logical.operators import OneRow
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower_in_steps
+from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.query_groups import plan_groups
@@ -65,11 +66,13 @@ ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
 
 @with_headroom
 def plan_query(
-    statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True, of_stream: bool = False
+    statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True, of_stream: bool = False,
+    tolerant: bool = False,
 ) -> BatchPlan:
     """Returns the plan of a query. `ordered`: rows have an order where the statement doesn't ask for one.
 
     `of_stream`: scans have all rows, with the names of their tables, since a task of a stream is given these.
+    `tolerant`: what can't be computed is NULL.
 
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
@@ -77,7 +80,7 @@ def plan_query(
     builder = Builder(catalog, session, statement.source_text, statement.source_start, ordered, of_stream)
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
-    plan = planned.plan()
+    plan = tolerant_plan(planned.plan()) if tolerant else planned.plan()
     steps, body = lower_in_steps(plan)
     return BatchPlan(
         plan=plan,

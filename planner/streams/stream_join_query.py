@@ -44,8 +44,11 @@ class JoinQuery:
     items: Sequence[Item]
 
 
-def plan_join_query(stream: StreamContext, query: JoinedTables) -> JoinQuery:
-    """Returns the batch plan; raises what `plan_query` raises, and InvalidStreamError for what no stream can do."""
+def plan_join_query(stream: StreamContext, query: JoinedTables, *, leaves_out_errors: bool) -> JoinQuery:
+    """Returns the batch plan, in which nothing fails if the stream leaves errors out.
+
+    Raises what `plan_query` raises, and InvalidStreamError for what no stream can do.
+    """
     select = stream.query
     window = select.window
     if window is not None and not isinstance(window, IntervalWindow):
@@ -60,11 +63,12 @@ def plan_join_query(stream: StreamContext, query: JoinedTables) -> JoinQuery:
         items=(*keys, *hidden, *select.items), source_text=stream.statement.source_text,
         source_start=stream.statement.source_start,
         partition_by=select.partition_by if window is not None else ())
-    batch = plan_query(asked, stream.catalog, stream.session, ordered=False, of_stream=True)
+    batch = plan_query(asked, stream.catalog, stream.session, ordered=False, of_stream=True,
+                       tolerant=leaves_out_errors)
     alone = batch
     if query.reading.source.kind == "inner" or query.reading.source.variant in ("semi", "anti"):
         alone = plan_query(asked.with_changes(source=_outer(query), where=None), stream.catalog, stream.session,
-                           ordered=False, of_stream=True)
+                           ordered=False, of_stream=True, tolerant=leaves_out_errors)
     if len(batch.scans) != 2 or batch.tables:
         raise InternalError("the query of a join reads something else than its two tables")
     names = [column.name for column in batch.columns[len(keys) + len(hidden):]]

@@ -208,11 +208,11 @@ def _joined(stream: StreamContext, join: JoinedTables, trigger: TriggerPlan) -> 
         raise InvalidStreamError("a join counts the newest version of each row", hint="leave IGNORE UPDATE out")
     check_window(stream)
     stream.read_keys()
-    asked = plan_join_query(stream, join)
+    time, on_error = _time(stream, trigger)
+    asked = plan_join_query(stream, join, leaves_out_errors=on_error in ("skip", "dlq"))
     projections, prepended = projections_of(stream, join, asked)
     bound = bind_target(stream, projections, prepended=prepended)
     watermark = stream.watermark()
-    time, on_error = _time(stream, trigger)
     casts = converted_results(bound.values, bound.target.result_columns)
     plan = plan_join(stream, join, asked, casts, ignore_expired=trigger.ignore_expired)
     policies = Policies(watermark, trigger.ignore_expired, False, stream.delete_mark(), time, on_error,

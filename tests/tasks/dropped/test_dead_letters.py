@@ -462,3 +462,21 @@ def test_a_function_fails_for_single_rows(
         f"({T0 + place * MINUTE}, {value}, 'a')" for place, value in enumerate((1, 2, 9, 3))))
     assert bed.rows("SELECT w FROM o ORDER BY ts") == [(value,) for value in shown]
     assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(1,)]
+
+
+@pytest.mark.parametrize("option", ["SKIP", "DLQ dead"])
+@pytest.mark.parametrize(("query", "shown"), [
+    ("SELECT a.ts, length({}) n FROM la a JOIN lb b ON a.ts = b.ts", [(SHIFT, None), (SHIFT + MINUTE, 5)]),
+    ("SELECT a.ts, length({}) n FROM la a LEFT ASOF JOIN lb b ON a.ts >= b.ts", [(SHIFT, None), (SHIFT + MINUTE, 5)]),
+    ("SELECT a.ts, 1 n FROM la a JOIN lb b ON a.ts = b.ts WHERE {} <> 'x'", [(SHIFT + MINUTE, 1)]),
+    ("SELECT _wstart ts, sum(length({})) n FROM la a JOIN lb b ON a.ts = b.ts INTERVAL(1m)",
+     [(SHIFT, None), (SHIFT + MINUTE, 5)]),
+])
+def test_pairs_of_a_join_that_fail_are_null(bed: TestBed, option: str, query: str, shown: list[Any]) -> None:
+    """No row of either side can be left out for them; the stream goes on, and other pairs are computed."""
+    bed.all("CREATE TABLE la (ts TIMESTAMP, s VARCHAR(16000))", "CREATE TABLE lb (ts TIMESTAMP, s VARCHAR(16000))",
+            f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR {option} INTO o AS "
+            f"{query.format('concat(a.s, b.s, a.s, b.s, a.s)')}")
+    for minutes, text in ((0, "x" * 16_000), (1, "y")):
+        bed.all(*(f"INSERT INTO {table} VALUES ({T0 + minutes * MINUTE}, '{text}')" for table in ("la", "lb")))
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == shown
