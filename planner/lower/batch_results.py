@@ -30,6 +30,7 @@ from penstock.planner.lower.duckdb.query_sql import lower_in_steps
 from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.stages import SourceRows, rows_of
 from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
+from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.types import UBIGINT
@@ -73,7 +74,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
         raise NotSupportedError("streams whose rows look up in another table can't be verified: it may have changed")
     values = [SqlExpr(replaced_columns(item.value.node, {END: ends}), item.value.type) for item in project.columns]
     if stream.policies.leaves_out_errors:
-        values = list(map(tolerant, values))
+        values, below = list(map(tolerant, values)), tolerant_plan(below)
     columns = stream.target.columns
     results = converted_results(values, columns)
     shown = [named(column(GROUP_ID), GROUP_ID), named(ends, ENDS), *_keys(stream), *(

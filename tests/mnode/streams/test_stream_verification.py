@@ -145,6 +145,19 @@ def test_rows_that_were_left_out_are_known() -> None:
             ("differs", 10_000, "n = 3", "n = 2", "rewritten rows count once more: IGNORE UPDATE 1")]
 
 
+@pytest.mark.parametrize("query", [
+    "SELECT ts, length({}) n FROM l", "SELECT _wstart, count(*) n, max(length({})) s FROM l INTERVAL(10s)",
+    "SELECT _wstart, count(*) n FROM l WHERE {} <> 'x' INTERVAL(10s)"])
+def test_rows_that_fail_are_known(query: str) -> None:
+    """Those that ON_ERROR leaves out don't end the statement; where the query counts them, they are named."""
+    with made() as bed:
+        bed.all("CREATE TABLE l (ts TIMESTAMP, s VARCHAR(16000))",
+                f"CREATE STREAM s0 TRIGGER AT_ONCE ON_ERROR SKIP INTO o0 AS {query.format('concat(s, s, s, s, s)')}",
+                f"INSERT INTO l VALUES ({T0}, 'a') ({T0 + 1}, '{'x' * 16_000}') ({T0 + 20_000}, 'b')")
+        assert all(known == "1 rows of this time were left out: error" for *_, known in verified(bed))
+        assert len(verified(bed)) == ("WHERE" not in query)
+
+
 def test_rows_from_before_the_stream_do_not_count() -> None:
     """Without FILL_HISTORY the query is over what came behind the stream's start."""
     with made() as bed:

@@ -471,6 +471,8 @@ def test_a_function_fails_for_single_rows(
     ("SELECT a.ts, 1 n FROM la a JOIN lb b ON a.ts = b.ts WHERE {} <> 'x'", [(SHIFT + MINUTE, 1)]),
     ("SELECT _wstart ts, sum(length({})) n FROM la a JOIN lb b ON a.ts = b.ts INTERVAL(1m)",
      [(SHIFT, None), (SHIFT + MINUTE, 5)]),
+    ("SELECT _wstart ts, count(*) n, max(length({})) m FROM la a JOIN lb b ON a.ts = b.ts INTERVAL(1m)",
+     [(SHIFT, 1), (SHIFT + MINUTE, 1)]),
 ])
 def test_pairs_of_a_join_that_fail_are_null(bed: TestBed, option: str, query: str, shown: list[Any]) -> None:
     """No row of either side can be left out for them; the stream goes on, and other pairs are computed."""
