@@ -3,7 +3,7 @@
 A history has two streams over a super table, statements (rows in order, late, rewritten, some columns only; deletes of
 ranges; child tables that get other tags, or are made anew), pauses, and kills of the engine, of Spark's Java and of
 workers, in any order. Now and then, and in the end, each stream must equal its batch query, before later changes can
-hide what is wrong, and VERIFY STREAM must say so, too. `--paused` plays the same order of kills around pauses each time.
+hide what is wrong, and VERIFY STREAM must say so. `--paused` plays the same order of kills around pauses each time.
 Prints which seeds differ in which rows, and where their stories and data are; exit code 1 if any did. `--seed N` plays
 one.
 """
