@@ -114,14 +114,13 @@ def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
         part = _wide_sum(given, fresh)
         low, high = (field_column(field.name) for field in part.accumulator.fields)
         total = fragment("(:low::DOUBLE + :high::DOUBLE * 18446744073709551616e0)", low=low, high=high)
-    else:
-        of, value = (BIGINT, given.value) if kind in INTEGERS else (DOUBLE, given.double)
-        part = single(Accumulator("add", (Field(fresh(), of),)), call("sum", value)).parts[0]
+    else:  # a sum of smaller integers is exact in a DOUBLE, up to 9.0e15
+        part = single(Accumulator("add", (Field(fresh(), DOUBLE),)), call("sum", given.double)).parts[0]
         total = field_column(part.accumulator.fields[0].name)
     count = Field(fresh(), BIGINT)
     return Partial(
         (part, PartialColumn(Accumulator("add", (count,)), (call("count", given.value),))),
-        fragment(f"CASE WHEN {_known(given, 'total')} THEN :total::DOUBLE / :count END", total=total,
+        fragment(f"CASE WHEN {_known(given, 'total')} THEN :total / :count END", total=total,
                  count=field_column(count.name)))
 
 
