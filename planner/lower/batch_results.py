@@ -6,10 +6,14 @@ No partials, no kernels: groups are aggregated as queries are, and named as the 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import itemgetter
+
+from sqlglot import exp
 
 from penstock.common.errors import InternalError, NotSupportedError
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
+    called,
     cast,
     column,
     fragment,
@@ -81,6 +85,9 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
         named(result, f"r{n}") for n, result in enumerate(results))]
     steps, found = lower_in_steps(below)
     steps.append(("grouped", found))
+    if any(called(node) == "random" for tree in [*map(itemgetter(1), steps), *results]
+           for node in tree.find_all(exp.Anonymous)):
+        raise NotSupportedError("what rand() gives is never the same again: it can't be verified")
     # A result that doesn't fit its column is refused, as is one without a time.
     counts = [fragment(":time IS NOT NULL", time=column("r0"))]
     if len(results) > len(columns):

@@ -6,12 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.planner.logical.group_values import AggregateCall, GroupValue
-from penstock.planner.logical.operators import Aggregate, Children, Filter, Join, OneRow, Operator, Project, Scan
+from penstock.planner.logical.operators import (
+    Aggregate,
+    Children,
+    Filter,
+    Join,
+    OneRow,
+    Operator,
+    Project,
+    Scan,
+    Window,
+)
+from penstock.planner.logical.window_kinds import ByEvent, ByState
 from penstock.planner.lower.targets import tolerant
 
 
 def tolerant_plan(plan: Operator) -> Operator:
-    """Returns the plan of a join. What ON compares is left as it is: by that rows find each other."""
+    """Returns such a plan. What ON compares is left as it is: by that rows find each other."""
     below: Any = plan
     match plan:
         case Scan() | Children() | OneRow():
@@ -25,6 +36,10 @@ def tolerant_plan(plan: Operator) -> Operator:
             return replace(found, columns=tuple(replace(item, value=tolerant(item.value)) for item in found.columns))
         case Filter():
             return replace(found, condition=tolerant(found.condition))
+        case Window(shape=ByState(value)):
+            return replace(found, shape=ByState(tolerant(value)))
+        case Window(shape=ByEvent(start, end)):
+            return replace(found, shape=ByEvent(tolerant(start), tolerant(end)))
         case Aggregate():
             return replace(found, calls=tuple(map(_tolerant_call, found.calls)))
     return found

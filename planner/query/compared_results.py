@@ -99,7 +99,8 @@ def _distinct(column: Column, one: str, other: str) -> str:
     """The condition that two values of a column aren't the same."""
     if column.type.kind not in FLOATS:
         return f"{one} IS DISTINCT FROM {other}"
-    near = f"abs({one} - {other}) <= {_ABSOLUTE} + {_RELATIVE} * greatest(abs({one}), abs({other}))"
+    finite = f"isfinite({one}) AND isfinite({other})"
+    near = f"{finite} AND abs({one} - {other}) <= {_ABSOLUTE} + {_RELATIVE} * greatest(abs({one}), abs({other}))"
     return f"({one} IS DISTINCT FROM {other} AND NOT coalesce({near}, false))"
 
 
