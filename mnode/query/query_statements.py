@@ -153,10 +153,10 @@ class Queries:
     def run_planned(self, plan: QueryPlan, session: Session) -> pa.Table:
         """Returns the rows of a query that another part of the engine has planned."""
         running = self._activity.current()
-        with self._place(running, session), OpenQuery(plan, self._scans, self._backend(plan, running), running) as rows:
+        with self._place(running, session), self._opened(plan, session, running, UNLIMITED) as rows:
             return rows.table()
 
-    def _opened(self, plan: BatchPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:
+    def _opened(self, plan: QueryPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:
         """Returns a query that is about to run; nobody has its plan any more, which may be large."""
         return OpenQuery(plan, self._scans.seen_by(session), self._backend(plan, running), running, limits)
 

@@ -26,7 +26,7 @@ from penstock.planner.duckdb_sql.group_ids import group_value
 from penstock.planner.duckdb_sql.interval_windows import Grid, grid_of
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import Aggregate, FillGaps, Lookup, Operator, Project, Scan, Window
+from penstock.planner.logical.operators import Aggregate, FillGaps, Operator, Project, Scan, Window
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.window_kinds import END, START, BySession
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
@@ -125,8 +125,6 @@ def _grouped(stream: LogicalStream, aggregate: Aggregate) -> tuple[SourceRows, A
 
 
 def _with_group(below: Operator, rows: SourceRows) -> Operator:
-    if isinstance(below, Lookup):
-        return below
     return Project(below, (Computed(GROUP_ID, SqlExpr(rows.gid, UBIGINT)),), extends=True)
 
 
