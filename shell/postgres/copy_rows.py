@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.errors import InvalidValueError, NotSupportedError, SqlSyntaxError
-from penstock.shell.postgres.statement_text import plain_name
-from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.expression_nodes import plain_name, quote_identifier
 
 Row = list[str | None]
 

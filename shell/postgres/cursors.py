@@ -10,7 +10,8 @@ from typing import Literal
 from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, Position
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.portals import Portal, Portals, StatementAnswer
-from penstock.shell.postgres.statement_text import StatementText, plain_name, split_statements
+from penstock.shell.postgres.statement_text import StatementText, split_statements
+from penstock.sql.tree.expression_nodes import plain_name
 
 CURSOR_WORDS = frozenset({"DECLARE", "FETCH", "MOVE", "CLOSE"})
 _NAME = r'(?P<name>"(?:[^"]|"")+"|[A-Za-z_]\w*)'

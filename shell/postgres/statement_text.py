@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.expression_nodes import plain_name, quote_identifier
 
 _PIECES = re.compile(
     r"""(?P<escaped>\b[eE]'(?:[^'\\]|\\.|'')*') | (?P<text>'(?:[^']|'')*') | (?P<name>"(?:[^"]|"")*") | `[^`]*`
@@ -59,12 +59,6 @@ def _translated(match: re.Match[str]) -> str:
         case "name":
             return quote_identifier(plain_name(piece))
     return piece
-
-
-def plain_name(written: str) -> str:
-    """Returns the name that is written in quotes of either kind, or without."""
-    quote = written[0]
-    return written[1:-1].replace(2 * quote, quote) if quote in "`\"" else written.lower()
 
 
 _WORD = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z_]\w*)", re.DOTALL)

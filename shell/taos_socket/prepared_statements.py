@@ -17,7 +17,7 @@ from penstock.shell.api.parameter_binding import bind_rows, count_marks
 from penstock.shell.taos_socket.bound_rows import BoundTable
 from penstock.shell.taos_socket.raw_blocks import PRECISIONS, TYPES, width_of
 from penstock.sql.schema import Column, Table
-from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.expression_nodes import plain_name, quote_identifier
 from penstock.sql.types import Kind
 
 _WORD = r"(?:`(?:[^`]|``)+`|\w+)"
@@ -145,5 +145,4 @@ def _field(table: Table, name: str) -> BoundField:
 
 
 def _listed(names: str) -> list[str]:
-    return [name[1:-1].replace("``", "`") if name.startswith("`") else name.lower()
-            for name in re.findall(_WORD, names)]
+    return [plain_name(name) for name in re.findall(_WORD, names)]

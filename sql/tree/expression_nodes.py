@@ -121,6 +121,12 @@ def source_range(expression: exp.Expression) -> tuple[int, int]:
     return meta.get("offset", 0), meta.get("end", 0)
 
 
+def plain_name(written: str) -> str:
+    """Returns the name that is written in quotes of either kind, or without."""
+    quote = written[0]
+    return written[1:-1].replace(2 * quote, quote) if quote in "`\"" else written.lower()
+
+
 def quote_identifier(name: str) -> str:
     """Returns the name, in back-quotes."""
     return "`" + name.replace("`", "``") + "`"
