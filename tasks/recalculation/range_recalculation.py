@@ -53,6 +53,13 @@ class RangeRecalculation:
         if first_ts <= last_ts:
             self._ranges.append((first_ts, last_ts, False))
 
+    def whole(self, first_ts: int, last_ts: int) -> tuple[int, int]:
+        """Returns the range of the rows of all windows that hold any instant of [first_ts, last_ts]."""
+        if self._windows is None:
+            return first_ts, last_ts
+        last = TS_MAX if last_ts == TS_MAX else self._end(self._bounds(last_ts)[-1][0]) - 1
+        return self._bounds(first_ts)[0][0], last
+
     def add_retries(self, instants: Iterable[int]) -> None:
         """Orders the windows that hold the instants of rows that are tried once more, each once, or those rows."""
         seen: set[int] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,10 @@ class StoredRows:
     """The rows of one vnode's store, each read as of a version of its WAL.
 
     `recent`: those of them that are in memory as well, unfiltered.
-    `unseen`: the versions, (first, last], whose rows the stream has never seen; windows that rows define can't have
-    them. `rewritten`: while rows that are read back are tried as well, the keys that the block writes; else None.
+    `unseen`: the versions, (first, last], whose rows the stream has never seen. Windows that rows define can't have
+    them; others only lack those from before the stream, but for those that are `brought_in`: with a time in
+    [first, last], up to a version. `rewritten`: while rows that are read back are tried as well, the keys that the
+    block writes; else None.
     """
 
     def __init__(
@@ -39,7 +41,10 @@ class StoredRows:
         self._computable = computable
         self._quarantine = computable.dropped.quarantine
         self.recent = recent
-        self.unseen: list[tuple[int, int]] = [(0, start_version)] if plan.source.history is None else []
+        before = [(0, start_version)] if plan.source.history is None else []
+        self._from_before = tuple(before)
+        self.unseen: list[tuple[int, int]] = before
+        self.brought_in: list[tuple[int, int, int]] = []
         self.rewritten: frozenset[RowKey] | None = None
 
     def read(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
@@ -47,8 +52,8 @@ class StoredRows:
         return self.counting(self._stored(tuids, first_ts, last_ts, as_of), as_of)
 
     def seen(self, tuids: pa.Array, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
-        """Returns rows that are no older than the stream, without those that are dropped for good."""
-        return self._without_held(self._stored(tuids, first_ts, last_ts, as_of, seen=True), as_of)
+        """Returns rows that the stream has seen, without those that are dropped for good."""
+        return self._without_held(self._stored(tuids, first_ts, last_ts, as_of, self.unseen), as_of)
 
     def counting(self, rows: pa.Table, as_of: int) -> pa.Table:
         """Returns rows, as they are stored as of a version, without those that are dropped for good."""
@@ -70,6 +75,16 @@ class StoredRows:
             held[place] = key not in self._computable.dropped.retries
         return rows.filter(pa.array(~held)) if held.any() else rows
 
+    def bring_in(self, first_ts: int, last_ts: int, version: int) -> None:
+        """Has rows from before the stream count that are in a range of time, up to a version.
+
+        Windows that rows define go on without them: where they end depends on rows outside the range.
+        """
+        if self._from_before and self._plan.row_window is None:
+            self.brought_in = [(first, last, until) for first, last, until in self.brought_in
+                               if not first_ts <= first <= last <= last_ts]
+            self.brought_in.append((first_ts, last_ts, version))
+
     def time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
 
@@ -77,16 +92,22 @@ class StoredRows:
         held = self._quarantine.holds(rows, as_of)
         return rows.filter(pa.array(~held)) if held.any() else rows
 
-    def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int, *, seen: bool = False
-                ) -> pa.Table:
+    def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int,
+                left_out: Sequence[tuple[int, int]] | None = None) -> pa.Table:
         if self._source.keep_tuid is not None:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
             self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
-        if seen or self._plan.row_window is not None:
-            versions = stored.column("_ver").to_numpy()
-            kept = np.ones(len(versions), bool)
-            for first, last in self.unseen:
-                kept &= (versions <= first) | (versions > last)
-            stored = stored.filter(pa.array(kept))
-        return source_rows(stored, self._plan)
+        if left_out is None:
+            left_out = self._from_before if self._plan.row_window is None else self.unseen
+        versions = stored.column("_ver").to_numpy()
+        kept = np.ones(len(versions), bool)
+        for first, last in left_out:
+            kept &= (versions <= first) | (versions > last)
+        rows = source_rows(stored, self._plan)
+        if kept.all():
+            return rows
+        ts = rows.column(self._source.time_column).to_numpy()
+        for first, last, version in self.brought_in:
+            kept |= (ts >= first) & (ts <= last) & (versions <= version)
+        return rows.filter(pa.array(kept))

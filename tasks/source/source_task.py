@@ -218,6 +218,7 @@ class SourceTask(BaseSourceTask):
 
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
+            self._stored.bring_in(*self._ranges.whole(event.first_ts, event.last_ts), self._version)
             self._ranges.add(event.first_ts, event.last_ts)
         elif isinstance(event, Replay):
             self._replay(event)
@@ -397,12 +398,15 @@ class SourceTask(BaseSourceTask):
     def _state(self) -> Mapping[str, Any]:
         self._emitter.save()
         return {"version": self._version, "table_times": self._table_times.save(), "unseen": self._stored.unseen,
+                "brought_in": self._stored.brought_in,
                 "history": None if self._history is None else self._history.save(), "ranges": self._ranges.save(),
                 "newest_before": self._newest_before, **self._time.save(), **self._dropped.save()}
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._version = meta["version"]
         self._stored.unseen = [(first, last) for first, last in meta["unseen"]]
+        # Checkpoints of older versions have none.
+        self._stored.brought_in = [(first, last, version) for first, last, version in meta.get("brought_in", ())]
         if "table_times" in meta:  # checkpoints of older versions have none
             self._table_times.restore(meta["table_times"])
         self._newest_before = meta.get("newest_before")  # checkpoints of older versions have none

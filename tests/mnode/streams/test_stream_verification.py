@@ -273,3 +273,52 @@ def test_only_streams_that_run_are_verified() -> None:
             bed.execute("VERIFY STREAM s0")
         bed.execute("RESUME STREAM s0")
         assert verified(bed) == []
+
+
+@pytest.mark.parametrize("query", [
+    "SELECT _wstart, count(*) n, sum(v) s FROM m PARTITION BY tbname INTERVAL(10s)",
+    "SELECT _wstart, g k, count(*) n FROM m PARTITION BY g INTERVAL(10s) SLIDING(5s)",
+    "SELECT _wstart, count(*) n FROM m PARTITION BY tbname SESSION(ts, 2s)",
+    "SELECT ts, v w FROM m PARTITION BY tbname"])
+def test_rows_from_before_the_stream_stay_out_whatever_changes(query: str) -> None:
+    """Rows of their windows that are rewritten, deleted, late or re-tagged don't bring them in."""
+    with made() as bed:
+        for table in range(4):
+            for second in (1, 2, 3, 14):
+                insert(bed, table, second)
+        bed.execute(f"CREATE STREAM s0 {BATCH} INTO o0 AS {query}")
+        for table in range(4):
+            insert(bed, table, 4)
+            insert(bed, table, 2, 7)
+        bed.run()
+        assert verified(bed) == []
+        insert(bed, 0, 4, 9)
+        play(bed, "delete", (1, 4))
+        play(bed, "delete", (2, 1))
+        play(bed, "retag", (3, 0))
+        bed.run()
+        assert verified(bed) == []
+        bed.kill()
+        insert(bed, 0, 4, 5)
+        bed.run()
+        assert verified(bed) == []
+
+
+def test_recalculate_brings_in_rows_from_before_the_stream() -> None:
+    """They count in its range from then on, also when something of it is rewritten, and behind a restart."""
+    with made() as bed:
+        for second in (1, 2, 14):
+            insert(bed, 0, second)
+        bed.execute(f"CREATE STREAM s0 {BATCH} INTO o0 AS SELECT _wstart, count(*) n FROM m INTERVAL(10s)")
+        insert(bed, 0, 3)
+        insert(bed, 0, 15)
+        bed.execute(f"RECALCULATE STREAM s0 FROM {T0} TO {T0 + 5_000}")
+        bed.run()
+        counts = "SELECT n FROM o0 ORDER BY _wstart"
+        assert bed.rows(counts) == [(3,), (1,)]
+        bed.checkpoint()
+        bed.kill()
+        insert(bed, 0, 3, 9)
+        insert(bed, 0, 15, 9)
+        bed.run()
+        assert bed.rows(counts) == [(3,), (1,)]
