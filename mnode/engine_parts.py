@@ -46,6 +46,7 @@ from penstock.mnode.show.table_rows import TableRows
 from penstock.mnode.show.user_rows import UserRows
 from penstock.mnode.streams.dead_letter_replay import Replays
 from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_comparison import StreamComparison
 from penstock.mnode.streams.stream_lifecycle import Lifecycle
 from penstock.mnode.streams.stream_replacement import Replacements
 from penstock.mnode.streams.stream_services import ControllerSource, RunStores, StreamServices
@@ -140,8 +141,8 @@ class EngineParts:
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
-        self.verification = StreamVerification(
-            self.services, self.cuts, self.streams, self.queries, of.activity.note_progress)
+        comparison = StreamComparison(self.services, self.cuts, self.streams, self.queries)
+        self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress)
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

@@ -24,6 +24,7 @@ from penstock.mnode.catalog.catalog_records import (
     StreamRecord,
     StreamUses,
     TableRead,
+    Unlike,
     UserRecord,
 )
 from penstock.mnode.catalog.created_children import CreatedChildren
@@ -207,7 +208,7 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
     """Returns a stream from its entry, also from one of an older version."""
     if "asked" not in value:
         value = _grouped(value)
-    uses, pause = value["uses"], value.get("pause")
+    uses, pause, unlike = value["uses"], value.get("pause"), value.get("unlike")
     return StreamRecord(**{
         **value,
         "asked": AskedStream(**value["asked"]),
@@ -217,6 +218,7 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
             uses["external_table"] if "external_table" in uses else uses[_OLDER_EXTERNAL_TABLE]),
         "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
         "pause": None if pause is None else PauseCause(**pause),
+        "unlike": None if unlike is None else Unlike(**unlike),
         "savepoints": tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ())),
     })
 

@@ -92,6 +92,24 @@ class StreamUses:
 
 
 @dataclass(frozen=True, slots=True)
+class Unlike:
+    """Results that may differ from what the query says, since the owner of their stream has asked for it: of which
+    range of time (units of the source's precision, both ends included), and why.
+    """
+
+    why: str
+    first_ts: int
+    last_ts: int
+
+    def joined(self, before: Unlike | None) -> Unlike:
+        """Returns one for these results and for those of before."""
+        if before is None:
+            return self
+        why = before.why if self.why in before.why else f"{before.why}; {self.why}"
+        return Unlike(why, min(self.first_ts, before.first_ts), max(self.last_ts, before.last_ts))
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRecord:
     """A stream as it was created, and what its owner wants of it.
 
@@ -99,7 +117,8 @@ class StreamRecord:
     the result table was made by this stream. `attempt` is the newest one started. `pause`: why it is paused, if not by
     its owner. `replaces`: the id of the stream whose place this one takes once it has caught up. Checkpoint ids up to
     `last_checkpoint_id` were used for what isn't kept any more. `plan`: what it computes, as `mnode.stored_plan` has
-    it; None for streams of versions that didn't keep it.
+    it; None for streams of versions that didn't keep it. `unlike`: which results may differ for good from what the
+    query says.
     """
 
     id: int
@@ -116,6 +135,7 @@ class StreamRecord:
     last_checkpoint_id: int = 0
     replaces: int | None = None
     plan: str | None = None
+    unlike: Unlike | None = None
 
     @property
     def source_uids(self) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from penstock.mnode.catalog.catalog_records import (
     Snode,
     StreamRecord,
     Unfinished,
+    Unlike,
     WantedState,
 )
 from penstock.mnode.catalog.catalog_store import INGESTS, SNODES, STREAMS, CatalogStore, Transaction
@@ -83,6 +84,11 @@ class StreamRepository:
         with self._store.lock:
             asked = replace(self._require(stream_id).asked, text=text)
             return self._update(stream_id, asked=asked, plan=plan)
+
+    def add_unlike(self, stream_id: int, more: Unlike) -> StreamRecord:
+        """Notes that more results may differ from what the query says."""
+        with self._store.lock:
+            return self._update(stream_id, unlike=more.joined(self._require(stream_id).unlike))
 
     def set_savepoints(self, stream_id: int, savepoints: tuple[Savepoint, ...]) -> StreamRecord:
         return self._update(stream_id, savepoints=savepoints)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, UnavailableError
 from penstock.mnode.access.session import Result
-from penstock.mnode.catalog.catalog_records import PauseCause, StreamRecord
+from penstock.mnode.catalog.catalog_records import PauseCause, StreamRecord, Unlike
 from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.streams.known_streams import KnownStreams, refuse_stopped
 from penstock.mnode.streams.stream_services import StreamServices
@@ -18,10 +18,12 @@ from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamP
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import PauseStream, RecalculateStream, ResumeStream
 from penstock.tasks.protocol.messages import DeadRow, Recalculate, Replay
-from penstock.vnode.store.sorted_keys import TS_MAX
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
+_PASSED_OVER = "RESUME STREAM IGNORE UNTREATED has left rows out"
+_BROUGHT_IN = "RECALCULATE STREAM has brought in rows from before the stream"
 
 
 class StreamControl:
@@ -80,6 +82,8 @@ class StreamControl:
             if stream.id in self._known.failures:
                 self._starts.begin(stream)
             elif self._running is not None:
+                if statement.ignore_untreated:
+                    self._services.catalog.streams.add_unlike(stream.id, Unlike(_PASSED_OVER, TS_MIN, TS_MAX))
                 self._running.resume(stream.id, statement.ignore_untreated)
                 if statement.ignore_untreated:
                     self.await_sources(self._running, stream.id, paused=False)
@@ -95,13 +99,20 @@ class StreamControl:
         if stream is None:
             return Result()
         plan = self._check_recalculates(stream, "RECALCULATE STREAM")
-        assert self._running is not None
         first = instant(statement.first, plan.source.precision, session)
         last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
         if first > last:
             raise InvalidStatementError("RECALCULATE STREAM: the range ends before it begins")
-        self._running.recalculate(stream.id, Recalculate(first, last))
+        self.recalculate_range(stream, first, last)
         return Result()
+
+    def recalculate_range(self, stream: StreamRecord, first: int, last: int) -> None:
+        """Does what `recalculate` does; the times are in units of the source's precision."""
+        plan = self._check_recalculates(stream, "RECALCULATE STREAM")
+        assert self._running is not None
+        if plan.source.history is None:
+            self._services.catalog.streams.add_unlike(stream.id, Unlike(_BROUGHT_IN, first, last))
+        self._running.recalculate(stream.id, Recalculate(first, last))
 
     def check_replay(self, name: str) -> None:
         """Raises unless the stream runs and can compute single windows again."""

@@ -23,7 +23,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     select,
 )
 from penstock.planner.duckdb_sql.group_ids import group_value
-from penstock.planner.duckdb_sql.interval_windows import Grid, grid_of
+from penstock.planner.duckdb_sql.interval_windows import Grid, grid_of, latest_end
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import Aggregate, FillGaps, Operator, Project, Scan, Window
@@ -41,6 +41,7 @@ from penstock.sql.types import UBIGINT
 
 GROUP_ID, ENDS = "_gid", "_ends_at"
 _RESULTS, _GROUPS, _CHILDREN = "results", "groups", "children"
+_FOR_EVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class BatchResults:
 
     Its columns are CHILD, ENDS (when the row's window is over, NULL without windows), and `r0`, `r1`, ... of the types
     of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
-    the windows whose starts are `r0`; None: results of a range of time may come from any rows.
+    the windows whose starts are `r0`. `of_rows`: `r0` is the time of the row that the result is made of.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -57,6 +58,24 @@ class BatchResults:
     scan: Scan
     functions: tuple[UserCall, ...]
     grid: Grid | None
+    of_rows: bool
+
+    def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
+        """Returns the times of the first and the last row that results from `first` to `last` may come of.
+
+        The end is None if there is none; all is None if they may come of any rows.
+        """
+        if self.of_rows:
+            return first, last
+        if self.grid is None:
+            return None
+        return first, latest_end(last, self.grid) - 1 if last < _FOR_EVER else None
+
+    def around(self, moment: int) -> tuple[int, int] | None:
+        """Returns a range with the times of all results that a row may be part of; None if that may be any."""
+        if self.of_rows:
+            return moment, moment
+        return None if self.grid is None else (moment - self.grid.longest - self.grid.turn, moment)
 
 
 def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> BatchResults:
@@ -106,8 +125,9 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     grid = None
     if isinstance(below, Aggregate) and below.interval is not None and project.columns[0].value.node == column(START):
         grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
+    of_rows = not isinstance(below, Aggregate) and project.columns[0].value.node == column(rows.table.columns[0].name)
     return BatchResults(tuple(named_steps), body, rows.scan, tuple(dict.fromkeys((
-        *functions, *users_aggregates(stream.plan)))), grid)
+        *functions, *users_aggregates(stream.plan)))), grid, of_rows)
 
 
 def _grouped(stream: LogicalStream, aggregate: Aggregate) -> tuple[SourceRows, Aggregate, Tree]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.planner.duckdb_sql.duckdb_tree import render, text
-from penstock.planner.duckdb_sql.interval_windows import latest_end
 from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.operators import Scan
 from penstock.planner.lower.batch_results import ENDS, BatchResults
@@ -28,7 +27,6 @@ SHOWN = 1_000
 COUNTED = "counted"
 """The state of the last row."""
 _STORED = "stored"
-_FOR_EVER = (1 << 63) - 1
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 
 
@@ -88,11 +86,24 @@ def compared_results(
     )
     sql = ("(SELECT * FROM pairs WHERE state NOT IN ('equal', 'open') ORDER BY child, moment, found, wanted "
            f"LIMIT {SHOWN}) UNION ALL SELECT '{COUNTED}', NULL, equal, others, NULL, NULL FROM counts")
-    scan = replace(results.scan, cuts=cuts)
-    if results.grid is not None:  # rows before and behind the windows that start then have no part in them
-        bounded = last < _FOR_EVER
-        scan = replace(scan, first_ts=first, last_ts=latest_end(last, results.grid) - 1 if bounded else None)
-    return Comparison((scan, stored), sql, steps, results.functions)
+    return Comparison((_scan(results, cuts, span), stored), sql, steps, results.functions)
+
+
+def rows_between(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, int], most: int) -> Comparison:
+    """Returns a query for the rows that results come of whose time is in `span`, as `compared_results` reads them.
+
+    It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT.
+    """
+    scan = _scan(results, cuts, span)
+    columns = tuple(ResultColumn(column.name, column.type) for column in scan.output)
+    names = ", ".join(quote_name(column.name) for column in columns)
+    return Comparison((scan,), f"SELECT {names} FROM {quote_name(scan.name)} LIMIT {most}", (), (), columns)
+
+
+def _scan(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, int]) -> Scan:
+    """Rows before and behind those that results of the span may come of are left out."""
+    first, last = results.bounds(*span) or (None, None)
+    return replace(results.scan, cuts=cuts, first_ts=first, last_ts=last)
 
 
 def _distinct(column: Column, one: str, other: str) -> str:

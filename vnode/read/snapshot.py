@@ -97,6 +97,20 @@ class Snapshot:
         count = sum(math.ceil(rows * (last - first + 1) / (high - low + 1)) for first, last, low, high, rows in inside)
         return TimeSpan(min(piece[0] for piece in inside), max(piece[1] for piece in inside), count)
 
+    def written_since(self, version: int) -> list[TimeRange]:
+        """Returns ranges in which all times lie of rows that were written, and of deletes, behind a version.
+
+        Of parts, whose rows aren't looked at, the whole ranges.
+        """
+        ranges = [(part.info.min_ts, part.info.max_ts) for part in self._parts if part.info.max_version > version]
+        for run in self._runs:
+            if run.min_version > version:
+                ranges.append((run.min_ts, run.max_ts))
+            elif run.max_version > version:
+                times = run.ts[run.version > version]
+                ranges.append((int(times.min()), int(times.max())))
+        return ranges + [(t.first_ts, t.last_ts) for t in self._tombstones if t.version > version]
+
     def counted(self, first_ts: int | None = None, last_ts: int | None = None) -> tuple[RowCount | None, Snapshot]:
         """Returns how many rows with first_ts <= ts <= last_ts are known without a look at them, and the other ones.
 

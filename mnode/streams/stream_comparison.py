@@ -1,0 +1,254 @@
+"""Looks at streams: what a result table holds beside what the query over the stream's source says, at one cut.
+
+A checkpoint gives the cut: all that comes of the rows up to it is written by then. Results may be ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import NotSupportedError, UnavailableError
+from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.checkpoints.commit_records import CommitRecord
+from penstock.mnode.dnode.stream_cuts import Cuts
+from penstock.mnode.dnode.vnode_storage import vgroups_of
+from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.streams.stream_services import StreamServices
+from penstock.mnode.streams.stream_statements import Streams
+from penstock.planner.lower.batch_results import BatchResults
+from penstock.planner.query.compared_results import COUNTED, compared_results, rows_between
+from penstock.planner.task_plans.stream_plan import RowWindow, StreamPlan, WindowsPlan
+from penstock.sql.cuts import Cut, parse_cut
+from penstock.sql.schema import Session, Table
+from penstock.tasks.protocol.task_status import TaskStatus
+from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.store.sorted_keys import TS_MIN
+
+_CHECKPOINTS = 20
+"""So many are taken at most until one has all rows that there were."""
+
+ROWS_KEPT = 100_000
+"""At most so many rows are kept to reproduce a difference."""
+
+Span = tuple[int, int]
+"""A range of times of results, both ends included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A result that isn't what the query says.
+
+    `state`: missing, extra or differs; `child` and `moment`: which result; `ends`: when its window is over, None if
+    that isn't known; `found` and `wanted`: values of the result table and of the query, as text.
+    """
+
+    state: str
+    child: str | None
+    moment: int
+    ends: int | None
+    found: str | None
+    wanted: str | None
+
+    @property
+    def last(self) -> int:
+        """The last moment that is in the result's window."""
+        return self.moment if self.ends is None else self.ends - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was found of a span: `differences`, at most SHOWN, how many results are equal, and how many aren't."""
+
+    differences: tuple[Difference, ...]
+    equal: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A stream that is looked at: what it is to hold, and where it holds it."""
+
+    stream: StreamRecord
+    plan: StreamPlan
+    results: BatchResults
+    target: Table
+    source: Table
+
+
+class LeftOut:
+    """What source tasks say that they left out: the last of the rows, and how many others there were."""
+
+    def __init__(self, statuses: Sequence[TaskStatus]) -> None:
+        rows = [row for status in statuses for row in status.dropped or () if status.task.operator == "source"]
+        self.rows = [*{(row.version, row.row_key): row for row in rows}.values()]
+        late = [status.late for status in statuses]
+        self.others = sum(each.late_rows + each.future_rows + each.error_rows for each in late) - len(rows)
+
+    def reasons(self, difference: Difference) -> list[str]:
+        """Returns what may be why a result isn't what the query says."""
+        reasons = [row.reason for row in self.rows if difference.moment <= row.ts <= difference.last]
+        known = [f"{reasons.count(reason)} rows of this time were left out: {reason}"
+                 for reason in sorted(set(reasons))]
+        if not known and self.others > 0:
+            known.append(f"{self.others} rows were left out whose times aren't known any more")
+        return known
+
+
+class StreamComparison:
+    """Compares the results of running streams with their queries. Safe for many threads."""
+
+    def __init__(self, services: StreamServices, cuts: Cuts, streams: Streams, queries: Queries) -> None:
+        self._services = services
+        self._cuts = cuts
+        self._streams = streams
+        self._queries = queries
+
+    def subject(self, stream: StreamRecord) -> Subject:
+        """Raises NotSupportedError for a stream whose rows alone don't tell its results, UnavailableError for one that
+        doesn't run.
+        """
+        stored = self._streams.known.plans.get(stream.id)
+        if stored is None or stream.wanted != "running" or stream.pause is not None:
+            raise UnavailableError(f"stream {stream.name} doesn't run: what it hasn't read can't be told from what it "
+                                   "has lost", hint="RESUME or START it first")
+        _check_comparable(stored.plan)
+        results = self._streams.planning.results_of(stream)
+        catalog = self._services.catalog
+        target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
+        if target is None or source is None:
+            raise NotSupportedError("results that leave Penstock can't be verified yet")
+        return Subject(stream, stored.plan, results, target, source)
+
+    def snapshots(self, subject: Subject) -> dict[int, Snapshot]:
+        """Returns the rows of the source as they are now, by vgroup."""
+        database = require_database(subject.source.database, self._services.catalog)
+        return {vgroup_id: self._services.storage.snapshot(vgroup_id, subject.source.storage_uid)
+                for vgroup_id in vgroups_of(database, subject.source)}
+
+    def look(
+        self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
+        note_progress: Callable[[str], None] = lambda text: None,
+    ) -> tuple[Cut, dict[Span, Compared]]:
+        """Compares spans at a cut, which it returns: one of now, or of the newest checkpoint if that isn't older.
+
+        `age_ms`: how old the checkpoint may be. Raises UnavailableError for a stream that is behind its source.
+        """
+        closed_until = self._closed_until(subject)
+        with self._held(subject.plan.source.database) as rows:
+            cut = self._checkpointed(subject.stream, rows, age_ms)
+            found = {}
+            for number, span in enumerate(spans, 1):
+                note_progress(f"comparing, {number} of {len(spans)}")
+                table = self._queries.run_planned(compared_results(
+                    subject.results, subject.target, (known_since(subject, cut), cut), span, closed_until), session)
+                found[span] = _compared(table)
+        return cut, found
+
+    def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
+        """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
+        return self._queries.run_planned(rows_between(
+            subject.results, (known_since(subject, cut), cut), span, ROWS_KEPT), session)
+
+    def left_out(self, stream: StreamRecord) -> LeftOut:
+        return LeftOut(self._statuses(stream))
+
+    @contextmanager
+    def _held(self, database: str) -> Iterator[Cut]:
+        """Keeps rows readable as of now and as of later; yields the cut of now."""
+        _, now, owner = self._cuts.hold(database, None)
+        try:
+            yield parse_cut(now)
+        finally:
+            self._cuts.release(database, owner)
+
+    def _checkpointed(self, stream: StreamRecord, rows: Cut, age_ms: int) -> Cut:
+        """Returns the cut of a checkpoint whose results are all written.
+
+        It has all rows of another cut, or is not so old.
+        """
+        clock = self._services.clock
+        newest = self._services.stores.records.newest(stream.id)
+        if newest is not None and not newest.unwritten and (
+                _has_all(newest, rows) or clock.now_ms() - newest.started_ms < age_ms):
+            return newest.versions
+        ends = clock.monotonic() + self._services.config.checkpoint_timeout
+        for _ in range(_CHECKPOINTS):
+            record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))
+            if not record.unwritten and _has_all(record, rows):
+                return record.versions
+            if clock.monotonic() >= ends:
+                break
+        raise UnavailableError(f"stream {stream.name} is behind its source: what it hasn't read can't be verified",
+                               hint="SHOW STREAMS says what holds it up; try again once it has caught up")
+
+    def _closed_until(self, subject: Subject) -> int | None:
+        """Returns until when windows surely are closed, so that their results must be there; None: all must."""
+        plan = subject.plan
+        if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
+            return None
+        statuses = self._statuses(subject.stream)
+        marks = {status.task.index: status.time.watermark for status in statuses if status.task.operator == "agg"}
+        if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
+            for status in statuses:
+                if status.task.operator == "source" and status.time.max_event_time is None:
+                    marks.pop(status.task.index, None)
+        known = [mark for mark in marks.values() if mark is not None]
+        if not known or len(known) < len(marks):
+            return TS_MIN
+        # Windows that rows define are closed once their last row is older than the watermark.
+        of_rows = isinstance(plan.computation.windows, RowWindow)
+        return min(known) - plan.policies.time.lateness - int(of_rows)
+
+    def _statuses(self, stream: StreamRecord) -> list[TaskStatus]:
+        return [report.status for report in self._streams.reports.snapshot().tasks.get(stream.id, [])]
+
+
+def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
+    """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
+    parts = left_out.reasons(difference)
+    if subject.plan.policies.ignore_update:
+        parts.append("rewritten rows count once more: IGNORE UPDATE 1")
+    unlike = subject.stream.unlike
+    if unlike is not None and difference.moment <= unlike.last_ts and unlike.first_ts <= difference.last:
+        parts.append(unlike.why)
+    return "; ".join(parts) or None
+
+
+def known_since(subject: Subject, cut: Cut) -> Cut:
+    """Returns the cut behind which rows belong to the stream."""
+    if subject.plan.source.history is not None:
+        return tuple((vgroup_id, 0) for vgroup_id, _ in cut)
+    if {vgroup_id for vgroup_id, _ in subject.stream.start_cut} != {vgroup_id for vgroup_id, _ in cut}:
+        raise NotSupportedError("the database has other vnodes than when the stream was created: it can't be told any "
+                                "more which rows it was to read")
+    return tuple(sorted(subject.stream.start_cut))
+
+
+def _has_all(record: CommitRecord, rows: Cut) -> bool:
+    """Whether a checkpoint has all rows of a cut."""
+    reached: Mapping[int, int] = dict(record.versions)
+    return all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
+
+
+def _check_comparable(plan: StreamPlan) -> None:
+    if plan.trigger == "continuous_window_close":
+        raise NotSupportedError("results of TRIGGER CONTINUOUS_WINDOW_CLOSE can't be verified: late rows wait for the "
+                                "next recalculation")
+    if plan.source.key_column is not None and plan.sink.key_column is None and not isinstance(
+            plan.computation, WindowsPlan):
+        raise NotSupportedError("rows of one time overwrite each other in the result table: it can't be verified",
+                                hint="write the key column too, as the second one")
+
+
+def _compared(table: pa.Table) -> Compared:
+    counted = pc.equal(table.column("state"), COUNTED)
+    counts = table.filter(counted)
+    lines = zip(*(column.to_pylist() for column in table.filter(pc.invert(counted)).columns), strict=True)
+    return Compared(tuple(Difference(*line) for line in lines),
+                    counts.column("moment")[0].as_py(), counts.column("ends")[0].as_py())
