@@ -144,6 +144,7 @@ class Config:
     max_skew: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
     late_rows: str = field(metadata=_key("streams", "choice", choices=("drop", "recalc")))
     on_error: str = field(metadata=_key("streams", "choice", choices=("null", "fail", "skip")))
+    audit_share: float = field(metadata=_key("streams", "number", 0.0001, 1, or_zero=True))
     writer_timeout: float = field(metadata=_key("streams", "duration", 0.001, DAY))
     state_limit: int = field(metadata=_key("streams", "size", MIB, 16 * TIB, or_zero=True))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))

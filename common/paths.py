@@ -51,6 +51,7 @@ class DataPaths:
       damaged/                          what was moved out of the way, below the path that it had
       streams/<stream id>/checkpoints/  commit records, one file per checkpoint
       streams/<stream id>/state/<task>/ LMDB of one task
+      incidents/<stream id>/<number>/   a result that the audit has found to be wrong, and rows to reproduce it
     """
 
     root: Path
@@ -159,6 +160,9 @@ class DataPaths:
 
     def stream(self, stream_id: int) -> Path:
         return self.streams / f"{stream_id:x}"
+
+    def incidents(self, stream_id: int) -> Path:
+        return self.root / "incidents" / f"{stream_id:x}"
 
     def checkpoints(self, stream_id: int) -> Path:
         return self.stream(stream_id) / "checkpoints"

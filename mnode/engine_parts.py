@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from random import Random
 
 from penstock import __version__
 from penstock.common.memory import available_bytes
@@ -44,8 +45,10 @@ from penstock.mnode.show.stream_rows import StreamRows
 from penstock.mnode.show.system_tables import SystemTables
 from penstock.mnode.show.table_rows import TableRows
 from penstock.mnode.show.user_rows import UserRows
+from penstock.mnode.streams.audit_incidents import Incidents
 from penstock.mnode.streams.dead_letter_replay import Replays
 from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_audit import StreamAudit
 from penstock.mnode.streams.stream_comparison import StreamComparison
 from penstock.mnode.streams.stream_lifecycle import Lifecycle
 from penstock.mnode.streams.stream_replacement import Replacements
@@ -120,6 +123,7 @@ class EngineParts:
         self.services = services
         self.streams = Streams(services)
         self.ingests = Ingests(services)
+        self.incidents = Incidents(of.paths, of.fs)
         self.replacements = Replacements(services, self.streams, self.views, of.ddl_lock, of.config.part_grace)
         self.lifecycle = Lifecycle(services, self.streams, of.ddl_lock)
         self.splitting = Splitting(
@@ -135,7 +139,8 @@ class EngineParts:
             EngineRows(of.catalog, of.storage, of.activity, of.config, of.clock, __version__, started_ms,
                        of.member),
             UserRows(of.catalog, of.audit, self.connections, started_ms),
-            StreamRows(of.catalog, self.streams.reports, self.lifecycle, self.ingests, of.config)))
+            StreamRows(of.catalog, self.streams.reports, self.lifecycle, self.ingests, self.incidents,
+                       of.config)))
         scans = Scans(of.catalog, of.storage, self.system_tables, self.external_tables)
         self.queries = Queries(
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
@@ -143,6 +148,7 @@ class EngineParts:
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
         comparison = StreamComparison(self.services, self.cuts, self.streams, self.queries)
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress)
+        self.audit = StreamAudit(self.services, self.streams, comparison, self.incidents, Random())
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:
@@ -189,7 +195,7 @@ class EngineParts:
         for part in (self.queries, self.views, self.results, self.inserts, self.states):
             undo.callback(part.close)
         undo.callback(stop_service)
-        for ending in (self.replacements, self.streams, self.splitting):
+        for ending in (self.replacements, self.streams, self.splitting, self.audit):
             undo.callback(ending.close)
         if threaded:
             self.directory.dnode.start()
@@ -221,6 +227,7 @@ class EngineParts:
         self.ingests.start_all()
         if watches:
             self.replacements.watch()
+            self.audit.watch()
 
     def abandon(self) -> None:
         """Lets go of everything as the death of the process would: nothing is flushed."""

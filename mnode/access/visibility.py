@@ -24,7 +24,7 @@ OF_TABLES = {
     "ins_stables": "stable_name", "ins_tables": "table_name", "ins_columns": "table_name", "ins_tags": "table_name"}
 OF_STREAMS: Collection[str] = frozenset({
     "ins_streams", "ins_stream_tasks", "ins_stream_checkpoints", "ins_stream_savepoints", "ins_watermarks",
-    "ins_late_rows", "ins_stream_events"})
+    "ins_late_rows", "ins_stream_incidents", "ins_stream_events"})
 OF_INGESTS: Collection[str] = frozenset({"ins_ingests"})
 OF_CONNECTIONS: Collection[str] = frozenset({"ins_connections"})
 #: Those about users, with the column that names them.

@@ -116,6 +116,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("sink_calls_quota", _text(24)),
             ("state_bytes", _BIG), ("state_limit", _BIG), ("notify_sent", _BIG), ("notify_failed", _BIG),
             ("notify_waiting", _BIG), ("notify_error", _LINE), ("refused_rows", _BIG), ("verdict_kind", _text(20)),
+            ("last_audit", _TIME), ("audited_cut", _LINE), ("audited_results", _BIG), ("mismatches", _BIG),
+            ("audit_note", _LINE),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -173,6 +175,12 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_late_rows": (
             ("stream_name", _TABLE), ("node_id", _INT), ("table_name", _TABLE), ("ts", _TIME), ("reason", _text(20)),
             ("late_by_ms", _BIG), ("ingest_time", _TIME), ("version", _BIG), ("message", _LINE),
+        ),
+        "ins_stream_incidents": (
+            ("stream_name", _TABLE), ("incident", _BIG), ("found_time", _TIME), ("state", _text(20)),
+            ("table_name", _TABLE), ("ts", _TIME), ("window_end", _TIME), ("stream_values", _LINE),
+            ("query_values", _LINE), ("versions", _LINE), ("attempt", _BIG), ("action", _LINE), ("equal_since", _TIME),
+            ("rows", _BIG), ("folder", _LINE),
         ),
         "ins_stream_events": (("event_time", _TIME), ("stream_name", _TABLE), ("event", _LINE)),
     },

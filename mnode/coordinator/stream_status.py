@@ -9,11 +9,12 @@ from typing import Literal
 from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.coordinator.task_monitor import TaskReport
+from penstock.sql.cuts import Cut
 from penstock.tasks.protocol.messages import SetRates
 
 VerdictKind = Literal[
-    "down", "silent", "external", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
-    "healthy"]
+    "down", "silent", "external", "stalled", "mismatch", "state", "sink", "source", "function", "vnode", "skew", "busy",
+    "idle", "healthy"]
 """What holds a stream up: itself, as it doesn't run; a task; something outside; nothing."""
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 
@@ -66,11 +67,27 @@ class StreamStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditInfo:
+    """What the audit has found of a stream since the engine started.
+
+    `last_ms`: when it looked last; `cut`: the cut up to which it did; `results`: how many it has found equal.
+    `mismatches`: incidents whose results are still wrong. `note`: what keeps it from looking.
+    """
+
+    last_ms: int | None = None
+    cut: Cut = ()
+    results: int = 0
+    mismatches: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """How a stream is and what it works by, as it is shown. `stored`: its plan, None if it has none.
 
     `rates` None: those of all. `state_limit`: bytes of state beyond which it is paused, 0 for no limit. `backup` says
-    what is copied elsewhere. `verdict`: what holds it up, in one line, and of which kind that is.
+    what is copied elsewhere. `verdict`: what holds it up, in one line, and of which kind that is. `audit`:
+    None before it has looked.
     """
 
     status: StreamStatus
@@ -80,6 +97,7 @@ class StreamInfo:
     backup: str = "none"
     verdict: str = ""
     verdict_kind: VerdictKind | None = None
+    audit: AuditInfo | None = None
 
 
 SavepointState = Literal["READY", "LOST", "DAMAGED"]

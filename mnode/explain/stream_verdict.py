@@ -86,6 +86,9 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
     stalled = _stalled(reports)
     if stalled is not None:
         return Verdict("stalled", f"{names(stalled.status.task)} {stalled_reason(stalled)}", stalled.status.task)
+    if info.audit is not None and info.audit.mismatches:
+        return Verdict("mismatch", f"{info.audit.mismatches} of the results that the audit has looked at are wrong: "
+                                   "information_schema.ins_stream_incidents has them")
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
     if full is not None:
         why = (f"its state of {mebibytes(full.status.size.bytes or 0)} has nearly reached its limit of "

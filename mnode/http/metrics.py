@@ -27,8 +27,11 @@ _STREAM_GAUGES = (
      "checkpoint_time", 1000),
     ("penstock_stream_state_bytes", "State of all tasks in memory and on disk.", "state_bytes", 1),
     ("penstock_stream_state_limit_bytes", "Its STATE_LIMIT, if there is one.", "state_limit", 1),
+    ("penstock_stream_audit_timestamp_seconds", "When the audit looked last.", "last_audit", 1000),
+    ("penstock_stream_mismatches", "Incidents of the audit whose results are still wrong.", "mismatches", 1),
 )
 _STREAM_COUNTERS = (
+    ("penstock_stream_audited_results", "Results that the audit has found equal to the query.", "audited_results", 1),
     ("penstock_stream_restarts", "Attempts after the first since the engine started.", "restarts", 1),
 )
 _TASK_COUNTERS = (

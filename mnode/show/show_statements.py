@@ -43,6 +43,7 @@ _WHOLE: dict[str, tuple[str, str]] = {
     "workers": (INFORMATION_SCHEMA, "ins_stream_workers"),
     "watermarks": (INFORMATION_SCHEMA, "ins_watermarks"),
     "late rows": (INFORMATION_SCHEMA, "ins_late_rows"),
+    "incidents": (INFORMATION_SCHEMA, "ins_stream_incidents"),
     "vnodes": (INFORMATION_SCHEMA, "ins_vnodes"),
     "snodes": (INFORMATION_SCHEMA, "ins_snodes"),
     "dnodes": (INFORMATION_SCHEMA, "ins_dnodes"),
@@ -61,7 +62,8 @@ _WHOLE: dict[str, tuple[str, str]] = {
 _STREAM_LINE = (
     "stream_name", "state", "verdict", "reason", "since", "source_db", "target_db", "target_table", "trigger",
     "guarantee", "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id",
-    "checkpoint_time", "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
+    "checkpoint_time", "blocked_by", "attempt", "restarts", "history", "last_audit", "mismatches", "create_time",
+    "status", "sql",
 )
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "starved_percent",

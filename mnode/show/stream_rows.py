@@ -9,13 +9,20 @@ from penstock.common.config import Config
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stream_bounds import state_bytes
-from penstock.mnode.coordinator.stream_status import CheckpointInfo, SavepointInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.coordinator.stream_status import (
+    AuditInfo,
+    CheckpointInfo,
+    SavepointInfo,
+    StreamInfo,
+    StreamsSnapshot,
+)
 from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.mnode.coordinator.task_settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.explain.explain_stream import placement
 from penstock.mnode.show.history_text import history_text
 from penstock.mnode.show.row_source import Maker, Row, Rows
 from penstock.mnode.show.task_rows import TaskSetting, task_row, to_ms, watermark_row
+from penstock.mnode.streams.audit_incidents import Incidents
 from penstock.mnode.streams.ingest_statements import IngestInfo
 from penstock.planner.streams.external_sink import delivery_promise
 from penstock.sql.schema import Table
@@ -46,12 +53,14 @@ class StreamRows:
     """Makes the rows about streams and ingests."""
 
     def __init__(
-        self, catalog: Catalog, streams: StreamsView, savepoints: SavepointsView, ingests: IngestsView, config: Config
+        self, catalog: Catalog, streams: StreamsView, savepoints: SavepointsView, ingests: IngestsView,
+        incidents: Incidents, config: Config,
     ) -> None:
         self._catalog = catalog
         self._streams = streams
         self._savepoints = savepoints
         self._ingests = ingests
+        self._incidents = incidents
         self._config = config
 
     def makers(self) -> dict[str, Maker]:
@@ -65,6 +74,7 @@ class StreamRows:
             "ins_stream_memory": self._memory_rows,
             "ins_watermarks": self._watermark_rows,
             "ins_late_rows": self._late_row_rows,
+            "ins_stream_incidents": self._incident_rows,
             "ins_stream_events": self._event_rows,
         }
 
@@ -82,7 +92,7 @@ class StreamRows:
                 "message": info.status.reason or None, "state": info.status.state,
                 "reason": info.status.reason or None, "since": info.status.since_ms, "attempt": stream.attempt,
                 "restarts": info.status.restarts, "checkpoint_backup": info.backup, "verdict": info.verdict or None,
-                "verdict_kind": info.verdict_kind,
+                "verdict_kind": info.verdict_kind, **_audit(info.audit),
             }
 
     def _definition(self, stream: StreamRecord, info: StreamInfo) -> Row:
@@ -241,6 +251,18 @@ class StreamRows:
                     "ingest_time": None, "version": None, "message": row.message,
                 }
 
+    def _incident_rows(self) -> Rows:
+        for stream in self._catalog.streams.all():
+            for one in self._incidents.of(stream.id):
+                yield {
+                    "stream_name": stream.name, "incident": one.number, "found_time": one.found_ms, "state": one.state,
+                    "table_name": one.child, "ts": to_ms(one.moment, one.precision),
+                    "window_end": None if one.ends is None else to_ms(one.ends, one.precision),
+                    "stream_values": one.found, "query_values": one.wanted, "versions": _versions(one.versions),
+                    "attempt": one.attempt, "action": one.action or None, "equal_since": one.equal_since_ms,
+                    "rows": one.rows, "folder": str(self._incidents.folder(one)),
+                }
+
     def _event_rows(self) -> Rows:
         names = {stream.id: stream.name for stream in self._catalog.streams.all()}
         for event in self._streams.snapshot().events:
@@ -277,6 +299,14 @@ def _progress(stream: StreamRecord, reports: Sequence[TaskReport], precision: Pr
         "notify_waiting": sum(status.notified.waiting for status in sinks),
         "notify_error": next((status.notified.error for status in sinks if status.notified.error), None),
     }
+
+
+def _audit(audit: AuditInfo | None) -> Row:
+    """Says what the audit has found."""
+    if audit is None:
+        return {}
+    return {"last_audit": audit.last_ms, "audited_cut": _versions(audit.cut), "audited_results": audit.results,
+            "mismatches": audit.mismatches, "audit_note": audit.note or None}
 
 
 def _last_checkpoint(checkpoints: Sequence[CheckpointInfo]) -> Row:

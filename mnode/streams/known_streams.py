@@ -11,7 +11,7 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stored_plan import StoredPlan
-from penstock.mnode.coordinator.stream_status import EventInfo
+from penstock.mnode.coordinator.stream_status import AuditInfo, EventInfo
 
 _MISSING = 0x03F1
 _EVENTS_KEPT = 200
@@ -28,6 +28,8 @@ class KnownStreams:
         self.plans: dict[int, StoredPlan] = {}
         #: with the time (ms) of the failure
         self.failures: dict[int, tuple[PenstockError, int]] = {}
+        #: what the audit has found, by stream
+        self.audits: dict[int, AuditInfo] = {}
         self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
 
     def find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
@@ -47,6 +49,7 @@ class KnownStreams:
     def forget(self, stream_id: int) -> None:
         self.plans.pop(stream_id, None)
         self.failures.pop(stream_id, None)
+        self.audits.pop(stream_id, None)
 
     def note_failure(self, stream: StreamRecord, error: Exception) -> None:
         """Notes why a stream can't be started."""

@@ -26,6 +26,7 @@ from penstock.planner.query.compared_results import COUNTED, compared_results, r
 from penstock.planner.task_plans.stream_plan import RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
+from penstock.sql.tree.statements import OnMismatch
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MIN
@@ -79,6 +80,7 @@ class Subject:
     results: BatchResults
     target: Table
     source: Table
+    on_mismatch: OnMismatch
 
 
 class LeftOut:
@@ -123,7 +125,7 @@ class StreamComparison:
         target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
         if target is None or source is None:
             raise NotSupportedError("results that leave Penstock can't be verified yet")
-        return Subject(stream, stored.plan, results, target, source)
+        return Subject(stream, stored.plan, results, target, source, stored.options.on_mismatch or "report")
 
     def snapshots(self, subject: Subject) -> dict[int, Snapshot]:
         """Returns the rows of the source as they are now, by vgroup."""
@@ -133,15 +135,16 @@ class StreamComparison:
 
     def look(
         self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
-        note_progress: Callable[[str], None] = lambda text: None,
+        timeout_s: float | None = None, note_progress: Callable[[str], None] = lambda text: None,
     ) -> tuple[Cut, dict[Span, Compared]]:
         """Compares spans at a cut, which it returns: one of now, or of the newest checkpoint if that isn't older.
 
-        `age_ms`: how old the checkpoint may be. Raises UnavailableError for a stream that is behind its source.
+        `age_ms`: how old the checkpoint may be. `timeout_s`: how long to wait for one at most, by default
+        `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source.
         """
         closed_until = self._closed_until(subject)
         with self._held(subject.plan.source.database) as rows:
-            cut = self._checkpointed(subject.stream, rows, age_ms)
+            cut = self._checkpointed(subject.stream, rows, age_ms, timeout_s)
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
@@ -167,17 +170,21 @@ class StreamComparison:
         finally:
             self._cuts.release(database, owner)
 
-    def _checkpointed(self, stream: StreamRecord, rows: Cut, age_ms: int) -> Cut:
+    def _checkpointed(self, stream: StreamRecord, rows: Cut, age_ms: int, timeout_s: float | None) -> Cut:
         """Returns the cut of a checkpoint whose results are all written.
 
         It has all rows of another cut, or is not so old.
         """
         clock = self._services.clock
         newest = self._services.stores.records.newest(stream.id)
-        if newest is not None and not newest.unwritten and (
-                _has_all(newest, rows) or clock.now_ms() - newest.started_ms < age_ms):
+        since_ms = stream.asked.created_ms if newest is None else newest.started_ms
+        is_young = clock.now_ms() - since_ms < age_ms
+        if newest is not None and not newest.unwritten and (is_young or _has_all(newest, rows)):
             return newest.versions
-        ends = clock.monotonic() + self._services.config.checkpoint_timeout
+        if is_young:
+            raise UnavailableError(f"stream {stream.name} has no checkpoint yet that could be compared",
+                                   hint="one comes soon")
+        ends = clock.monotonic() + (self._services.config.checkpoint_timeout if timeout_s is None else timeout_s)
         for _ in range(_CHECKPOINTS):
             record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))
             if not record.unwritten and _has_all(record, rows):

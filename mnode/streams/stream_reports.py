@@ -98,7 +98,7 @@ class StreamReports:
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
         stored = self._known.plans.get(stream.id)
-        info = StreamInfo(self._idle_status(stream))
+        info = StreamInfo(self._idle_status(stream), audit=self._known.audits.get(stream.id))
         if stored is None:
             return info
         return replace(info, stored=stored, rates=self._services.settings(stored.options).rates,

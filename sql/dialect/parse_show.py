@@ -24,8 +24,8 @@ _TIMEOUT_HINT = "units are us, ms, s, m, h and d; 0 and DEFAULT are as long as t
 
 # Plain forms: `SHOW <words>`.
 _PLAIN = (
-    ("STREAM", "TASKS"), ("STREAMS",), ("INGESTS",), ("QUEUES",), ("WATERMARKS",), ("LATE", "ROWS"), ("WORKERS",),
-    ("DATABASES",),
+    ("STREAM", "TASKS"), ("STREAMS",), ("INGESTS",), ("QUEUES",), ("WATERMARKS",), ("LATE", "ROWS"), ("INCIDENTS",),
+    ("WORKERS",), ("DATABASES",),
     ("SNODES",), ("DNODES",), ("MNODES",), ("QNODES",), ("TOPICS",), ("CONSUMERS",), ("SUBSCRIPTIONS",),
     ("FUNCTIONS",), ("USERS",), ("QUERIES",), ("CONNECTIONS",), ("TRANSACTIONS",), ("CLUSTER", "ALIVE"), ("APPS",),
     ("LICENCES",), ("GRANTS",), ("ACCOUNTS",),

@@ -50,6 +50,7 @@ from penstock.sql.tree.statements import (
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT", "RETRY_TIME",
               "LOOKUP_FRESHNESS")
 _FAILURE_FATES = ("PAUSE", "DLQ")
+_MISMATCH_FATES = ("REPORT", "RECALCULATE")
 _PLACES = ("TOPIC", "TABLE", "PATH")
 _FORMATS = ("JSON", "CSV", "PARQUET", "AVRO")
 _ERROR_FATES = ("FAIL", "SKIP", "DLQ")
@@ -147,6 +148,12 @@ class _OptionReader:
             return True
         if parser.take("ON_ERROR"):
             self._set(token, "on_error", token.text.upper(), self._fate(token, *_ERROR_FATES))
+            return True
+        if parser.take("ON_MISMATCH"):
+            word = parser.take_any(*_MISMATCH_FATES)
+            if word is None:
+                raise parser.fail(f"{' or '.join(_MISMATCH_FATES)} is expected behind ON_MISMATCH")
+            self._set(token, "on_mismatch", token.text.upper(), word.lower())
             return True
         if parser.take("ON_FAILURE"):
             self._set(token, "on_failure", token.text.upper(), self._fate(token, *_FAILURE_FATES))

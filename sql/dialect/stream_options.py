@@ -8,13 +8,13 @@ from penstock.sql.tree.statements import CreateStream, StreamOptions
 ALTERABLE = (
     "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
     "sink_calls", "source_rate", "history_rate", "state_limit", "guarantee",
-    "retry_time", "lookup_freshness", "latency",
+    "retry_time", "lookup_freshness", "latency", "on_mismatch",
 )
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
 _RATES = ("sink_rate", "sink_calls", "source_rate", "history_rate")
-LIVE = frozenset({*_RATES, "state_limit"})
+LIVE = frozenset({*_RATES, "state_limit", "on_mismatch"})
 """Those of them that a stream takes over as it runs."""
 
 

@@ -420,6 +420,7 @@ class Delete(Statement):
 
 OnErrorWord = Literal["fail", "skip", "dlq"]
 LateWord = Literal["drop", "recalc", "dlq"]
+OnMismatch = Literal["report", "recalculate"]
 TimeWord = Literal["event", "ingestion", "processing"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 OnFailure = Literal["pause", "dlq"]
@@ -465,6 +466,7 @@ class StreamOptions(Node):
     retry_time: Duration | None = None
     lookup_freshness: Duration | None = None
     latency: Duration | None = None
+    on_mismatch: OnMismatch | None = None
 
 
 ExternalFormat = Literal["json", "csv", "parquet", "avro"]

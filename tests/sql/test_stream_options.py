@@ -32,6 +32,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "guarantee": st.sampled_from(["exactly_once", "at_least_once"]),
     "on_failure": st.just("pause"), "retry_time": DURATIONS, "lookup_freshness": DURATIONS,
     "latency": st.builds(Duration, st.integers(0, 10), st.sampled_from(["u", "a", "s"])),
+    "on_mismatch": st.sampled_from(["report", "recalculate"]),
 }
 OPTIONS = st.fixed_dictionaries({}, optional=VALUES).map(lambda values: StreamOptions(**values))
 PERIODS = [StreamOptions(trigger="max_delay", max_delay=Duration(7, "s")),

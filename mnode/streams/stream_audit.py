@@ -1,0 +1,296 @@
+"""The audit: compares results of running streams with their queries, a few windows at a time, all the time.
+
+What it looks at is drawn: the earliest rows that were written, deleted or replayed lately, others of these, and any.
+Results that differ are looked at once more, at a checkpoint of then; only what differs again is an incident.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from penstock import __version__
+from penstock.common.errors import InternalError, PenstockError
+from penstock.common.logging import logger
+from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.coordinator.stream_status import AuditInfo
+from penstock.mnode.streams.audit_incidents import Incident, Incidents, open_incidents
+from penstock.mnode.streams.stream_comparison import (
+    Compared,
+    Difference,
+    Span,
+    StreamComparison,
+    Subject,
+    known_reasons,
+)
+from penstock.mnode.streams.stream_services import StreamServices
+from penstock.mnode.streams.stream_statements import Streams
+from penstock.sql.cuts import Cut, cut_text
+from penstock.sql.schema import Session
+from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
+
+ROWS_MAX = 1_000_000
+"""Windows of more rows than this aren't looked at: a look keeps its rows in memory."""
+AGE_MS = 30_000
+"""So old the checkpoint may be at whose cut a first look compares: to take one costs more than the look."""
+
+_ROWS_MIN = 1_000
+"""A span of windows is made as wide as about so many rows are, so that a look is worth its fixed cost."""
+_DOUBLINGS = 40
+_REST_LEAST_S = 1.0
+_NEW_INCIDENTS = 5
+"""So many incidents at most are made of one look; the others are like them."""
+_EVENTS_KEPT = 50
+_CHECKPOINT_TIMEOUT_S = 10.0
+
+_log = logger(__name__)
+
+
+@dataclass(slots=True)
+class _Audited:
+    """What the audit knows of a stream.
+
+    `since`: the cut behind which rows count as written lately. `suspects`: by span, what differed in the look before.
+    `subject`: what is looked at, as of a record and a generation of the catalog.
+    """
+
+    since: Mapping[int, int] = field(default_factory=dict)
+    suspects: dict[Span, set[tuple[str | None, int]]] = field(default_factory=dict)
+    subject: tuple[StreamRecord, int, Subject] | None = None
+    info: AuditInfo = field(default_factory=AuditInfo)
+
+
+class StreamAudit:
+    """Looks at one stream after the other; `step` does one look. Everything happens in one thread."""
+
+    def __init__(
+        self, services: StreamServices, streams: Streams, comparison: StreamComparison, incidents: Incidents,
+        random: Random,
+    ) -> None:
+        self._services = services
+        self._streams = streams
+        self._comparison = comparison
+        self._incidents = incidents
+        self._random = random
+        self._audited: dict[int, _Audited] = {}
+        self._turns: list[int] = []
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self) -> None:
+        """Looks in the background, so that it takes no more than `auditShare` of a processor's time."""
+        if self._services.config.audit_share:
+            self._thread = threading.Thread(target=self._run, name="penstock-audit", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def step(self) -> float:
+        """Looks at the next stream; returns for how many seconds to rest then."""
+        clock = self._services.clock
+        start = clock.monotonic()
+        stream = self._next()
+        if stream is not None:
+            self._look_at(stream)
+        share = self._services.config.audit_share
+        return max(_REST_LEAST_S, (clock.monotonic() - start) * (1 / share - 1)) if share else _REST_LEAST_S
+
+    def _run(self) -> None:
+        rest_s = _REST_LEAST_S
+        while not self._services.clock.wait(self._closing, rest_s):
+            rest_s = self.step()
+
+    # --- which stream, and what of it ----------------------------------------------------------------------------
+
+    def _next(self) -> StreamRecord | None:
+        """Returns the stream whose turn it is; those with suspects come first."""
+        running = {stream.id: stream for stream in self._services.catalog.streams.all()
+                   if stream.wanted == "running" and stream.id in self._streams.known.plans}
+        self._audited = {one: self._audited.get(one, _Audited()) for one in running}
+        self._turns = [one for one in self._turns if one in running]
+        self._turns += [one for one in running if one not in self._turns]
+        if not self._turns:
+            return None
+        turn = next((one for one in self._turns if self._audited[one].suspects), self._turns[0])
+        self._turns.remove(turn)
+        self._turns.append(turn)
+        return running[turn]
+
+    def _look_at(self, stream: StreamRecord) -> None:
+        known = self._audited[stream.id]
+        note = ""
+        try:
+            note = self._audit(stream, known)
+        except PenstockError as error:
+            note, known.suspects = str(error), {}
+        except Exception as error:  # noqa: BLE001
+            # A defect that one stream shows must not keep the others from being looked at.
+            _log.exception("stream %s can't be audited", stream.name)
+            note, known.suspects = str(InternalError.of(error)), {}
+        mismatches = len(open_incidents(self._incidents.of(stream.id)))
+        known.info = AuditInfo(known.info.last_ms, known.info.cut, known.info.results, mismatches, note)
+        if self._services.catalog.streams.by_id(stream.id) is not None:
+            self._streams.known.audits[stream.id] = known.info
+
+    def _subject(self, stream: StreamRecord, known: _Audited) -> Subject:
+        """Returns what `subject` does: to plan the query anew costs as much as a look."""
+        generation = self._services.catalog.generation
+        if known.subject is None or known.subject[:2] != (stream, generation):
+            known.subject = stream, generation, self._comparison.subject(stream)
+        return known.subject[2]
+
+    def _drawn(self, subject: Subject, known: _Audited, rows: Mapping[int, Snapshot]) -> tuple[list[Span], str]:
+        """Returns the spans to look at, and what keeps others from being looked at."""
+        begin = dict.fromkeys(rows, 0) if subject.plan.source.history is not None else dict(subject.stream.start_cut)
+        every = _written(rows, begin)
+        if subject.results.around(0) is None:
+            count = sum(snapshot.row_count_estimate for snapshot in rows.values())
+            if count > ROWS_MAX:
+                return [], f"its results aren't audited: they may come of any of {count} rows"
+            return [(TS_MIN, TS_MAX)] if every else [], ""
+        moments = []
+        lately = _written(rows, {**begin, **known.since})
+        if lately:
+            moments += [min(first for first, _ in lately), self._one_of(lately)]
+        if every:
+            moments.append(self._one_of(every))
+        opened = open_incidents(self._incidents.of(subject.stream.id))
+        if opened:
+            moments.append(self._random.choice(opened).moment)
+        spans = [span for moment in moments if (span := subject.results.around(moment)) is not None]
+        wide = list(dict.fromkeys(_widened(subject, span, rows) for span in spans))
+        small = [span for span in wide if _count(subject, span, rows) <= ROWS_MAX]
+        return small, "" if len(small) == len(wide) else f"windows of more than {ROWS_MAX} rows aren't audited"
+
+    def _one_of(self, ranges: Sequence[Span]) -> int:
+        return self._random.randint(*self._random.choice(ranges))
+
+    # --- a look --------------------------------------------------------------------------------------------------
+
+    def _audit(self, stream: StreamRecord, known: _Audited) -> str:
+        """Looks at some of a stream's results; returns what is to be told of that."""
+        subject = self._subject(stream, known)
+        again = known.suspects
+        known.suspects = {}
+        spans, note = ([*again], "") if again else self._drawn(subject, known, self._comparison.snapshots(subject))
+        if not spans:
+            return note or "there is nothing to look at"
+        now = Session(time_zone=subject.plan.time_zone, now_ms=self._services.clock.now_ms())
+        cut, found = self._comparison.look(subject, spans, now, age_ms=0 if again else AGE_MS,
+                                          timeout_s=_CHECKPOINT_TIMEOUT_S)
+        if not again:
+            known.since = dict(cut)
+        wrong = {span: self._unexplained(subject, compared, cut) for span, compared in found.items()}
+        results = known.info.results + sum(compared.equal for compared in found.values())
+        known.info = AuditInfo(self._services.clock.now_ms(), cut, results, known.info.mismatches, "")
+        self._settle(subject, found)
+        if again:
+            twice = [one for span, differences in wrong.items() for one in differences
+                     if (one.child, one.moment) in again[span]]
+            self._note_incidents(subject, cut, twice, now)
+        else:
+            known.suspects = {span: {(one.child, one.moment) for one in differences}
+                              for span, differences in wrong.items() if differences}
+        return note
+
+    def _unexplained(self, subject: Subject, compared: Compared, cut: Cut) -> list[Difference]:
+        """Returns differences of which nothing is known that explains them, of windows without rows behind the cut."""
+        if not compared.differences:
+            return []
+        behind = _written(self._comparison.snapshots(subject), dict(cut))
+        left_out = self._comparison.left_out(subject.stream)
+        return [one for one in compared.differences
+                if not any(first <= one.last and one.moment <= last for first, last in behind)
+                and known_reasons(subject, one, left_out) is None]
+
+    def _settle(self, subject: Subject, found: Mapping[Span, Compared]) -> None:
+        """Notes which results of incidents are right again."""
+        for incident in open_incidents(self._incidents.of(subject.stream.id)):
+            for span, compared in found.items():
+                differs = {(one.child, one.moment) for one in compared.differences}
+                if span[0] <= incident.moment <= span[1] and compared.others == len(differs) and (
+                        incident.child, incident.moment) not in differs:
+                    self._incidents.settle(incident, self._services.clock.now_ms())
+                    self._tell(incident, "its result is what the query says again")
+                    break
+
+    # --- incidents -----------------------------------------------------------------------------------------------
+
+    def _note_incidents(self, subject: Subject, cut: Cut, differences: Sequence[Difference], now: Session) -> None:
+        """Keeps incidents of results that are wrong, but of those that are known to be."""
+        opened = {(one.child, one.moment) for one in open_incidents(self._incidents.of(subject.stream.id))}
+        new = [one for one in differences if (one.child, one.moment) not in opened]
+        for one in new[:_NEW_INCIDENTS]:
+            made = self._incident(subject, cut, one)
+            rows = self._comparison.rows(subject, cut, (one.moment, one.moment), now)
+            # First the evidence, then what may destroy it.
+            kept = self._incidents.add(made, rows)
+            self._tell(kept, f"{_text(one)}; what it is made of is in {self._incidents.folder(kept)}")
+            if subject.on_mismatch == "recalculate":
+                self._recalculate(subject, kept)
+
+    def _incident(self, subject: Subject, cut: Cut, one: Difference) -> Incident:
+        stream = subject.stream
+        return Incident(
+            0, stream.id, stream.name, self._services.clock.now_ms(), one.state, one.child, one.moment, one.ends,
+            one.found, one.wanted, subject.plan.source.precision, tuple(cut), stream.asked.text, stream.plan,
+            stream.attempt, tuple(self._history(stream)), 0, __version__)
+
+    def _history(self, stream: StreamRecord) -> Iterator[str]:
+        """Yields what the checkpoints of a stream were, and what has happened to it."""
+        for stored in reversed(self._services.stores.records.all(stream.id)):
+            record = stored.record
+            yield f"checkpoint {stored.checkpoint_id}: " + (stored.damage if record is None else (
+                f"attempt {record.attempt}, at {record.started_ms}, cut {cut_text(record.versions)}"))
+        events = [event for event in self._streams.reports.snapshot().events if event.stream_id == stream.id]
+        for event in events[-_EVENTS_KEPT:]:
+            yield f"{event.at_ms}: {event.text}"
+
+    def _recalculate(self, subject: Subject, incident: Incident) -> None:
+        last = incident.moment if incident.ends is None else incident.ends - 1
+        try:
+            self._streams.control.recalculate_range(subject.stream, incident.moment, last)
+            action = "recalculated"
+        except PenstockError as error:
+            action = f"not recalculated: {error}"
+        self._incidents.note_action(incident, action)
+        self._tell(incident, action)
+
+    def _tell(self, incident: Incident, text: str) -> None:
+        self._streams.known.tell(incident.stream_id, f"audit, incident {incident.number}: {text}")
+
+
+def _written(rows: Mapping[int, Snapshot], since: Mapping[int, int]) -> list[Span]:
+    """Returns ranges of time that were written to behind a cut."""
+    return [span for vgroup_id, snapshot in rows.items() for span in snapshot.written_since(since.get(vgroup_id, 0))]
+
+
+def _count(subject: Subject, span: Span, rows: Mapping[int, Snapshot]) -> int:
+    """Returns about how many rows the results of a span come of."""
+    first, last = subject.results.bounds(*span) or (TS_MIN, TS_MAX)
+    spans = [snapshot.span(first, TS_MAX if last is None else last) for snapshot in rows.values()]
+    return sum(span.rows for span in spans if span is not None)
+
+
+def _widened(subject: Subject, span: Span, rows: Mapping[int, Snapshot]) -> Span:
+    """Returns a span around this one with enough rows, if there are so many near it."""
+    for _ in range(_DOUBLINGS):
+        if _count(subject, span, rows) >= _ROWS_MIN:
+            break
+        width = span[1] - span[0] + 1
+        wider = max(TS_MIN, span[0] - width), min(TS_MAX, span[1] + width)
+        if _count(subject, wider, rows) > ROWS_MAX:
+            break
+        span = wider
+    return span
+
+
+def _text(one: Difference) -> str:
+    where = f"{one.state} at {one.moment}" + (f" of {one.child}" if one.child else "")
+    return f"a result is {where}: {one.found or 'nothing'} instead of {one.wanted or 'nothing'}"

@@ -1,0 +1,247 @@
+"""The audit: planted faults are found within a minute and named, right streams give no incident in a day."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from conftest import times
+from kits.engines.sandboxes import T0, TestBed
+from kits.streams.verified_streams import BATCH, FAULTS, STREAMS, Plant, insert, made, meet_fault, play
+
+from penstock.mnode.streams import audit_incidents, stream_audit
+from penstock.mnode.streams.audit_incidents import Incidents
+from penstock.tasks.sink.sink_task import SinkTask
+
+LOOK_S = 10.0
+"""A look takes about a tenth of a second, after which the audit rests so long at the default share."""
+INCIDENTS = ("SELECT state, ts, window_end, stream_values, query_values, action, equal_since IS NULL "
+             "FROM information_schema.ins_stream_incidents ORDER BY stream_name, incident")
+COUNTS = "SELECT n FROM o0 ORDER BY _wstart"
+
+
+def audit(bed: TestBed, looks: int = 6) -> None:
+    """Lets the audit work for a minute."""
+    bed.engine.parts.audit._random = Random(11)
+    for _ in range(looks):
+        bed.engine.parts.audit.step()
+        bed.advance(LOOK_S)
+
+
+def shown(bed: TestBed, columns: str, stream: str = "s0") -> tuple[Any, ...]:
+    return bed.rows(f"SELECT {columns} FROM information_schema.ins_streams WHERE stream_name = '{stream}'")[0]
+
+
+def spoil(bed: TestBed) -> None:
+    """Has the result of the first window of s0 be another than it is."""
+    (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
+    bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0}, 7)")
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_found_within_a_minute(plant: Plant) -> None:
+    """It is an incident of its window, and the verdict says so."""
+    with made(STREAMS[1]) as bed:
+        meet_fault(bed, plant)
+        audit(bed)
+        assert [line[:3] for line in bed.rows(INCIDENTS)] == [("differs", 0, 10_000)]
+        assert shown(bed, "mismatches, verdict_kind") == (1, "mismatch")
+
+
+def test_an_incident_has_what_is_needed_to_see_why() -> None:
+    """Its folder holds the statement, the plan, the cut, the checkpoints, and the rows of its window."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        insert(bed, 1, 2, 6)
+        insert(bed, 0, 22, 7)
+        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0}")
+        audit(bed)
+        assert len(bed.rows(INCIDENTS)) == 2
+        found = bed.rows("SELECT folder, rows, table_name FROM information_schema.ins_stream_incidents "
+                         "WHERE query_values = 'n = 1, s = 5, a = 1.0, l = 5'")
+        folder = Path(found[0][0])
+        (incident,) = json.loads((folder / "incident.json").read_text())
+        assert incident["statement"].startswith("CREATE STREAM s0")
+        assert (incident["moment"], incident["child"]) == (T0, found[0][2])
+        assert incident["plan"]
+        assert any(line.startswith("checkpoint ") for line in incident["history"])
+        rows = pq.read_table(folder / "rows.parquet")
+        assert (rows.num_rows, sorted(rows.column("v").to_pylist())) == (2, [5, 6])
+        assert found[0][1] == 2
+
+
+def test_what_differs_once_is_no_incident() -> None:
+    """The second look is behind a checkpoint of its own; what is right then is forgotten."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        spoil(bed)
+        audit(bed, looks=1)
+        bed.execute(f"INSERT INTO t0 VALUES ({T0 + 1_000}, 6, 1.0)")
+        audit(bed)
+        assert bed.rows(INCIDENTS) == []
+        assert shown(bed, "mismatches, verdict_kind") == (0, "idle")
+        assert shown(bed, "audited_results")[0] > 0
+
+
+def test_rows_that_come_meanwhile_are_no_incident() -> None:
+    """Results of windows with rows behind the cut that is compared are ahead of it."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        bed.checkpoint()
+        for second in range(2, 9):
+            insert(bed, 0, second, 5)
+            audit(bed, looks=1)
+        assert bed.rows(INCIDENTS) == []
+
+
+def test_what_is_known_to_differ_is_no_incident() -> None:
+    """Late rows that are dropped, rows that RESUME passes over, and those that RECALCULATE STREAM brings in."""
+    query = "SELECT _wstart, count(*) n FROM m PARTITION BY tbname INTERVAL(10s)"
+    with made(("IGNORE EXPIRED 1", query), (BATCH, query), (BATCH, query)) as bed:
+        for second in (1, 2, 11, 12, 25, 3):
+            insert(bed, 0, second)
+        bed.execute("PAUSE STREAM s1")
+        insert(bed, 0, 26)
+        bed.all("RESUME STREAM IGNORE UNTREATED s1", "CREATE STREAM s3 INTO o3 AS " + query,
+                f"RECALCULATE STREAM s3 FROM {T0}")
+        audit(bed, looks=24)
+        assert bed.rows(INCIDENTS) == []
+        assert all(shown(bed, "audited_results", f"s{n}")[0] for n in range(3))
+
+
+def test_a_mismatch_is_recalculated_if_that_is_asked_for() -> None:
+    """ON_MISMATCH RECALCULATE, given late too, puts the result right behind its incident, which says so."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        insert(bed, 0, 12, 5)
+        spoil(bed)
+        audit(bed)
+        assert [line[3:] for line in bed.rows(INCIDENTS)] == [("n = 7", "n = 1", None, True)]
+        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        bed.execute("ALTER STREAM s0 SET ON_MISMATCH RECALCULATE")
+        audit(bed, looks=12)
+        assert [line[5:] for line in bed.rows(INCIDENTS)] == [(None, True), ("recalculated", False)]
+        assert bed.rows(COUNTS) == [(7,), (1,)]
+
+
+def test_a_result_that_is_right_again_is_told() -> None:
+    """The incident stays, with the time from which on its result is what the query says."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        spoil(bed)
+        audit(bed)
+        insert(bed, 0, 1, 6)
+        audit(bed)
+        assert [line[0::6] for line in bed.rows(INCIDENTS)] == [("differs", False)]
+        assert shown(bed, "mismatches")[0] == 0
+        events = [text for (text,) in bed.rows("SELECT event FROM information_schema.ins_stream_events")]
+        assert sum("audit, incident 1" in text for text in events) == 2
+
+
+def test_incidents_outlive_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start reads them; one that is damaged or forged is passed over, and they are bounded."""
+    monkeypatch.setattr(audit_incidents, "KEPT", 3)
+    with made(STREAMS[1], directory=tmp_path) as bed:
+        for second in range(0, 60, 10):
+            insert(bed, 0, second, 5)
+        bed.execute("DELETE FROM o0")
+        audit(bed, looks=12)
+        before = bed.rows(INCIDENTS)
+        assert len(before) == 3
+        assert "as many as may be" in shown(bed, "audit_note")[0]
+        folders = [Path(line[0]) for line in bed.rows("SELECT folder FROM information_schema.ins_stream_incidents")]
+    (folders[0] / "incident.json").write_text('[{"class": "Incident", "number": 1}]')
+    with TestBed(directory=tmp_path) as bed:
+        assert bed.rows(INCIDENTS) == before[1:]
+        assert Incidents(bed.engine.paths, bed.engine.fs).of(1) == []
+
+
+def test_what_cannot_be_audited_is_said() -> None:
+    """Streams that VERIFY STREAM refuses, those that don't run, and windows of too many rows have a note."""
+    with made(("TRIGGER FORCE_WINDOW_CLOSE", "SELECT _wstart, count(*) n FROM m PARTITION BY tbname INTERVAL(10s)"),
+              STREAMS[6]) as bed, pytest.MonkeyPatch.context() as patch:
+        insert(bed, 0, 1)
+        patch.setattr(stream_audit, "ROWS_MAX", 0)
+        audit(bed)
+        assert "clock" in shown(bed, "audit_note")[0]
+        assert shown(bed, "audit_note", "s1") == ("its results aren't audited: they may come of any of 1 rows",)
+
+
+def test_a_look_that_fails_keeps_no_other_stream_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noted, and the next one is taken."""
+    with made(STREAMS[1], STREAMS[2]) as bed:
+        insert(bed, 0, 1)
+        comparison = bed.engine.parts.audit._comparison
+        look = comparison.look
+        monkeypatch.setattr(comparison, "look", lambda subject, *given, **named: look(
+            subject, *given, **named) if subject.stream.name == "s1" else 1 / 0)
+        audit(bed)
+        assert "ZeroDivisionError" in shown(bed, "audit_note")[0]
+        assert shown(bed, "audited_results", "s1")[0] > 0
+
+
+def test_a_share_of_the_time_is_for_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a look it rests for so long that looks take their share of the time."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1)
+        comparison = bed.engine.parts.audit._comparison
+        look = comparison.look
+        monkeypatch.setattr(comparison, "look", lambda *given, **named: (bed.clock.advance(0.5), look(
+            *given, **named))[1])
+        assert bed.engine.parts.audit.step() == pytest.approx(0.5 * 99)
+
+
+# --- a day ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(times(1, 20)))
+def test_right_streams_give_no_incident_in_a_day(seed: int) -> None:
+    """Rows that are late, rewritten, deleted, tables that are new or get other tags, columns, kills: all is as it is to
+    be, and each stream was looked at all the while.
+    """
+    random = Random(seed)
+    streams = random.sample(STREAMS, 4)
+    with made(*streams) as bed:
+        bed.engine.parts.audit._random = random
+        start = bed.clock.monotonic()
+        tables = 4
+        for turn in range(96):
+            second = turn * 4
+            for _ in range(random.randrange(4)):
+                late = random.choice([0, 0, 1, 5, 60])
+                insert(bed, random.randrange(tables), max(0, second - late), random.choice([None, -2, 0, 1, 2]),
+                       random.choice([None, 0.1, 1e15]))
+            kind = random.choice(["kill", "delete", "retag", "flush", "checkpoint", "child", "column", *[""] * 20])
+            if kind == "child":
+                bed.execute(f"CREATE TABLE t{tables} USING m TAGS ({tables % 3})")
+                tables += 1
+            elif kind == "column":
+                bed.execute(f"ALTER STABLE m ADD COLUMN c{turn} INT")
+            elif kind:
+                play(bed, kind, {"delete": (random.randrange(4), max(1, second - 30)),
+                                 "retag": (random.randrange(4), random.randrange(3))}.get(kind))
+            bed.engine.parts.audit.step()
+            bed.advance(900.0)
+        assert bed.clock.monotonic() - start >= 24 * 3600
+        assert bed.rows(INCIDENTS) == []
+        for n in range(4):
+            assert shown(bed, "audited_results, mismatches, audit_note", f"s{n}")[1:] == (0, None)
+            assert shown(bed, "audited_results", f"s{n}")[0] > 50
+
+
+def test_a_sink_that_drops_writes_now_and_then_is_found_in_a_day() -> None:
+    """The day would show a fault: without one write of many, it does."""
+    with made(STREAMS[1]) as bed, pytest.MonkeyPatch.context() as patch:
+        calls = iter(range(10_000))
+        add = SinkTask._add
+        patch.setattr(SinkTask, "_add", lambda self, *given, **named: None if next(calls) % 20 == 19 else add(
+            self, *given, **named))
+        for turn in range(60):
+            insert(bed, 0, turn * 4)
+            bed.engine.parts.audit.step()
+            bed.advance(900.0)
+        assert bed.rows(INCIDENTS)
