@@ -149,10 +149,13 @@ def test_incidents_outlive_the_engine(tmp_path: Path, monkeypatch: pytest.Monkey
         for second in range(0, 60, 10):
             insert(bed, 0, second, 5)
         bed.execute("DELETE FROM o0")
-        audit(bed, looks=12)
+        notes = []
+        for _ in range(12):
+            audit(bed, looks=1)
+            notes += shown(bed, "audit_note")
         before = bed.rows(INCIDENTS)
         assert len(before) == 3
-        assert "as many as may be" in shown(bed, "audit_note")[0]
+        assert any("as many as may be" in (note or "") for note in notes)
         folders = [Path(line[0]) for line in bed.rows("SELECT folder FROM information_schema.ins_stream_incidents")]
     (folders[0] / "incident.json").write_text('[{"class": "Incident", "number": 1}]')
     with TestBed(directory=tmp_path) as bed:
