@@ -18,6 +18,10 @@ class Clock(Protocol):
         """Returns seconds from an arbitrary start; never goes back."""
         ...
 
+    def processor(self) -> float:
+        """Returns the seconds of processor time that this process has taken."""
+        ...
+
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Waits until `event` is set or `timeout_s` have passed; returns whether it is set."""
         ...
@@ -28,6 +32,7 @@ class SystemClock:
 
     # Runners look at it for every step of every task: no call in between.
     monotonic = staticmethod(time.monotonic)
+    processor = staticmethod(time.process_time)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -47,6 +52,9 @@ class ManualClock:
         return self._now_ms
 
     def monotonic(self) -> float:
+        return self._monotonic
+
+    def processor(self) -> float:
         return self._monotonic
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:

@@ -47,6 +47,7 @@ class LocalClock:
         self._skipped_s = 0.0
         self._clock = clock
         self.now_ms = clock.now_ms
+        self.processor = clock.processor
         self.wait = clock.wait
 
     def monotonic(self) -> float:

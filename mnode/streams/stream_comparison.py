@@ -6,7 +6,7 @@ A checkpoint gives the cut: all that comes of the rows up to it is written by th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -143,8 +143,12 @@ class StreamComparison:
         `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source.
         """
         closed_until = self._closed_until(subject)
-        with self._held(subject.plan.source.database) as rows:
-            cut = self._checkpointed(subject.stream, rows, age_ms, timeout_s)
+        with ExitStack() as stack:
+            database = subject.plan.source.database
+            cut = self._known_cut(subject.stream, database, age_ms)
+            if cut is None:
+                rows = stack.enter_context(self._held(database))
+                cut = self._checkpointed(subject.stream, rows, timeout_s)
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
@@ -170,20 +174,27 @@ class StreamComparison:
         finally:
             self._cuts.release(database, owner)
 
-    def _checkpointed(self, stream: StreamRecord, rows: Cut, age_ms: int, timeout_s: float | None) -> Cut:
-        """Returns the cut of a checkpoint whose results are all written.
+    def _known_cut(self, stream: StreamRecord, database: str, age_ms: int) -> Cut | None:
+        """Returns the cut of the newest checkpoint if nothing has come since, or if it isn't so old; else None.
 
-        It has all rows of another cut, or is not so old.
+        Its rows stay readable for as long as it is kept. Raises UnavailableError for a stream that is that young.
         """
+        if not age_ms:
+            return None
         clock = self._services.clock
         newest = self._services.stores.records.newest(stream.id)
         since_ms = stream.asked.created_ms if newest is None else newest.started_ms
         is_young = clock.now_ms() - since_ms < age_ms
-        if newest is not None and not newest.unwritten and (is_young or _has_all(newest, rows)):
+        if newest is not None and not newest.unwritten and (is_young or _has_all(newest, self._cuts.now(database))):
             return newest.versions
         if is_young:
             raise UnavailableError(f"stream {stream.name} has no checkpoint yet that could be compared",
                                    hint="one comes soon")
+        return None
+
+    def _checkpointed(self, stream: StreamRecord, rows: Cut, timeout_s: float | None) -> Cut:
+        """Returns the cut of a checkpoint that has all rows of another cut, and whose results are all written."""
+        clock = self._services.clock
         ends = clock.monotonic() + (self._services.config.checkpoint_timeout if timeout_s is None else timeout_s)
         for _ in range(_CHECKPOINTS):
             record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))

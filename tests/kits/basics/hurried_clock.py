@@ -18,5 +18,8 @@ class HurriedClock:
     def monotonic(self) -> float:
         return time.monotonic() * self._times
 
+    def processor(self) -> float:
+        return time.process_time() * self._times
+
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         return event.wait(timeout_s / self._times)
