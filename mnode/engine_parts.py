@@ -147,7 +147,7 @@ class EngineParts:
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
         comparison = StreamComparison(self.services, self.cuts, self.streams, self.queries)
-        self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress)
+        self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
         self.audit = StreamAudit(self.services, self.streams, comparison, self.incidents, Random())
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 

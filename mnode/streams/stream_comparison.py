@@ -22,7 +22,7 @@ from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.lower.batch_results import BatchResults
-from penstock.planner.query.compared_results import COUNTED, compared_results, rows_between
+from penstock.planner.query.compared_results import COUNTED, compared_results, drawn_times, rows_between
 from penstock.planner.task_plans.stream_plan import RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
@@ -161,6 +161,13 @@ class StreamComparison:
         """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
         return self._queries.run_planned(rows_between(
             subject.results, (known_since(subject, cut), cut), span, ROWS_KEPT), session)
+
+    def times(self, subject: Subject, span: Span, most: int, seed: int, session: Session) -> list[int]:
+        """Returns what `drawn_times` finds as of now, in any order."""
+        with self._held(subject.plan.source.database) as cut:
+            found = self._queries.run_planned(drawn_times(
+                subject.results, subject.target, (known_since(subject, cut), cut), span, most, seed), session)
+        return [int(moment) for moment in found.column("moment").to_pylist()]
 
     def left_out(self, stream: StreamRecord) -> LeftOut:
         return LeftOut(self._statuses(stream))

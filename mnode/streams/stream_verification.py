@@ -7,11 +7,13 @@ changed between the two looks again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result
+from penstock.mnode.streams.drawn_windows import drawn_windows
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_comparison import (
     Compared,
@@ -43,11 +45,13 @@ class StreamVerification:
     """Executes VERIFY STREAM."""
 
     def __init__(
-        self, known: KnownStreams, comparison: StreamComparison, note_progress: Callable[[str], None]
+        self, known: KnownStreams, comparison: StreamComparison, note_progress: Callable[[str], None], random: Random
     ) -> None:
+        """`random` says which windows SAMPLE draws."""
         self._known = known
         self._comparison = comparison
         self._note_progress = note_progress
+        self._random = random
 
     def verify(self, statement: VerifyStream, session: Session) -> Result:
         """Returns the results that aren't what the query says, and last a line that counts.
@@ -57,6 +61,13 @@ class StreamVerification:
         """
         subject = self._comparison.subject(self._known.require(statement.name))
         pieces = self._pieces(subject, _range(statement, subject.plan, session))
+        drawn = ""
+        if statement.sample is not None:
+            drawn = "; not drawn, since results may come of any rows"
+            if subject.results.times is not None:
+                pieces = drawn_windows(
+                    self._comparison, subject, pieces, statement.sample, session, self._random)
+                drawn = f"; {len(pieces)} {'times' if subject.results.of_rows else 'windows'} were drawn"
         before = self._comparison.left_out(subject.stream)
         cut, found = self._look(subject, pieces, session)
         unsettled: set[Difference] = set()
@@ -71,7 +82,7 @@ class StreamVerification:
             if not unsettled:
                 break
         return _told(subject, cut, [found[piece] for piece in pieces], unsettled,
-                     (before, self._comparison.left_out(subject.stream)))
+                     (before, self._comparison.left_out(subject.stream)), drawn)
 
     def _look(
         self, subject: Subject, pieces: Sequence[Span], session: Session
@@ -105,9 +116,9 @@ def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> Span:
 
 def _told(
     subject: Subject, cut: Cut, found: Sequence[Compared], unsettled: set[Difference],
-    left_out: tuple[LeftOut, LeftOut],
+    left_out: tuple[LeftOut, LeftOut], drawn: str,
 ) -> Result:
-    """`left_out`: what was before the first look, and behind the last."""
+    """`left_out`: what was before the first look, and behind the last. `drawn`: what is to be told of SAMPLE."""
     lines: list[tuple[str | int | None, ...]] = []
     for one in [one for piece in found for one in piece.differences][:SHOWN]:
         known = "changed while it was looked at" if one in unsettled else next(filter(
@@ -116,7 +127,7 @@ def _told(
     others = sum(piece.others for piece in found)
     more = f", of which {len(lines)} are shown" if others > len(lines) else ""
     counts = f"{sum(piece.equal for piece in found)} results are equal, {others} aren't{more}"
-    lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}"))
+    lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}{drawn}"))
     time = timestamp(subject.plan.source.precision)
     columns = tuple(ResultColumn(name, time if name == "ts" else VARCHAR) for name in (
         "state", "table_name", "ts", "stream_values", "query_values", "known"))

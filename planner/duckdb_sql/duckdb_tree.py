@@ -178,6 +178,8 @@ def or_null(value: Tree) -> Tree:
     DuckDB doesn't try what may differ from call to call, nor what goes over other rows: errors of our own are NULL
     beforehand, `random` and numbers of rows never fail.
     """
+    if isinstance(value, exp.Column | exp.Star):
+        return value
     names = set(map(called, value.find_all(exp.Anonymous)))
     if "error" in names:
         value = value.transform(lambda node: exp.null() if called(node) == "error" else node)

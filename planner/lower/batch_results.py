@@ -30,7 +30,7 @@ from penstock.planner.logical.operators import Aggregate, FillGaps, Operator, Pr
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.window_kinds import END, START, BySession
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
-from penstock.planner.lower.duckdb.query_sql import lower_in_steps
+from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.stages import SourceRows, rows_of
 from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
@@ -50,7 +50,8 @@ class BatchResults:
 
     Its columns are CHILD, ENDS (when the row's window is over, NULL without windows), and `r0`, `r1`, ... of the types
     of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
-    the windows whose starts are `r0`. `of_rows`: `r0` is the time of the row that the result is made of.
+    the windows whose starts are `r0`. `of_rows`: `r0` is the time of the row that the result is made of. `times` is SQL
+    of all `r0`, some several times, that is quicker than that of the results; None if only these tell.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -59,6 +60,7 @@ class BatchResults:
     functions: tuple[UserCall, ...]
     grid: Grid | None
     of_rows: bool
+    times: str | None
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
         """Returns the times of the first and the last row that results from `first` to `last` may come of.
@@ -122,12 +124,19 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     fits = f" AND {PROBLEM} IS NULL" if sink.checks_tags else ""
     body = (f"SELECT {wanted} FROM {_RESULTS} JOIN {_CHILDREN} USING ({GROUP_ID}) "
             f"WHERE {' AND '.join(render(each) for each in counts)}{fits}")
-    grid = None
-    if isinstance(below, Aggregate) and below.interval is not None and project.columns[0].value.node == column(START):
+    grid, times, time = None, None, project.columns[0].value
+    if isinstance(below, Aggregate) and below.interval is not None and time.node == column(START):
         grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
-    of_rows = not isinstance(below, Aggregate) and project.columns[0].value.node == column(rows.table.columns[0].name)
+        times = _times(below.input, time)
+    of_rows = not isinstance(below, Aggregate) and time.node == column(rows.table.columns[0].name)
+    if of_rows:
+        times = _times(below, time)
     return BatchResults(tuple(named_steps), body, rows.scan, tuple(dict.fromkeys((
-        *functions, *users_aggregates(stream.plan)))), grid, of_rows)
+        *functions, *users_aggregates(stream.plan)))), grid, of_rows, times)
+
+
+def _times(rows: Operator, time: SqlExpr) -> str:
+    return render(lower(Project(rows, (Computed("r0", time),))))
 
 
 def _grouped(stream: LogicalStream, aggregate: Aggregate) -> tuple[SourceRows, Aggregate, Tree]:

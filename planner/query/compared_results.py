@@ -100,6 +100,24 @@ def rows_between(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, 
     return Comparison((scan,), f"SELECT {names} FROM {quote_name(scan.name)} LIMIT {most}", (), (), columns)
 
 
+def drawn_times(
+    results: BatchResults, target: Table, cuts: tuple[Cut, Cut], span: tuple[int, int], most: int, seed: int
+) -> Comparison:
+    """Returns a query for times of results, as BIGINT `moment`: of all that are in `span`, `most` at most.
+
+    Those that there are in the query, of rows that were written between two cuts, or in the result table, are drawn
+    evenly, the same ones for the same `seed`. Only for results with `times`.
+    """
+    assert results.times is not None
+    first, last = span
+    time = target.time_column
+    stored = Scan(_STORED, target, (time.name,), first, last, precision=time.type.precision)
+    sql = (f"SELECT r0 AS moment FROM ({results.times} UNION ALL SELECT {quote_name(time.name)} FROM {_STORED}) "
+           f"WHERE r0 BETWEEN {first} AND {last} GROUP BY r0 ORDER BY hash(r0, {seed}) LIMIT {most}")
+    return Comparison((_scan(results, cuts, span), stored), sql, (), results.functions, (
+        ResultColumn("moment", BIGINT),))
+
+
 def _scan(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, int]) -> Scan:
     """Rows before and behind those that results of the span may come of are left out."""
     first, last = results.bounds(*span) or (None, None)

@@ -34,8 +34,10 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as duckdb_column
 from penstock.planner.duckdb_sql.group_ids import group_id, group_value
 from penstock.planner.duckdb_sql.interval_windows import is_local, months_of
 from penstock.planner.duckdb_sql.pieces import ordered, row_number, star
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Scan, Side
 from penstock.planner.lower.duckdb.query_sql import lower
+from penstock.planner.lower.targets import tolerant
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.streams.dead_letters import plan_dlq
 from penstock.planner.streams.stream_context import StreamContext
@@ -47,6 +49,7 @@ from penstock.planner.task_plans.stream_plan import (
     JoinDistribution,
     JoinPlan,
     JoinSide,
+    Policies,
     SourceColumn,
     SourcePlan,
     TimeWindows,
@@ -162,9 +165,12 @@ def _text_type(key: Equality, scope: RowScope) -> DataType | None:
 
 
 def side_of(
-    stream: StreamContext, query: JoinedTables, side: Side, scan: Scan, routed: Routing, slack: int | None
+    stream: StreamContext, query: JoinedTables, side: Side, scan: Scan, routed: Routing, policies: Policies, slack: int
 ) -> JoinSide:
-    """Returns what source tasks send of one side: the columns of `scan`, for rows that may count."""
+    """Returns what source tasks send of one side: the columns of `scan`, for rows that may count.
+
+    `slack`: by how much rows may be older than the time of their vnode and not be too late.
+    """
     join = query.reading
     relation = join.sides.relation(side)
     table = relation.table
@@ -175,7 +181,7 @@ def side_of(
     if routed.keys:
         parts = []
         for key in routed.keys:
-            value = compile_expression(key.left if side == "l" else key.right, scope)
+            value = _key_value(key, side, scope, policies)
             type_ = _text_type(key, join.scope)
             assert type_ is not None
             parts.append((value.node, type_))
@@ -205,7 +211,13 @@ def side_of(
         history=History(None, None) if stream.statement.options.fill_history else None,
         used_tags=tuple(column.name for column in read if column.role == "tag"))
     dlq = plan_dlq(stream.statement.options, table, stream.precision, stream.catalog, stream.session)
-    return JoinSide(source, columns, slack, dlq)
+    return JoinSide(source, columns, slack if policies.ignore_expired else None, dlq)
+
+
+def _key_value(key: Equality, side: Side, scope: RowScope, policies: Policies) -> SqlExpr:
+    """Returns what is equal, as the rows of one side have it."""
+    value = compile_expression(key.left if side == "l" else key.right, scope)
+    return tolerant(value) if policies.leaves_out_errors else value
 
 
 def _columns(time: str, key: str | None, scanned: Sequence[str]) -> list[str]:
@@ -233,7 +245,7 @@ def _is_about(node: exp.Expression, side: Side, join: JoinReading) -> bool:
     return bool(columns) and all(column is not None and join.sides.of(column) == side for column in columns)
 
 
-def newest_sql(query: JoinedTables, side: JoinSide) -> str | None:
+def newest_sql(query: JoinedTables, side: JoinSide, policies: Policies) -> str | None:
     """Returns SQL of those `rows` of the side that an ASOF join looks in which may still be the newest of their key.
 
     It is for rows that are older than any that will still look; None: any may count.
@@ -242,7 +254,7 @@ def newest_sql(query: JoinedTables, side: JoinSide) -> str | None:
     if join.source.variant != "asof" or join.conditions.others or query.reach[0] is not None:
         return None
     scope = RowScope(join.sides.relation(join.other), join.builder, "ON")
-    keys = [compile_expression(key.left if join.other == "l" else key.right, scope) for key in join.conditions.keys]
+    keys = [_key_value(key, join.other, scope, policies) for key in join.conditions.keys]
     names = {column.name for column in side.columns}
     used = {column.name for key in join.conditions.keys
             for column in (key.left if join.other == "l" else key.right).find_all(exp.Column)}
@@ -262,7 +274,7 @@ def newest_sql(query: JoinedTables, side: JoinSide) -> str | None:
 
 
 def plan_join(
-    stream: StreamContext, query: JoinedTables, asked: JoinQuery, casts: Sequence[Tree], *, ignore_expired: bool
+    stream: StreamContext, query: JoinedTables, asked: JoinQuery, casts: Sequence[Tree], policies: Policies
 ) -> JoinPlan:
     """Returns what the tasks of a join compute. `casts`: the result columns, over the batch query's `o0`, ..."""
     window = stream.query.window
@@ -283,18 +295,18 @@ def plan_join(
     assert database is not None
     drives_left = query.reading.driver == "l"
     slacks = (driver_slack, other_slack) if drives_left else (other_slack, driver_slack)
-    left = side_of(stream, query, "l", scans[0], routed, slacks[0] if ignore_expired else None)
-    right = side_of(stream, query, "r", scans[1], routed, slacks[1] if ignore_expired else None)
+    left = side_of(stream, query, "l", scans[0], routed, policies, slacks[0])
+    right = side_of(stream, query, "r", scans[1], routed, policies, slacks[1])
     if drives_left:
-        right = replace(right, newest_sql=newest_sql(query, right))
+        right = replace(right, newest_sql=newest_sql(query, right, policies))
     else:
-        left = replace(left, newest_sql=newest_sql(query, left))
+        left = replace(left, newest_sql=newest_sql(query, left, policies))
     return JoinPlan(
         left, right, _sql(stream, query, asked.batch, casts, (left, right)),
         _sql(stream, query, asked.alone, casts, (left, right)),
         driver="left" if drives_left else "right", start=start, end=end, both=query.both,
         windows=None if window is None else TimeWindows(window, stream.precision, stream.session.time_zone),
-        width=width, waits=waits, kept=kept if ignore_expired else max(kept, stream.delete_mark()),
+        width=width, waits=waits, kept=kept if policies.ignore_expired else max(kept, policies.delete_mark),
         distribution=routed.distribution, reason=routed.reason, single=routed.single,
         right_vgroup_ids=database.vgroup_ids)
 

@@ -15,6 +15,7 @@ from penstock.planner.logical.window_kinds import END, START, ByClock, ByInterva
 from penstock.planner.lower.batch_results import BatchResults, batch_results
 from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
+from penstock.planner.lower.tolerant_plan import tolerant_lookup
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
 from penstock.planner.streams.stream_checks import check_shape, check_window
 from penstock.planner.streams.stream_context import StreamContext
@@ -195,6 +196,8 @@ def _logical(
     policies = Policies(stream.watermark(), trigger.ignore_expired and by_event, trigger.ignore_update or not by_event,
                         stream.delete_mark(), time, on_error, stream.guarantee)
     dlq = plan_dlq(stream.statement.options, stream.table, stream.precision, stream.catalog, stream.session)
+    if policies.leaves_out_errors:
+        rows = tolerant_lookup(rows)
     return replace(stream.logical(results(rows, bound, filled), bound.target, trigger.mode, policies),
                    history=stream.history(), dlq=dlq, notify=notify)
 
@@ -209,14 +212,13 @@ def _joined(stream: StreamContext, join: JoinedTables, trigger: TriggerPlan) -> 
     check_window(stream)
     stream.read_keys()
     time, on_error = _time(stream, trigger)
-    asked = plan_join_query(stream, join, leaves_out_errors=on_error in ("skip", "dlq"))
+    policies = Policies(stream.watermark(), trigger.ignore_expired, False, stream.delete_mark(), time, on_error,
+                        stream.guarantee)
+    asked = plan_join_query(stream, join, leaves_out_errors=policies.leaves_out_errors)
     projections, prepended = projections_of(stream, join, asked)
     bound = bind_target(stream, projections, prepended=prepended)
-    watermark = stream.watermark()
     casts = converted_results(bound.values, bound.target.result_columns)
-    plan = plan_join(stream, join, asked, casts, ignore_expired=trigger.ignore_expired)
-    policies = Policies(watermark, trigger.ignore_expired, False, stream.delete_mark(), time, on_error,
-                        stream.guarantee)
+    plan = plan_join(stream, join, asked, casts, policies)
     shown = results(without_labels(asked.batch.plan), bound, ())
     logical = replace(stream.logical(shown, bound.target, trigger.mode, policies),
                       history=History(None, None) if stream.statement.options.fill_history else None,

@@ -268,7 +268,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
             raise self.fail(f"{what} is expected, in quotes")
         return str(self.advance().text)
 
-    def integer(self, what: str, *, minimum: int = 0, maximum: int = 2**63 - 1) -> int:
+    def integer(self, what: str, *, minimum: int = 0, maximum: int = 2**63 - 1, hint: str | None = None) -> int:
         """Takes an integer within the limits; a sign is understood, so that the error names the limit."""
         start = self.token
         negative = self.take("-")
@@ -283,7 +283,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
             raise self.fail(f"{what} must be an integer", token) from None
         value = -value if negative else value
         if not minimum <= value <= maximum:
-            raise self.fail(f"{what} must be between {minimum} and {maximum}", start, end=token.end + 1)
+            raise self.fail(f"{what} must be between {minimum} and {maximum}", start, hint=hint, end=token.end + 1)
         return value
 
     def duration(self, what: str, *, signed: bool = False) -> Duration:

@@ -402,7 +402,7 @@ def _recalculate(to: Generator, statement: st.RecalculateStream) -> str:
 
 def _verify(to: Generator, statement: st.VerifyStream) -> str:
     return _words("VERIFY STREAM", identifier(statement.name), _clause("FROM", to.sql(statement.first)),
-                  _clause("TO", to.sql(statement.last)))
+                  _clause("TO", to.sql(statement.last)), _given("SAMPLE", statement.sample))
 
 
 def _note_time(to: Generator, statement: st.NoteTime) -> str:

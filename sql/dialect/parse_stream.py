@@ -58,6 +58,7 @@ _LATE_FATES = ("DROP", "RECALC", "DLQ")
 _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
+SAMPLE_MAX = 1_000
 ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
 _LATENCY_MAX_MS = 10_000
 _STATE_LIMIT_RANGE = (MIB, 16 * TIB)
@@ -489,7 +490,9 @@ def parse_verify(parser: QueryParser) -> Statement:
     name = parser.name("a stream name")
     first = parser.parse_expression() if parser.take("FROM") else None
     last = parser.parse_expression() if first is not None and parser.take("TO") else None
-    return VerifyStream(name, first, last)
+    sample = parser.integer("the number of windows that SAMPLE draws", minimum=1, maximum=SAMPLE_MAX,
+                            hint="leave SAMPLE out to compare all") if parser.take("SAMPLE") else None
+    return VerifyStream(name, first, last, sample)
 
 
 def parse_note_time(parser: QueryParser) -> Statement:

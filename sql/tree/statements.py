@@ -588,11 +588,16 @@ class RecalculateStream(Statement):
 
 
 class VerifyStream(Statement):
-    """VERIFY STREAM name [FROM first [TO last]]: both are constant expressions for times of results, inclusive."""
+    """VERIFY STREAM name [FROM first [TO last]] [SAMPLE n].
+
+    `first` and `last` are constant expressions for times of results, inclusive. `sample`: so many windows or times of
+    these are drawn, and compared; None: all are compared.
+    """
 
     name: str
     first: exp.Expression | None = None
     last: exp.Expression | None = None
+    sample: int | None = None
 
 
 class NoteTime(Statement):

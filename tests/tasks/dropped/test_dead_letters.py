@@ -486,3 +486,102 @@ def test_pairs_of_a_join_that_fail_are_null(bed: TestBed, option: str, query: st
     for minutes, text in ((0, "x" * 16_000), (1, "y")):
         bed.all(*(f"INSERT INTO {table} VALUES ({T0 + minutes * MINUTE}, '{text}')" for table in ("la", "lb")))
     assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == shown
+
+
+FIVE = "concat({0}.s, {0}.s, {0}.s, {0}.s, {0}.s)"  # of LONG it is longer than a text may be
+WITHIN = "a.ts BETWEEN b.ts - 1s AND b.ts + 1s"
+
+
+def joined_tables(bed: TestBed, vgroups: int) -> None:
+    """Makes two super tables in a database of their own, with a child table each."""
+    bed.all(f"CREATE DATABASE e VGROUPS {vgroups}", "USE e",
+            *(f"CREATE STABLE l{name} (ts TIMESTAMP, v INT, s VARCHAR(16000)) TAGS (g INT)" for name in "ab"),
+            *(f"CREATE TABLE l{name}0 USING l{name} TAGS (0)" for name in "ab"))
+
+
+def put_pair(bed: TestBed, minutes: float, left: str, right: str) -> None:
+    """Inserts a row of either side; `v` of the right one is its minute."""
+    bed.all(*(f"INSERT INTO l{name}0 VALUES ({T0 + round(minutes * MINUTE)}, {round(minutes)}, '{text}')"
+              for name, text in (("a", left), ("b", right))))
+
+
+@pytest.mark.parametrize(("option", "vgroups"), [("SKIP", 1), ("DLQ dead", 2)])
+@pytest.mark.parametrize(("failing", "condition"), [
+    ("a", f"{FIVE.format('a')} = {FIVE.format('b')}"),
+    ("b", f"{FIVE.format('a')} = {FIVE.format('b')}"),
+    ("a", f"length({FIVE.format('a')}) + 1 > length(b.s)"),
+    ("a", f"({FIVE.format('a')} LIKE 'x%' OR b.s = 'xx')"),
+])
+@pytest.mark.parametrize(("query", "shown"), [
+    (f"SELECT a.ts, b.v p FROM la a JOIN lb b ON {WITHIN} AND {{}}", [0, 2]),
+    ("SELECT a.ts, b.v p FROM la a LEFT JOIN lb b ON {} AND a.ts = b.ts", [0, None, 2]),
+    (f"SELECT a.ts, b.v p FROM la a LEFT JOIN lb b ON {WITHIN} AND {{}} PARTITION BY a.tbname", [0, None, 2]),
+    ("SELECT CASE WHEN a.ts IS NULL THEN b.ts ELSE a.ts END ts, CASE WHEN a.ts IS NULL THEN NULL ELSE b.v END p "
+     "FROM la a FULL JOIN lb b ON a.ts = b.ts AND {}", [0, None, 2]),
+    ("SELECT a.ts, a.v p FROM la a LEFT SEMI JOIN lb b ON a.ts = b.ts AND {}", [0, 2]),
+    ("SELECT a.ts, a.v p FROM la a LEFT ANTI JOIN lb b ON a.ts = b.ts AND {}", [1]),
+    ("SELECT a.ts, b.v p FROM la a LEFT ASOF JOIN lb b ON a.ts >= b.ts AND {}", [0, None, 2]),
+    ("SELECT a.ts, sum(b.v) p FROM la a LEFT WINDOW JOIN lb b ON {} WINDOW_OFFSET(-1s, 1s)", [0, None, 2]),
+    ("SELECT _wstart ts, sum(b.v) p FROM la a JOIN lb b ON a.ts = b.ts AND {} INTERVAL(1m)", [0, 2]),
+])
+def test_pairs_of_a_join_whose_on_fails_do_not_meet(
+    bed: TestBed, option: str, vgroups: int, failing: str, condition: str, query: str, shown: list[int | None]
+) -> None:
+    """Rows with which ON can't be computed stand alone, as with NULL, wherever rows meet; others find each other."""
+    joined_tables(bed, vgroups)
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR {option} INTO o AS {query.format(condition)}")
+    put_pair(bed, 0, "x", "x")
+    put_pair(bed, 1, *((LONG, "y") if failing == "a" else ("y", LONG)))
+    put_pair(bed, 2, "xx", "xx")
+    assert [row[0] for row in bed.rows("SELECT p FROM o ORDER BY ts")] == shown
+
+
+@pytest.mark.parametrize("option", ["SKIP", "DLQ dead"])
+@pytest.mark.parametrize("vgroups", [1, 2])
+@pytest.mark.parametrize("trigger", ["AT_ONCE", "WINDOW_CLOSE"])
+def test_pairs_of_a_join_meet_once_on_can_be_computed(bed: TestBed, option: str, vgroups: int, trigger: str) -> None:
+    """Late rows and such that are written anew, so that they fail or don't any more, change what was emitted."""
+    joined_tables(bed, vgroups)
+    bed.execute(f"CREATE STREAM s TRIGGER {trigger} IGNORE EXPIRED 0 DELETE_MARK 1h ON_ERROR {option} INTO o AS SELECT "
+                f"a.ts, b.v p FROM la a LEFT JOIN lb b ON {FIVE.format('a')} = {FIVE.format('b')} AND {WITHIN}")
+
+    def shown() -> list[int | None]:
+        bed.run()
+        bed.advance(5)  # the other vnode has no rows
+        return [row[0] for row in bed.rows("SELECT p FROM o WHERE p IS NULL OR p < 60 ORDER BY ts")]
+
+    for minutes, text in ((0, "x"), (2, LONG), (4, "z"), (60, "end"), (1, LONG), (3, "late")):
+        put_pair(bed, minutes, text, text)
+    assert shown() == [0, None, None, 3, 4]
+    put_pair(bed, 1, "y", "y")
+    put_pair(bed, 4, LONG, "z")
+    bed.checkpoint()
+    put_pair(bed, 2, LONG, "y")
+    bed.kill()
+    assert shown() == [0, 1, None, 3, None]
+    bed.execute(f"DELETE FROM la WHERE ts = {T0 + 2 * MINUTE}")
+    put_pair(bed, 4, "z", "z")
+    assert shown() == [0, 1, 3, 4]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks WHERE error_rows > 0") == []
+
+
+def test_pairs_of_a_join_whose_on_fails_end_the_attempt_by_default(bed: TestBed) -> None:
+    """Without ON_ERROR the stream stops there, visibly."""
+    joined_tables(bed, 1)
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT a.ts, b.v FROM la a LEFT JOIN lb b "
+                f"ON a.ts = b.ts AND {FIVE.format('a')} = b.s")
+    with pytest.raises(InvalidValueError, match="longer"):
+        put_pair(bed, 0, LONG, "x")
+
+
+@pytest.mark.parametrize("option", ["SKIP", "DLQ dead"])
+def test_pairs_of_a_join_that_looks_up_do_not_meet_where_on_fails(bed: TestBed, option: str) -> None:
+    """A row of either table with which ON can't be computed is found by none, or finds none."""
+    joined_tables(bed, 1)
+    bed.all("CREATE TABLE known (ts TIMESTAMP, v INT, s VARCHAR(16000))",
+            f"INSERT INTO known VALUES ({T0}, 1, 'x') ({T0 + 1}, 2, '{LONG}')",
+            f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR {option} INTO o AS SELECT a.ts, k.v p FROM la a "
+            f"LEFT JOIN known k ON {FIVE.format('a')} = {FIVE.format('k')} PARTITION BY a.tbname")
+    for minutes, text in enumerate(("x", LONG, "y")):
+        put_pair(bed, minutes, text, "")
+    assert bed.rows("SELECT p FROM o ORDER BY ts") == [(1,), (None,), (None,)]
