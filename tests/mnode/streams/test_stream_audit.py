@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,8 +14,11 @@ from conftest import times
 from kits.engines.sandboxes import T0, TestBed
 from kits.streams.verified_streams import BATCH, FAULTS, STREAMS, Plant, insert, made, meet_fault, play
 
+from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.streams import audit_incidents, stream_audit
 from penstock.mnode.streams.audit_incidents import Incidents
+from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.tasks.sink.sink_task import SinkTask
 
 LOOK_S = 10.0
@@ -50,6 +54,27 @@ def test_a_planted_fault_is_found_within_a_minute(plant: Plant) -> None:
         audit(bed)
         assert [line[:3] for line in bed.rows(INCIDENTS)] == [("differs", 0, 10_000)]
         assert shown(bed, "mismatches, verdict_kind") == (1, "mismatch")
+
+
+def test_a_wrong_column_is_found_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Source tasks that take one column for another, whose name differs in case only, give other sums."""
+    run = StreamStarts.run
+
+    def run_swapped(self: StreamStarts, stream: StreamRecord, stored: StoredPlan) -> None:
+        source = stored.plan.source
+        first, second = (column for column in source.columns if column.name.lower() == "v")
+        swapped = {first.name: second.physical, second.name: first.physical}
+        columns = tuple(replace(one, physical=swapped.get(one.name, one.physical)) for one in source.columns)
+        run(self, stream, replace(stored, plan=replace(stored.plan, source=replace(source, columns=columns))))
+
+    with made() as bed:
+        bed.all("CREATE STABLE n (ts TIMESTAMP, `V` INT, v INT) TAGS (g INT)", "CREATE TABLE n0 USING n TAGS (0)")
+        monkeypatch.setattr(StreamStarts, "run", run_swapped)
+        bed.execute(f"CREATE STREAM s0 {BATCH} INTO o0 AS SELECT _wstart, sum(`V`) a, sum(v) b FROM n INTERVAL(10s)")
+        bed.execute(f"INSERT INTO n0 VALUES ({T0}, 5, 6)")
+        assert bed.rows("SELECT a, b FROM o0") == [(6, 5)]
+        audit(bed)
+        assert [line[3:5] for line in bed.rows(INCIDENTS)] == [("a = 6, b = 5", "a = 5, b = 6")]
 
 
 def test_an_incident_has_what_is_needed_to_see_why() -> None:
