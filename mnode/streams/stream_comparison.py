@@ -84,12 +84,19 @@ class Subject:
 
 
 class LeftOut:
-    """What source tasks say that they left out: the last of the rows, and how many others there were."""
+    """What source tasks say that they left out: the last of the rows, how many others there were, and, if there is
+    anything, what they haven't come to yet.
+    """
 
     def __init__(self, statuses: Sequence[TaskStatus]) -> None:
         rows = [row for status in statuses for row in status.dropped or () if status.task.operator == "source"]
         self.rows = [*{(row.version, row.row_key): row for row in rows}.values()]
         late = [status.late for status in statuses]
+        self.unread = ""
+        if any(status.history is not None and not status.history.done for status in statuses):
+            self.unread = "history is still being read"
+        elif any(status.progress.recalculates for status in statuses):
+            self.unread = "a recalculation is under way"
         self.others = sum(each.late_rows + each.future_rows + each.error_rows for each in late) - len(rows)
 
     def reasons(self, difference: Difference) -> list[str]:
@@ -97,6 +104,8 @@ class LeftOut:
         reasons = [row.reason for row in self.rows if difference.moment <= row.ts <= difference.last]
         known = [f"{reasons.count(reason)} rows of this time were left out: {reason}"
                  for reason in sorted(set(reasons))]
+        if self.unread:
+            known.append(self.unread)
         if not known and self.others > 0:
             known.append(f"{self.others} rows were left out whose times aren't known any more")
         return known

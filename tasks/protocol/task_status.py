@@ -101,6 +101,8 @@ class TaskProgress(NamedTuple):
     bytes_out: int = 0
     rows_total: int | None = None
     """Rows read since the stream was created; None where nobody counts them."""
+    recalculates: bool = False
+    """Ranges of time, or rows of a DLQ, are still to be computed again."""
 
 
 class LogProgress(NamedTuple):

@@ -197,7 +197,7 @@ class SourceTask(BaseSourceTask):
     def status(self) -> TaskStatus:
         return self._status(
             TaskProgress(self._rows_in, self._outbox.rows_out, self._log.bytes_read + self._history_bytes,
-                         self._outbox.bytes_out),
+                         self._outbox.bytes_out, recalculates=self._ranges.pending),
             self.output, log=self._log_progress(), time=self._time.status(),
             late=self._dropped.late_rows(self.id.index), dropped=self._dropped.ledger.sample,
             history=None if self._history is None else self._history.progress(),

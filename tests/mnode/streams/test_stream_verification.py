@@ -24,7 +24,11 @@ from kits.streams.verified_streams import (
 
 from penstock.common.errors import NotFoundError, NotSupportedError, PenstockError, UnavailableError
 from penstock.mnode.streams import stream_verification
-from penstock.mnode.streams.stream_comparison import StreamComparison
+from penstock.mnode.streams.stream_comparison import Difference, LeftOut, StreamComparison
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.task_status import HistoryProgress, LateRows, TaskProgress, TaskStatus
+
+SOURCE = TaskId(1, "source", 0)
 
 
 @settings(max_examples=times(8, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -211,6 +215,19 @@ def test_rows_from_before_the_stream_stay_out_whatever_changes(query: str) -> No
         insert(bed, 0, 4, 5)
         bed.run()
         assert verified(bed) == []
+
+
+@pytest.mark.parametrize(("status", "why"), [
+    (TaskStatus(SOURCE, "RUNNING", history=HistoryProgress(0, 9, 5, 5, 0.5, None, done=False)),
+     "history is still being read"),
+    (TaskStatus(SOURCE, "RUNNING", progress=TaskProgress(recalculates=True)), "a recalculation is under way"),
+    (TaskStatus(SOURCE, "RUNNING", late=LateRows(late_rows=3)),
+     "3 rows were left out whose times aren't known any more")])
+def test_what_tasks_say_is_known(status: TaskStatus, why: str) -> None:
+    """What is still to be computed, and rows that nobody remembers, explain any difference; else nothing does."""
+    difference = Difference("missing", "t", 0, 10, None, "n = 1")
+    assert LeftOut([status]).reasons(difference) == [why]
+    assert LeftOut([TaskStatus(SOURCE, "RUNNING")]).reasons(difference) == []
 
 
 def test_rows_that_resume_has_passed_over_are_known() -> None:

@@ -105,6 +105,7 @@ def test_recalculation_is_paced_beside_the_live_flow(tmp_path: Path) -> None:
         kit.stream.post(Recalculate(0, 99_000))
         kit.run()
         assert source(kit).reason == "its history rate limit of 20 rows/s"
+        assert source(kit).progress.recalculates
         insert(kit, 10, first=100)
         kit.run()
         assert source(kit).progress.rows_in == 110
@@ -113,7 +114,7 @@ def test_recalculation_is_paced_beside_the_live_flow(tmp_path: Path) -> None:
         assert len(kit.writes) - read > paced_writes
         for _ in range(60):
             kit.pass_time(0.1)
-        assert source(kit).state == "IDLE"
+        assert (source(kit).state, source(kit).progress.recalculates) == ("IDLE", False)
     finally:
         kit.close()
 
