@@ -6,20 +6,23 @@ ahead of it; so results that differ are looked at once more, and those that chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotSupportedError, UnavailableError
 from penstock.mnode.access.session import Result
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.stream_cuts import Cuts
-from penstock.mnode.dnode.vnode_storage import vgroups_of
+from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.bind.instants import instant
@@ -49,16 +52,17 @@ _Line = tuple[str, str | None, int | None, int | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
-    """What was found of a piece: lines of `Comparison`, how many results are equal, and how many aren't."""
+class Compared:
+    """What was found of a piece: lines of `Comparison`, and how many results are equal, aren't, and weren't judged."""
 
     lines: tuple[_Line, ...]
     equal: int
     others: int
+    later: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
+class Subject:
     """A stream that is verified: what it is to hold, and where it holds it."""
 
     stream: StreamRecord
@@ -66,6 +70,16 @@ class _Subject:
     results: BatchResults
     target: Table
     source: Table
+
+    @classmethod
+    def of(cls, stream: StreamRecord, plan: StreamPlan, planning: StreamPlanning, catalog: Catalog) -> Subject:
+        """Raises NotSupportedError for streams whose rows alone don't tell the results."""
+        _check_comparable(plan)
+        results = planning.results_of(stream)
+        target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
+        if target is None or source is None:
+            raise NotSupportedError("results that leave Penstock can't be verified yet")
+        return cls(stream, plan, results, target, source)
 
 
 class StreamVerification:
@@ -88,7 +102,8 @@ class StreamVerification:
         don't run, or are behind.
         """
         subject = self._subject(statement.name)
-        pieces = self._pieces(subject, _range(statement, subject.plan, session))
+        wanted = time_range(statement.first, statement.last, subject.plan, session)
+        pieces = pieces_of(subject, wanted, self._services.catalog, self._services.storage)
         dropped = self._dropped(subject.stream)
         cut, found = self._look(subject, pieces, session)
         unsettled: set[_Line] = set()
@@ -101,54 +116,33 @@ class StreamVerification:
             found |= again
             if not unsettled:
                 break
-        return _told(subject.plan, cut, [found[piece] for piece in pieces], unsettled,
+        return told(subject.plan, cut, [found[piece] for piece in pieces], unsettled,
                      [*dropped, *self._dropped(subject.stream)])
 
-    def _subject(self, name: str) -> _Subject:
+    def _subject(self, name: str) -> Subject:
         stream = self._streams.known.require(name)
         stored = self._streams.known.plans.get(stream.id)
         if stored is None or stream.wanted != "running" or stream.pause is not None:
             raise UnavailableError(f"stream {stream.name} doesn't run: what it hasn't read can't be told from what it "
                                    "has lost", hint="RESUME or START it first")
-        _check_comparable(stored.plan)
-        results = self._streams.planning.results_of(stream)
-        catalog = self._services.catalog
-        target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
-        if target is None or source is None:
-            raise NotSupportedError("results that leave Penstock can't be verified yet")
-        return _Subject(stream, stored.plan, results, target, source)
-
-    def _pieces(self, subject: _Subject, wanted: _Span) -> list[_Span]:
-        """Returns ranges of time of results that are compared one by one, so that memory has room for each."""
-        first, last = wanted
-        if subject.results.grid is None:
-            return [wanted]
-        database = require_database(subject.source.database, self._services.catalog)
-        spans = [span for vgroup_id in vgroups_of(database, subject.source) if (span := self._services.storage.snapshot(
-            vgroup_id, subject.source.storage_uid).span(first, last)) is not None]
-        count = -(-sum(span.rows for span in spans) // ROWS_PER_PIECE)
-        if count < 2:
-            return [wanted]
-        low, high = min(span.first_ts for span in spans), max(span.last_ts for span in spans)
-        edges = sorted({low + (high - low) * n // count for n in range(1, count)})
-        return list(zip([first, *edges], [*(edge - 1 for edge in edges), last], strict=True))
+        return Subject.of(stream, stored.plan, self._streams.planning, self._services.catalog)
 
     # -- one look --------------------------------------------------------------------------------------------
 
     def _look(
-        self, subject: _Subject, pieces: Sequence[_Span], session: Session
-    ) -> tuple[Cut, dict[_Span, _Compared]]:
+        self, subject: Subject, pieces: Sequence[_Span], session: Session
+    ) -> tuple[Cut, dict[_Span, Compared]]:
         """Compares pieces at a cut of now, which it returns."""
         closed_until = self._closed_until(subject)
         with self._held(subject.plan.source.database) as rows:
             cut = self._checkpointed(subject.stream, rows)
-            cuts = _known_since(subject, cut), cut
+            cuts = known_since(subject, cut), cut
             found = {}
             for number, piece in enumerate(pieces, 1):
                 self._note_progress(f"comparing, {number} of {len(pieces)}")
                 table = self._queries.run_planned(
                     compared_results(subject.results, subject.target, cuts, piece, closed_until), session)
-                found[piece] = _compared(table)
+                found[piece] = compared(table)
         return cut, found
 
     @contextmanager
@@ -174,22 +168,12 @@ class StreamVerification:
         raise UnavailableError(f"stream {stream.name} is behind its source: what it hasn't read can't be verified",
                                hint="SHOW STREAMS says what holds it up; try again once it has caught up")
 
-    def _closed_until(self, subject: _Subject) -> int | None:
+    def _closed_until(self, subject: Subject) -> int | None:
         """Returns until when windows surely are closed, so that their results must be there; None: all must."""
-        plan = subject.plan
-        if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
-            return None
-        marks = {status.task.index: status.time.watermark for status in self._statuses(subject.stream, "agg")}
-        if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
-            for source in self._statuses(subject.stream, "source"):
-                if source.time.max_event_time is None:
-                    marks.pop(source.task.index, None)
-        known = [mark for mark in marks.values() if mark is not None]
-        if not known or len(known) < len(marks):
-            return TS_MIN
-        # Windows that rows define are closed once their last row is older than the watermark.
-        of_rows = isinstance(plan.computation.windows, RowWindow)
-        return min(known) - plan.policies.time.lateness - int(of_rows)
+        return closed_until(
+            subject.plan,
+            {status.task.index: status.time.watermark for status in self._statuses(subject.stream, "agg")},
+            {status.task.index: status.time.max_event_time for status in self._statuses(subject.stream, "source")})
 
     def _dropped(self, stream: StreamRecord) -> list[DroppedRow]:
         """Returns the rows that source tasks left out, as far as they are known."""
@@ -200,14 +184,51 @@ class StreamVerification:
         return [report.status for report in reports if report.status.task.operator == operator]
 
 
-def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> _Span:
-    if statement.first is None:
-        return TS_MIN, TS_MAX
-    first = instant(statement.first, plan.source.precision, session)
-    last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
-    if first > last:
+def time_range(
+    first: exp.Expression | None, last: exp.Expression | None, plan: StreamPlan, session: Session
+) -> _Span:
+    """Returns the times of results between two instants, inclusive; None is no bound. Raises InvalidStatementError."""
+    low = TS_MIN if first is None else instant(first, plan.source.precision, session)
+    high = TS_MAX if last is None else instant(last, plan.source.precision, session)
+    if low > high:
         raise InvalidStatementError("VERIFY STREAM: the range ends before it begins")
-    return first, last
+    return low, high
+
+
+def pieces_of(subject: Subject, wanted: _Span, catalog: Catalog, storage: Storage) -> list[_Span]:
+    """Returns ranges of time of results that are compared one by one, so that memory has room for each."""
+    first, last = wanted
+    if subject.results.grid is None:
+        return [wanted]
+    database = require_database(subject.source.database, catalog)
+    spans = [span for vgroup_id in vgroups_of(database, subject.source) if (span := storage.snapshot(
+        vgroup_id, subject.source.storage_uid).span(first, last)) is not None]
+    count = -(-sum(span.rows for span in spans) // ROWS_PER_PIECE)
+    if count < 2:
+        return [wanted]
+    low, high = min(span.first_ts for span in spans), max(span.last_ts for span in spans)
+    edges = sorted({low + (high - low) * n // count for n in range(1, count)})
+    return list(zip([first, *edges], [*(edge - 1 for edge in edges), last], strict=True))
+
+
+def closed_until(
+    plan: StreamPlan, marks: Mapping[int, int | None], newest: Mapping[int, int | None]
+) -> int | None:
+    """Returns until when windows surely are closed, so that their results must be there; None: all must.
+
+    `marks`: the watermarks of agg tasks, `newest`: the greatest event times of source tasks, each by their place.
+    """
+    if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
+        return None
+    if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
+        silent = {place for place, ts in newest.items() if ts is None}
+        marks = {place: mark for place, mark in marks.items() if place not in silent}
+    known = [mark for mark in marks.values() if mark is not None]
+    if not known or len(known) < len(marks):
+        return TS_MIN
+    # Windows that rows define are closed once their last row is older than the watermark.
+    of_rows = isinstance(plan.computation.windows, RowWindow)
+    return min(known) - plan.policies.time.lateness - int(of_rows)
 
 
 def _check_comparable(plan: StreamPlan) -> None:
@@ -220,7 +241,7 @@ def _check_comparable(plan: StreamPlan) -> None:
                                 hint="write the key column too, as the second one")
 
 
-def _known_since(subject: _Subject, cut: Cut) -> Cut:
+def known_since(subject: Subject, cut: Cut) -> Cut:
     """Returns the cut behind which rows belong to the stream."""
     if subject.plan.source.history is not None:
         return tuple((vgroup_id, 0) for vgroup_id, _ in cut)
@@ -230,19 +251,25 @@ def _known_since(subject: _Subject, cut: Cut) -> Cut:
     return tuple(sorted(subject.stream.start_cut))
 
 
-def _compared(table: pa.Table) -> _Compared:
+def compared(table: pa.Table) -> Compared:
+    """Returns what the rows of a `Comparison` say."""
     counted = pc.equal(table.column("state"), COUNTED)
     counts = table.filter(counted)
     lines = tuple(zip(*(column.to_pylist() for column in table.filter(pc.invert(counted)).columns), strict=True))
-    return _Compared(lines, counts.column("moment")[0].as_py(), counts.column("ends")[0].as_py())
+    equal, others, later = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
+    return Compared(lines, equal, others, int(later))
 
 
 # --- what is told -----------------------------------------------------------------------------------------------
 
 
-def _told(
-    plan: StreamPlan, cut: Cut, found: Sequence[_Compared], unsettled: set[_Line], dropped: Sequence[DroppedRow]
+def told(
+    plan: StreamPlan, cut: Cut, found: Sequence[Compared], unsettled: Collection[_Line], dropped: Sequence[DroppedRow]
 ) -> Result:
+    """Returns a row for each result that isn't equal, as many as are shown, and last one that counts.
+
+    `unsettled`: lines that may be others by now. `dropped`: rows that the stream left out.
+    """
     lines: list[tuple[str | int | None, ...]] = []
     left_out = [*{(row.version, row.row_key): row for row in dropped}.values()]
     for line in [line for piece in found for line in piece.lines][:SHOWN]:
@@ -252,6 +279,9 @@ def _told(
     others = sum(piece.others for piece in found)
     more = f", of which {len(lines)} are shown" if others > len(lines) else ""
     counts = f"{sum(piece.equal for piece in found)} results are equal, {others} aren't{more}"
+    later = sum(piece.later for piece in found)
+    if later:
+        counts += f"; {later} others were written after the checkpoint"
     lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}"))
     time = timestamp(plan.source.precision)
     columns = tuple(ResultColumn(name, time if name == "ts" else VARCHAR) for name in (

@@ -49,7 +49,8 @@ class BatchResults:
 
     Its columns are CHILD, ENDS (when the row's window is over, NULL without windows), and `r0`, `r1`, ... of the types
     of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
-    the windows whose starts are `r0`; None: results of a range of time may come from any rows.
+    the windows whose starts are `r0`; None: results of a range of time may come from any rows. `delayed`: what is
+    stored of a window that is open may be behind its rows.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -57,6 +58,7 @@ class BatchResults:
     scan: Scan
     functions: tuple[UserCall, ...]
     grid: Grid | None
+    delayed: bool
 
 
 def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> BatchResults:
@@ -107,7 +109,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     if isinstance(below, Aggregate) and below.interval is not None and project.columns[0].value.node == column(START):
         grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
     return BatchResults(tuple(named_steps), body, rows.scan, tuple(dict.fromkeys((
-        *functions, *users_aggregates(stream.plan)))), grid)
+        *functions, *users_aggregates(stream.plan)))), grid, stream.trigger == "max_delay")
 
 
 def _grouped(stream: LogicalStream, aggregate: Aggregate) -> tuple[SourceRows, Aggregate, Tree]:
