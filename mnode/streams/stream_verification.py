@@ -281,7 +281,7 @@ def told(
     counts = f"{sum(piece.equal for piece in found)} results are equal, {others} aren't{more}"
     later = sum(piece.later for piece in found)
     if later:
-        counts += f"; {later} others were written after the checkpoint"
+        counts += f"; written after the checkpoint, and not judged: {later}"
     lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}"))
     time = timestamp(plan.source.precision)
     columns = tuple(ResultColumn(name, time if name == "ts" else VARCHAR) for name in (
