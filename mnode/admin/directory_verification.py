@@ -52,6 +52,8 @@ from penstock.wal.record import DeleteRecord, RowsRecord
 Advanced = Callable[[str, int], None]
 """Called with what is compared, and how many results of it were compared since the last call."""
 
+_FSCK = "penstock fsck says what else is damaged"
+
 
 @contextmanager
 def resting_engine(root: Path, config: Config) -> Iterator[EngineParts]:
@@ -131,8 +133,16 @@ class DirectoryVerification:
                     found[stream.id] = self._finding(chosen[stream.id], saved, first, last)
             yield found[stream.id]
         if not names:
-            for stream_id, problem in self._catalog.streams.damaged.items():
-                yield Finding(f"{stream_id:x}", error=CorruptionError(problem))
+            yield from self._lost()
+
+    def _lost(self) -> Iterator[Finding]:
+        """Yields streams that the catalog can't tell of, by their ids."""
+        for stream_id, problem in self._catalog.streams.damaged.items():
+            yield Finding(f"{stream_id:x}", error=CorruptionError(problem))
+        for path in self._parts.directory.storage.orphans:
+            if path.parent.name == self._paths.streams.name:
+                yield Finding(path.name, error=CorruptionError(
+                    f"{path} belongs to nothing that the catalog knows", hint=_FSCK))
 
     def _chosen(self, stream: StreamRecord) -> _AtCheckpoint:
         planning = self._parts.streams.planning
@@ -143,7 +153,7 @@ class DirectoryVerification:
                 return _AtCheckpoint(subject, one.record)
         damage = next((one.damage for one in stored if one.damage), None)
         if damage is not None:
-            raise CorruptionError(damage, hint="penstock fsck says what else is damaged")
+            raise CorruptionError(damage, hint=_FSCK)
         why = "its results weren't written yet at its last checkpoint" if stored else "it has no checkpoint"
         raise UnavailableError(f"stream {stream.name} can't be verified: {why}",
                                hint="let it run for a while, or close its engine")
@@ -158,7 +168,7 @@ class DirectoryVerification:
             known = saved[task]
             if isinstance(known, Unreadable):
                 raise CorruptionError(f"the state of {task} can't be read: {known.why}",
-                                      hint="penstock fsck says what else is damaged")
+                                      hint=_FSCK)
             tasks[task] = known
         if any(task.reads_back for task in tasks.values()):
             raise UnavailableError(f"stream {subject.stream.name} can't be verified: at its last checkpoint it was "

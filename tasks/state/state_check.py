@@ -61,11 +61,12 @@ def _read_all(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T], se
 
 
 def _answer(folder: Path, checkpoint_id: int, read: Callable[[StateStore, int], T]) -> T | Unreadable:
-    data = folder / "data.mdb"
-    if not data.exists():
-        return Unreadable("it is missing")
     try:
-        store = StateStore(folder, max(2 * data.stat().st_size, 1 << 20), readonly=True)
+        size = (folder / "data.mdb").stat().st_size
+    except OSError as error:
+        return Unreadable("it is missing" if isinstance(error, FileNotFoundError) else str(error))
+    try:
+        store = StateStore(folder, max(2 * size, 1 << 20), readonly=True)
     except PenstockError as error:
         return Unreadable(error.message)
     try:

@@ -156,23 +156,23 @@ class DetachedVnode:
                 yield record
 
     def version_before(self, moment_ms: int) -> int | None:
-        """Returns a version up to which everything was written before a moment, close to the last one; 0 is none.
+        """Returns the last version that was written before a moment, 0 if none was; None if the log begins later.
 
-        None: the log begins later. Raises CorruptionError.
+        Raises CorruptionError.
         """
         folder, newest = self._directory / "wal", self.acknowledged_version()
         segments = segment_infos(self._fs, folder, newest)
         ended = [one.last_version for one in segments if one.closed_ms is not None and one.closed_ms < moment_ms]
         oldest = min((one.first_version for one in segments), default=newest + 1)
         reached = max(ended, default=oldest - 1)
-        known = bool(ended) or reached == 0
-        reader = WalReader(LogFiles(folder, self._fs), reached + 1)
-        try:
-            while (records := reader.read_of(frozenset(), _RECORDS)) and records[-1].ingest_time_ms < moment_ms:
-                reached, known = records[-1].version, True
-        finally:
-            reader.close()
-        return reached if known else None
+        for at_once in (_RECORDS, 1):
+            reader = WalReader(LogFiles(folder, self._fs), reached + 1)
+            try:
+                while (records := reader.read_of(frozenset(), at_once)) and records[-1].ingest_time_ms < moment_ms:
+                    reached = records[-1].version
+            finally:
+                reader.close()
+        return None if 0 < reached < oldest else reached
 
     def _log(self, first: int, last: int) -> Iterator[Record]:
         """Yields the records behind version `first` and up to `last`. Raises WalGapError, UnavailableError."""
