@@ -19,6 +19,7 @@ from penstock.shell.commands.fsck_options import add_fsck_options
 from penstock.shell.commands.generate_options import add_generate_options
 from penstock.shell.commands.import_options import add_import_options
 from penstock.shell.commands.serve_options import add_serve_options
+from penstock.shell.commands.verify_options import add_verify_options
 from penstock.shell.terminal.error_text import error_text
 
 if TYPE_CHECKING:
@@ -32,12 +33,16 @@ DEFAULT_DATA = "./penstock-data"
 
 @dataclass(frozen=True, slots=True)
 class SubCommand:
-    """A sub-command: `add_options` declares what `run` reads; `run` returns the exit code."""
+    """A sub-command: `add_options` declares what `run` reads; `run` returns the exit code.
+
+    `failed`: the exit code if `run` raises something.
+    """
 
     name: str
     help: str
     add_options: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    failed: int = FAILED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = None  # nothing is left to flush
         return DONE
     except KeyboardInterrupt:
-        return FAILED
+        return int(options.failed)
     except Exception as error:  # noqa: BLE001 - users see an explanation, whatever went wrong
         _complain(error, options.debug)
-        return FAILED
+        return int(options.failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="version", version=f"penstock {__version__}")
     _add_engine_options(parser)
     _add_shell_options(parser)
-    parser.set_defaults(run=_run_shell)
+    parser.set_defaults(run=_run_shell, failed=FAILED)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in SUB_COMMANDS:
         # A command's own meaning of a letter comes before that of all commands, such as -d of `generate`.
@@ -75,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
             command.name, help=command.help, description=command.help, conflict_handler="resolve")
         _add_engine_options(child, repeated=True)
         command.add_options(child)
-        child.set_defaults(run=command.run)
+        child.set_defaults(run=command.run, failed=command.failed)
     return parser
 
 
@@ -286,6 +291,12 @@ def _run_fsck(options: argparse.Namespace) -> int:
     return run_fsck(options)
 
 
+def _run_verify(options: argparse.Namespace) -> int:
+    from penstock.shell.commands.verify_command import run_verify
+
+    return run_verify(options, _config(options))
+
+
 def _run_serve(options: argparse.Namespace) -> int:
     share_heaps_between_threads()  # before pyarrow comes with what is imported next
     from penstock.shell.commands.serve_command import run_serve
@@ -354,5 +365,7 @@ SUB_COMMANDS: tuple[SubCommand, ...] = (
                _add_promote_options, _run_promote),
     SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),
     SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
+    SubCommand("verify", "Compare the results of streams with the queries over their sources, while no engine runs.",
+               add_verify_options, _run_verify, failed=WRONGLY_CALLED),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

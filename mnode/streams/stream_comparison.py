@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import NotSupportedError, UnavailableError
+from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.checkpoints.commit_records import CommitRecord
+from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import Cuts
-from penstock.mnode.dnode.vnode_storage import vgroups_of
+from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.lower.batch_results import BatchResults
@@ -27,6 +31,7 @@ from penstock.planner.task_plans.stream_plan import RowWindow, StreamPlan, Windo
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import OnMismatch
+from penstock.tasks.protocol.messages import DroppedRow
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MIN
@@ -64,11 +69,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was found of a span: `differences`, at most SHOWN, how many results are equal, and how many aren't."""
+    """What was found of a span: `differences`, at most SHOWN, and how many results are `equal`, aren't (`others`), and
+    weren't judged, since they are `later`.
+    """
 
     differences: tuple[Difference, ...]
     equal: int
     others: int
+    later: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +90,45 @@ class Subject:
     source: Table
     on_mismatch: OnMismatch
 
+    @classmethod
+    def of(cls, stream: StreamRecord, stored: StoredPlan, planning: StreamPlanning, catalog: Catalog) -> Subject:
+        """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
+        _check_comparable(stored.plan)
+        results = planning.results_of(stream)
+        target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
+        if target is None or source is None:
+            raise NotSupportedError("results that leave Penstock can't be verified yet")
+        return cls(stream, stored.plan, results, target, source, stored.options.on_mismatch or "report")
 
+    def snapshots(self, catalog: Catalog, storage: Storage) -> dict[int, Snapshot]:
+        """Returns the rows of the source as they are now, by vgroup."""
+        database = require_database(self.source.database, catalog)
+        return {vgroup_id: storage.snapshot(vgroup_id, self.source.storage_uid)
+                for vgroup_id in vgroups_of(database, self.source)}
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What source tasks say that they left out: the last of the rows, how many others there were, and, if there is
-    anything, what they haven't come to yet.
+    """What source tasks say that they left out: the last `rows`, and how many `others`.
+
+    `unread`: what they haven't come to yet, if there is anything.
     """
 
-    def __init__(self, statuses: Sequence[TaskStatus]) -> None:
+    rows: Sequence[DroppedRow]
+    others: int = 0
+    unread: str = ""
+
+    @classmethod
+    def of(cls, statuses: Sequence[TaskStatus]) -> LeftOut:
         rows = [row for status in statuses for row in status.dropped or () if status.task.operator == "source"]
-        self.rows = [*{(row.version, row.row_key): row for row in rows}.values()]
         late = [status.late for status in statuses]
-        self.unread = ""
+        others = sum(each.late_rows + each.future_rows + each.error_rows for each in late) - len(rows)
+        unread = ""
         if any(status.history is not None and not status.history.done for status in statuses):
-            self.unread = "history is still being read"
+            unread = "history is still being read"
         elif any(status.progress.recalculates for status in statuses):
-            self.unread = "a recalculation is under way"
-        self.others = sum(each.late_rows + each.future_rows + each.error_rows for each in late) - len(rows)
+            unread = "a recalculation is under way"
+        return cls([*{(row.version, row.row_key): row for row in rows}.values()], others, unread)
 
     def reasons(self, difference: Difference) -> list[str]:
         """Returns what may be why a result isn't what the query says."""
@@ -128,19 +159,11 @@ class StreamComparison:
         if stored is None or stream.wanted != "running" or stream.pause is not None:
             raise UnavailableError(f"stream {stream.name} doesn't run: what it hasn't read can't be told from what it "
                                    "has lost", hint="RESUME or START it first")
-        _check_comparable(stored.plan)
-        results = self._streams.planning.results_of(stream)
-        catalog = self._services.catalog
-        target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
-        if target is None or source is None:
-            raise NotSupportedError("results that leave Penstock can't be verified yet")
-        return Subject(stream, stored.plan, results, target, source, stored.options.on_mismatch or "report")
+        return Subject.of(stream, stored, self._streams.planning, self._services.catalog)
 
     def snapshots(self, subject: Subject) -> dict[int, Snapshot]:
-        """Returns the rows of the source as they are now, by vgroup."""
-        database = require_database(subject.source.database, self._services.catalog)
-        return {vgroup_id: self._services.storage.snapshot(vgroup_id, subject.source.storage_uid)
-                for vgroup_id in vgroups_of(database, subject.source)}
+        """Returns what `Subject.snapshots` does."""
+        return subject.snapshots(self._services.catalog, self._services.storage)
 
     def look(
         self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
@@ -151,7 +174,7 @@ class StreamComparison:
         `age_ms`: how old the checkpoint may be. `timeout_s`: how long to wait for one at most, by default
         `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source.
         """
-        closed_until = self._closed_until(subject)
+        until = self._closed_until(subject)
         with ExitStack() as stack:
             database = subject.plan.source.database
             cut = self._known_cut(subject.stream, database, age_ms)
@@ -162,8 +185,8 @@ class StreamComparison:
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
                 table = self._queries.run_planned(compared_results(
-                    subject.results, subject.target, (known_since(subject, cut), cut), span, closed_until), session)
-                found[span] = _compared(table)
+                    subject.results, subject.target, (known_since(subject, cut), cut), span, until), session)
+                found[span] = compared(table)
         return cut, found
 
     def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
@@ -179,7 +202,7 @@ class StreamComparison:
         return [int(moment) for moment in found.column("moment").to_pylist()]
 
     def left_out(self, stream: StreamRecord) -> LeftOut:
-        return LeftOut(self._statuses(stream))
+        return LeftOut.of(self._statuses(stream))
 
     @contextmanager
     def _held(self, database: str) -> Iterator[Cut]:
@@ -223,21 +246,10 @@ class StreamComparison:
 
     def _closed_until(self, subject: Subject) -> int | None:
         """Returns until when windows surely are closed, so that their results must be there; None: all must."""
-        plan = subject.plan
-        if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
-            return None
         statuses = self._statuses(subject.stream)
-        marks = {status.task.index: status.time.watermark for status in statuses if status.task.operator == "agg"}
-        if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
-            for status in statuses:
-                if status.task.operator == "source" and status.time.max_event_time is None:
-                    marks.pop(status.task.index, None)
-        known = [mark for mark in marks.values() if mark is not None]
-        if not known or len(known) < len(marks):
-            return TS_MIN
-        # Windows that rows define are closed once their last row is older than the watermark.
-        of_rows = isinstance(plan.computation.windows, RowWindow)
-        return min(known) - plan.policies.time.lateness - int(of_rows)
+        return closed_until(subject.plan, *({
+            status.task.index: mark(status.time) for status in statuses if status.task.operator == operator
+        } for operator, mark in (("agg", attrgetter("watermark")), ("source", attrgetter("max_event_time")))))
 
     def _statuses(self, stream: StreamRecord) -> list[TaskStatus]:
         return [report.status for report in self._streams.reports.snapshot().tasks.get(stream.id, [])]
@@ -280,9 +292,30 @@ def _check_comparable(plan: StreamPlan) -> None:
                                 hint="write the key column too, as the second one")
 
 
-def _compared(table: pa.Table) -> Compared:
+def closed_until(
+    plan: StreamPlan, marks: Mapping[int, int | None], newest: Mapping[int, int | None]
+) -> int | None:
+    """Returns until when windows surely are closed, so that their results must be there; None: all must.
+
+    `marks`: the watermarks of agg tasks, `newest`: the greatest event times of source tasks, each by their place.
+    """
+    if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
+        return None
+    if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
+        silent = {place for place, ts in newest.items() if ts is None}
+        marks = {place: mark for place, mark in marks.items() if place not in silent}
+    known = [mark for mark in marks.values() if mark is not None]
+    if not known or len(known) < len(marks):
+        return TS_MIN
+    # Windows that rows define are closed once their last row is older than the watermark.
+    of_rows = isinstance(plan.computation.windows, RowWindow)
+    return min(known) - plan.policies.time.lateness - int(of_rows)
+
+
+def compared(table: pa.Table) -> Compared:
+    """Returns what `compared_results` has found."""
     counted = pc.equal(table.column("state"), COUNTED)
     counts = table.filter(counted)
     lines = zip(*(column.to_pylist() for column in table.filter(pc.invert(counted)).columns), strict=True)
-    return Compared(tuple(Difference(*line) for line in lines),
-                    counts.column("moment")[0].as_py(), counts.column("ends")[0].as_py())
+    equal, others, later = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
+    return Compared(tuple(Difference(*line) for line in lines), equal, others, int(later))

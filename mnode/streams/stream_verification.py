@@ -6,10 +6,11 @@ changed between the two looks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 
 import pyarrow as pa
+from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result
@@ -32,6 +33,7 @@ from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import VerifyStream
 from penstock.sql.types import VARCHAR, timestamp
+from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 ROWS_PER_PIECE = 2_000_000
@@ -60,7 +62,8 @@ class StreamVerification:
         don't run, or are behind.
         """
         subject = self._comparison.subject(self._known.require(statement.name))
-        pieces = self._pieces(subject, _range(statement, subject.plan, session))
+        pieces = pieces_of(subject, time_range(statement.first, statement.last, subject.plan, session),
+                           self._comparison.snapshots(subject))
         drawn = ""
         if statement.sample is not None:
             drawn = "; not drawn, since results may come of any rows"
@@ -81,44 +84,49 @@ class StreamVerification:
             found |= again
             if not unsettled:
                 break
-        return _told(subject, cut, [found[piece] for piece in pieces], unsettled,
-                     (before, self._comparison.left_out(subject.stream)), drawn)
+        return told(subject, cut, [found[piece] for piece in pieces], unsettled,
+                    (before, self._comparison.left_out(subject.stream)), drawn)
 
     def _look(
         self, subject: Subject, pieces: Sequence[Span], session: Session
     ) -> tuple[Cut, dict[Span, Compared]]:
         return self._comparison.look(subject, pieces, session, note_progress=self._note_progress)
 
-    def _pieces(self, subject: Subject, wanted: Span) -> list[Span]:
-        """Returns ranges of time of results that are compared one by one, so that memory has room for each."""
-        first, last = wanted
-        if subject.results.bounds(first, last) is None:
-            return [wanted]
-        spans = [span for snapshot in self._comparison.snapshots(subject).values()
-                 if (span := snapshot.span(first, last)) is not None]
-        count = -(-sum(span.rows for span in spans) // ROWS_PER_PIECE)
-        if count < 2:
-            return [wanted]
-        low, high = min(span.first_ts for span in spans), max(span.last_ts for span in spans)
-        edges = sorted({low + (high - low) * n // count for n in range(1, count)})
-        return list(zip([first, *edges], [*(edge - 1 for edge in edges), last], strict=True))
 
-
-def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> Span:
-    if statement.first is None:
-        return TS_MIN, TS_MAX
-    first = instant(statement.first, plan.source.precision, session)
-    last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
-    if first > last:
+def time_range(
+    first: exp.Expression | None, last: exp.Expression | None, plan: StreamPlan, session: Session
+) -> Span:
+    """Returns the times of results between two instants, inclusive; None is no bound. Raises InvalidStatementError."""
+    low = TS_MIN if first is None else instant(first, plan.source.precision, session)
+    high = TS_MAX if last is None else instant(last, plan.source.precision, session)
+    if low > high:
         raise InvalidStatementError("VERIFY STREAM: the range ends before it begins")
-    return first, last
+    return low, high
 
 
-def _told(
-    subject: Subject, cut: Cut, found: Sequence[Compared], unsettled: set[Difference],
-    left_out: tuple[LeftOut, LeftOut], drawn: str,
+def pieces_of(subject: Subject, wanted: Span, rows: Mapping[int, Snapshot]) -> list[Span]:
+    """Returns ranges of time of results that are compared one by one, so that memory has room for each."""
+    first, last = wanted
+    if subject.results.bounds(first, last) is None:
+        return [wanted]
+    spans = [span for snapshot in rows.values() if (span := snapshot.span(first, last)) is not None]
+    count = -(-sum(span.rows for span in spans) // ROWS_PER_PIECE)
+    if count < 2:
+        return [wanted]
+    low, high = min(span.first_ts for span in spans), max(span.last_ts for span in spans)
+    edges = sorted({low + (high - low) * n // count for n in range(1, count)})
+    return list(zip([first, *edges], [*(edge - 1 for edge in edges), last], strict=True))
+
+
+def told(
+    subject: Subject, cut: Cut, found: Sequence[Compared], unsettled: Collection[Difference],
+    left_out: Sequence[LeftOut], drawn: str = "",
 ) -> Result:
-    """`left_out`: what was before the first look, and behind the last. `drawn`: what is to be told of SAMPLE."""
+    """Returns the lines of VERIFY STREAM.
+
+    `unsettled`: what changed between two looks. `left_out`: of before the first look, and behind the last. `drawn`:
+    what is to be told of SAMPLE.
+    """
     lines: list[tuple[str | int | None, ...]] = []
     for one in [one for piece in found for one in piece.differences][:SHOWN]:
         known = "changed while it was looked at" if one in unsettled else next(filter(
@@ -127,6 +135,9 @@ def _told(
     others = sum(piece.others for piece in found)
     more = f", of which {len(lines)} are shown" if others > len(lines) else ""
     counts = f"{sum(piece.equal for piece in found)} results are equal, {others} aren't{more}"
+    later = sum(piece.later for piece in found)
+    if later:
+        counts += f"; written after the checkpoint, and not judged: {later}"
     lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}{drawn}"))
     time = timestamp(subject.plan.source.precision)
     columns = tuple(ResultColumn(name, time if name == "ts" else VARCHAR) for name in (

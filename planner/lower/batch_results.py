@@ -51,7 +51,8 @@ class BatchResults:
     Its columns are CHILD, ENDS (when the row's window is over, NULL without windows), and `r0`, `r1`, ... of the types
     of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
     the windows whose starts are `r0`. `of_rows`: `r0` is the time of the row that the result is made of. `times` is SQL
-    of all `r0`, some several times, that is quicker than that of the results; None if only these tell.
+    of all `r0`, some several times, that is quicker than that of the results; None if only these tell. `delayed`: what
+    is stored of a window that is open may be behind its rows.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -61,6 +62,7 @@ class BatchResults:
     grid: Grid | None
     of_rows: bool
     times: str | None
+    delayed: bool
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
         """Returns the times of the first and the last row that results from `first` to `last` may come of.
@@ -132,7 +134,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     if of_rows:
         times = _times(below, time)
     return BatchResults(tuple(named_steps), body, rows.scan, tuple(dict.fromkeys((
-        *functions, *users_aggregates(stream.plan)))), grid, of_rows, times)
+        *functions, *users_aggregates(stream.plan)))), grid, of_rows, times, stream.trigger == "max_delay")
 
 
 def _times(rows: Operator, time: SqlExpr) -> str:

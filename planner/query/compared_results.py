@@ -26,7 +26,8 @@ SHOWN = 1_000
 """At most so many rows that differ are shown."""
 COUNTED = "counted"
 """The state of the last row."""
-_STORED = "stored"
+_STORED, _LATER, _DELETED = "stored", "later", "later_deletes"
+_OTHER = "state NOT IN ('equal', 'open', 'later')"
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 
 
@@ -36,7 +37,8 @@ class Comparison:
 
     `state`: missing, extra, differs, or COUNTED; `child` and `moment`: which result; `ends`: when its window is over,
     NULL if that isn't known; `found` and `wanted`: values of the result table and of the query, where both have the
-    result those that differ. Of the last row, `moment` is how many results are equal, `ends` how many aren't.
+    result those that differ. Of the last row, `moment` is how many results are equal, `ends` how many aren't, `found`
+    how many others aren't judged, since they were written later.
     """
 
     scans: tuple[Scan, ...]
@@ -52,12 +54,25 @@ class Comparison:
         return f"WITH {relations_sql((*relations, *self.steps))} {self.sql}"
 
 
+@dataclass(frozen=True, slots=True)
+class LaterWrites:
+    """What became of a result table behind a cut: which results were written, and which ranges of time deleted.
+
+    `rows`: CHILD and `moment` (BIGINT); `deletes`: CHILD (NULL: of all children), `first` and `last`, inclusive.
+    """
+
+    rows: pa.Table
+    deletes: pa.Table
+
+
 def compared_results(
-    results: BatchResults, target: Table, cuts: tuple[Cut, Cut], span: tuple[int, int], closed_until: int | None
+    results: BatchResults, target: Table, cuts: tuple[Cut, Cut], span: tuple[int, int], closed_until: int | None,
+    later: LaterWrites | None = None,
 ) -> Comparison:
     """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
 
-    `closed_until`: a result may be missing if its window isn't over by then; None: none may.
+    `closed_until`: a result may be missing, or behind where they are delayed, if its window isn't over by then; None:
+    none may. `later`: results that may be of rows behind the second cut.
     """
     (first, last), columns = span, target.columns
     stored = Scan(_STORED, target, ("tbname", *(column.name for column in columns)), first, last,
@@ -69,7 +84,12 @@ def compared_results(
     values = [n for n in range(len(columns)) if n not in keys]
     distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}") for n in values]
     missing, extra = f"f.{CHILD} IS NULL", f"w.{CHILD} IS NULL"
-    open_ = "false" if closed_until is None else f"{missing} AND coalesce(w.{ENDS} > {closed_until}, false)"
+    open_ = "false"
+    if closed_until is not None:
+        # Nothing but its start is known of a window that has no rows any more.
+        length = 0 if results.grid is None else results.grid.longest + results.grid.turn
+        allowed = [missing, extra, *distinct] if results.delayed else [missing]
+        open_ = f"({' OR '.join(allowed)}) AND coalesce(w.{ENDS} > {closed_until}, f.r0 >= {closed_until - length})"
     steps = (
         *results.steps,
         ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
@@ -81,12 +101,24 @@ def compared_results(
                   f"{_shown(columns, values, distinct, 'f', missing, extra)} AS found, "
                   f"{_shown(columns, values, distinct, 'w', missing, extra)} AS wanted "
                   f"FROM wanted AS w FULL JOIN found AS f ON {same}"),
+        ("judged", f"SELECT * REPLACE (CASE WHEN {_OTHER} AND {_is_later(later)} THEN 'later' ELSE state END AS state) "
+                   "FROM pairs"),
         ("counts", "SELECT count(*) FILTER (WHERE state = 'equal') AS equal, "
-                   "count(*) FILTER (WHERE state NOT IN ('equal', 'open')) AS others FROM pairs"),
+                   f"count(*) FILTER (WHERE {_OTHER}) AS others, "
+                   "count(*) FILTER (WHERE state = 'later') AS later FROM judged"),
     )
-    sql = ("(SELECT * FROM pairs WHERE state NOT IN ('equal', 'open') ORDER BY child, moment, found, wanted "
-           f"LIMIT {SHOWN}) UNION ALL SELECT '{COUNTED}', NULL, equal, others, NULL, NULL FROM counts")
-    return Comparison((_scan(results, cuts, span), stored), sql, steps, results.functions)
+    sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
+           f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, later::VARCHAR, NULL FROM counts")
+    tables = () if later is None else ((_LATER, later.rows), (_DELETED, later.deletes))
+    return Comparison((_scan(results, cuts, span), stored), sql, steps, results.functions, tables=tables)
+
+
+def _is_later(later: LaterWrites | None) -> str:
+    """The condition that a result was written, or deleted, behind the cut."""
+    if later is None:
+        return "false"
+    return (f"((child, moment) IN (SELECT ({CHILD}, moment) FROM {_LATER}) OR EXISTS (SELECT 1 FROM {_DELETED} AS d "
+            f"WHERE coalesce(d.{CHILD}, child) = child AND moment BETWEEN d.first AND d.last))")
 
 
 def rows_between(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, int], most: int) -> Comparison:

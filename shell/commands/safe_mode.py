@@ -9,10 +9,10 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from penstock.common.errors import DataDirectoryInUseError, NotFoundError
+from penstock.common.errors import DataDirectoryInUseError, NotFoundError, PenstockError, StorageError
 from penstock.common.paths import DataPaths
 
 _LEFT_OUT = {"LOCK", "PLACE", "lock.mdb", "views.sql", "views.duckdb", "log", "spill", "scratch", "state", "copies",
@@ -23,25 +23,36 @@ _LEFT_OUT = {"LOCK", "PLACE", "lock.mdb", "views.sql", "views.duckdb", "log", "s
 def stand_in(directory: Path) -> Iterator[Path]:
     """Gives a directory that answers as `directory` does; what is changed in it is thrown away.
 
-    Raises NotFoundError, or DataDirectoryInUseError if an engine has `directory` open.
+    Raises NotFoundError, DataDirectoryInUseError if an engine has `directory` open, and StorageError if this process
+    must not read it. PenstockErrors that come by have its name in the place of the other's.
     """
-    paths = DataPaths(directory)
     if not directory.is_dir():
         raise NotFoundError(f"{directory} is not a data directory", hint="name one with --data")
-    with tempfile.TemporaryDirectory(prefix="penstock-safe-") as name:
+    with tempfile.TemporaryDirectory(prefix="penstock-safe-") as name, ExitStack() as held:
         root = Path(name) / "data"
-        if not paths.lock.exists():  # no engine has ever had it open
+        try:
+            _lock(DataPaths(directory), held)
             _fill(directory, root)
+        except OSError as error:
+            raise StorageError(f"cannot read {error.filename or directory}: {error.strerror}",
+                               hint="run penstock as the user who owns the directory, or on a copy of it") from error
+        try:
             yield root
-            return
-        with paths.lock.open("rb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DataDirectoryInUseError(f"the data directory {directory} is in use by an engine",
-                                              hint="stop it first, or connect to it with penstock --host") from error
-            _fill(directory, root)
-            yield root
+        except PenstockError as error:
+            error.message = error.message.replace(str(root), str(directory))
+            raise
+
+
+def _lock(paths: DataPaths, held: ExitStack) -> None:
+    """Keeps engines away until `held` ends. Raises DataDirectoryInUseError."""
+    if not paths.lock.exists():  # no engine has ever had it open
+        return
+    lock = held.enter_context(paths.lock.open("rb"))
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DataDirectoryInUseError(f"the data directory {paths.root} is in use by an engine",
+                                      hint="stop it first, or connect to it with penstock --host") from error
 
 
 def _fill(source: Path, target: Path) -> None:

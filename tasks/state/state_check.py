@@ -1,4 +1,4 @@
-"""Reads the whole state of tasks and says whether a checkpoint can be restored from it. Changes nothing.
+"""Reads the states of tasks that don't run, and says whether a checkpoint can be restored from them. Changes nothing.
 
 LMDB trusts its own pages: damage in them can end the process that reads them. So another process does the reading.
 """
@@ -6,24 +6,42 @@ LMDB trusts its own pages: damage in them can end the process that reads them. S
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.common.errors import PenstockError
 from penstock.tasks.state.state_store import StateStore
 
+T = TypeVar("T")
 Wanted = tuple[Path, int]
 """A task's folder, and the id of the checkpoint that it must hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a state that can't be read, and says why."""
+
+    why: str
+
+
 def check_states(wanted: Sequence[Wanted]) -> list[str | None]:
     """Returns for each why the state doesn't hold the checkpoint intact, or None. The tasks must not run."""
-    answers: list[str | None] = []
+    return [found.why if isinstance(found, Unreadable) else None for found in read_states(wanted, StateStore.verify)]
+
+
+def read_states(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T]) -> list[T | Unreadable]:
+    """Returns what a module's function gives for each store and checkpoint. The tasks must not run.
+
+    `read` may raise PenstockErrors.
+    """
+    answers: list[T | Unreadable] = []
     context = multiprocessing.get_context("spawn")
     while len(answers) < len(wanted):
         receiver, sender = context.Pipe(duplex=False)
-        reader = context.Process(target=_read_all, args=(wanted[len(answers):], sender))
+        reader = context.Process(target=_read_all, args=(wanted[len(answers):], read, sender))
         reader.start()
         sender.close()
         try:
@@ -32,27 +50,28 @@ def check_states(wanted: Sequence[Wanted]) -> list[str | None]:
         except EOFError:
             reader.join()
         if len(answers) < len(wanted):
-            answers.append(f"its pages are damaged: reading it ended the process (exit code {reader.exitcode})")
+            answers.append(
+                Unreadable(f"its pages are damaged: reading it ended the process (exit code {reader.exitcode})"))
     return answers
 
 
-def _read_all(wanted: Sequence[Wanted], sender: Connection) -> None:
+def _read_all(wanted: Sequence[Wanted], read: Callable[[StateStore, int], T], sender: Connection) -> None:
     for folder, checkpoint_id in wanted:
-        sender.send(_problem(folder, checkpoint_id))
+        sender.send(_answer(folder, checkpoint_id, read))
 
 
-def _problem(folder: Path, checkpoint_id: int) -> str | None:
-    data = folder / "data.mdb"
-    if not data.exists():
-        return "it is missing"
+def _answer(folder: Path, checkpoint_id: int, read: Callable[[StateStore, int], T]) -> T | Unreadable:
     try:
-        store = StateStore(folder, max(2 * data.stat().st_size, 1 << 20))
-    except PenstockError as error:
-        return error.message
+        size = (folder / "data.mdb").stat().st_size
+    except OSError as error:
+        return Unreadable("it is missing" if isinstance(error, FileNotFoundError) else str(error))
     try:
-        store.verify(checkpoint_id)
+        store = StateStore(folder, max(2 * size, 1 << 20), readonly=True)
     except PenstockError as error:
-        return error.message
+        return Unreadable(error.message)
+    try:
+        return read(store, checkpoint_id)
+    except PenstockError as error:
+        return Unreadable(error.message)
     finally:
         store.close()
-    return None

@@ -25,18 +25,24 @@ _NUMBER = struct.Struct("<Q")
 class StateDatabase:
     """`meta` and `base` are the databases that are always there, beside those of deltas.
 
-    `writes`: how many transactions have written.
+    `writes`: how many transactions have written. `readonly`: none may.
     """
 
-    def __init__(self, directory: Path, map_bytes: int) -> None:
-        """Opens or makes it. Raises CheckpointDamagedError, StorageError."""
+    def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False) -> None:
+        """Opens or makes it. `readonly`: nothing of it is changed, and nobody else may write it meanwhile.
+
+        Raises CheckpointDamagedError, StorageError.
+        """
         self._directory = directory
-        make_private(directory)
+        self.readonly = readonly
+        if not readonly:
+            make_private(directory)
         try:
             self._env = lmdb.open(
                 str(directory), map_size=map_bytes, max_dbs=_LAYERS_MAX, subdir=True, max_readers=16, readahead=False,
-                mode=FILE_MODE)
-            self._env.reader_check()
+                mode=FILE_MODE, readonly=readonly, lock=not readonly)
+            if not readonly:
+                self._env.reader_check()
             self.meta = self._env.open_db(_META)
             self.base = self._env.open_db(_BASE)
         except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:

@@ -62,11 +62,15 @@ class _Delta:
 class StateStore:
     """Key-value state with checkpoints. One writer, one process; opened after the worker was forked."""
 
-    def __init__(self, directory: Path, map_bytes: int, cache: StateCache | None = None) -> None:
-        """`cache` bounds what is kept in memory, together with other stores; None: there are no others."""
+    def __init__(
+        self, directory: Path, map_bytes: int, cache: StateCache | None = None, *, readonly: bool = False
+    ) -> None:
+        """`cache` bounds what is kept in memory, together with other stores; None: there are no others. `readonly`:
+        only methods that read may be called; see `StateDatabase`.
+        """
         self._directory = directory
         self._cache = cache or StateCache()
-        self._database = StateDatabase(directory, map_bytes)
+        self._database = StateDatabase(directory, map_bytes, readonly=readonly)
         self._deltas: list[_Delta] = []
         self._base_sum: int | None = 0
         self._load_directory()
@@ -251,9 +255,7 @@ class StateStore:
         if checkpoint_id is None:
             self._drop_all()
             return None
-        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
-        if found is None:
-            raise self._missing(checkpoint_id)
+        found = self._delta_of(checkpoint_id)
         self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         kept = [delta for delta in self._deltas if delta.sequence <= found.sequence]
         later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
@@ -272,14 +274,17 @@ class StateStore:
         assert isinstance(meta, dict)
         return meta
 
+    def meta(self, checkpoint_id: int) -> dict[str, Any]:
+        """Returns what was put beside a checkpoint. Raises CheckpointDamagedError if it isn't in the store."""
+        meta: dict[str, Any] = json.loads(self._delta_of(checkpoint_id).meta)
+        return meta
+
     def verify(self, checkpoint_id: int) -> None:
         """Reads everything that a checkpoint consists of; changes nothing.
 
         Raises CorruptionError, or CheckpointDamagedError if `restore` would find it missing or damaged.
         """
-        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
-        if found is None:
-            raise self._missing(checkpoint_id)
+        found = self._delta_of(checkpoint_id)
         self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         if self._base_sum is not None:
             return
@@ -383,9 +388,12 @@ class StateStore:
         self._pending = {}
         self._pending_bytes = 0
 
-    def _missing(self, checkpoint_id: int) -> CheckpointDamagedError:
-        known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
-        return CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+    def _delta_of(self, checkpoint_id: int) -> _Delta:
+        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
+            raise CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+        return found
 
     def _verify(self, deltas: Iterable[_Delta]) -> None:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
@@ -441,8 +449,9 @@ class StateStore:
         with self._database.reading() as transaction:
             stored = transaction.get(b"checkpoints", db=self._database.meta)
         if stored is None:
-            with self._database.writing() as transaction:
-                self._put_directory(transaction, [], 0)
+            if not self._database.readonly:
+                with self._database.writing() as transaction:
+                    self._put_directory(transaction, [], 0)
             return
         content = json.loads(self._database.checked(b"checkpoints", bytes(stored)))
         if content["format"] > FORMAT_VERSION:

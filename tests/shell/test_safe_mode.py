@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kits.engines.data_directories import log_segments, make_directory
+from kits.engines.data_directories import log_segments, make_directory, tree
 
 from penstock.common.paths import DataPaths
 from penstock.shell.main import main
@@ -13,13 +13,6 @@ from penstock.vnode.dnode import lock_data_directory
 
 SQL = ("SELECT count(*) AS n FROM d.m; SHOW STREAMS; INSERT INTO d.plain VALUES (1700000900000, 1.5); "
        "FLUSH DATABASE d; DROP STREAM s; CREATE DATABASE other; DROP TABLE d.plain; DROP DATABASE other")
-
-
-def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Returns mode, time of change and content of everything below a directory."""
-    return {str(path.relative_to(root)): (path.lstat().st_mode, path.lstat().st_mtime_ns,
-                                          path.read_bytes() if path.is_file() else b"")
-            for path in (root, *sorted(root.rglob("*")))}
 
 
 @pytest.mark.parametrize("torn", [False, True])

@@ -24,10 +24,13 @@ from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.table_state import TableState
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
-from penstock.wal.record import DeleteRecord, Record, RowsRecord
+from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.retention import segment_infos
 
 _TRIES = 5
 _ROWS = 65_536
+_RECORDS = 64
+"""So many are passed over at once."""
 
 _MEMORY_BYTES = 640 * MIB
 """What DuckDB takes for finding the newest of rows that were written again; beyond it, a temporary file."""
@@ -141,6 +144,35 @@ class DetachedVnode:
         except WalGapError as gap:
             return _end_of_gap(gap, last) if reached == first else reached
         return reached
+
+    def changes(self, table_uid: int, behind: int) -> Iterator[RowsRecord | DeleteRecord | MetaRecord]:
+        """Yields what the log has of a table, and of child tables, behind a version.
+
+        Raises CorruptionError, or WalGapError if the log begins later.
+        """
+        for record in self._log(behind, self.acknowledged_version()):
+            if isinstance(record, MetaRecord) or (
+                    isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == table_uid):
+                yield record
+
+    def version_before(self, moment_ms: int) -> int | None:
+        """Returns the last version that was written before a moment, 0 if none was; None if the log begins later.
+
+        Raises CorruptionError.
+        """
+        folder, newest = self._directory / "wal", self.acknowledged_version()
+        segments = segment_infos(self._fs, folder, newest)
+        ended = [one.last_version for one in segments if one.closed_ms is not None and one.closed_ms < moment_ms]
+        oldest = min((one.first_version for one in segments), default=newest + 1)
+        reached = max(ended, default=oldest - 1)
+        for at_once in (_RECORDS, 1):
+            reader = WalReader(LogFiles(folder, self._fs), reached + 1)
+            try:
+                while (records := reader.read_of(frozenset(), at_once)) and records[-1].ingest_time_ms < moment_ms:
+                    reached = records[-1].version
+            finally:
+                reader.close()
+        return None if 0 < reached < oldest else reached
 
     def _log(self, first: int, last: int) -> Iterator[Record]:
         """Yields the records behind version `first` and up to `last`. Raises WalGapError, UnavailableError."""

@@ -93,6 +93,13 @@ def copy_of(source: Path, target: Path) -> Path:
     return target
 
 
+def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Returns mode, time of change and content of everything below a directory."""
+    return {str(path.relative_to(root)): (path.lstat().st_mode, path.lstat().st_mtime_ns,
+                                          path.read_bytes() if path.is_file() else b"")
+            for path in (root, *sorted(root.rglob("*")))}
+
+
 def log_segments(directory: Path) -> list[Path]:
     """Returns the segments of all vnodes, those of the vnode with the most first."""
     return sorted(directory.glob("vnode/*/wal/*.log"), key=lambda path: (-path.stat().st_size, path))

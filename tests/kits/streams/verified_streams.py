@@ -35,7 +35,7 @@ STEPS = st.lists(st.one_of(
     st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=8)),
     st.tuples(st.just("delete"), st.tuples(st.integers(0, 3), st.integers(0, 60))),
     st.tuples(st.just("retag"), st.tuples(st.integers(0, 3), st.integers(0, 2))),
-    st.tuples(st.sampled_from(["checkpoint", "kill", "flush"]), st.none())), min_size=1, max_size=8)
+    st.tuples(st.sampled_from(["checkpoint", "kill", "flush", "wait"]), st.none())), min_size=1, max_size=8)
 
 
 def made(*streams: tuple[str, str], **options: Any) -> TestBed:
@@ -63,6 +63,8 @@ def play(bed: TestBed, kind: str, what: Any) -> None:
             bed.execute(f"ALTER TABLE t{what[0]} SET TAG g = {what[1]}")
         case "flush":
             bed.execute("FLUSH DATABASE d")
+        case "wait":
+            bed.advance(6)
         case _:
             getattr(bed, kind)()
 

@@ -1,0 +1,256 @@
+"""Verifies streams of a data directory that no engine runs on, as VERIFY STREAM does those that run.
+
+The last checkpoint gives the cut. What a stream has written behind it may be of rows that it had read since, up to
+where it ended: such results are equal, or not judged. An engine that was closed has left none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.common.clock import SystemClock
+from penstock.common.config import Config
+from penstock.common.errors import CorruptionError, InternalError, PenstockError, UnavailableError
+from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
+from penstock.mnode.access.session import Result, SessionState
+from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.checkpoints.commit_records import CommitRecord, CommitRecords
+from penstock.mnode.controller.runtime_environment import Threads
+from penstock.mnode.controller.stream_controller import StreamController
+from penstock.mnode.data_directory import DataDirectory
+from penstock.mnode.dnode.vnode_storage import vgroups_of
+from penstock.mnode.engine_parts import EngineParts
+from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, known_since
+from penstock.mnode.streams.stream_verification import pieces_of, time_range, told
+from penstock.planner.query.compared_results import LaterWrites, compared_results
+from penstock.planner.task_plans.column_names import CHILD
+from penstock.sql.schema import Table
+from penstock.tasks.compute.child_tables import moves_tables
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.state.state_check import Unreadable
+from penstock.tasks.worker.saved_tasks import SavedTask, saved_tasks
+from penstock.vnode.read.detached_reader import DetachedVnode
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
+from penstock.wal.record import DeleteRecord, RowsRecord
+
+Advanced = Callable[[str, int], None]
+"""Called with what is compared, and how many results of it were compared since the last call."""
+
+_FSCK = "penstock fsck says what else is damaged"
+
+
+@contextmanager
+def resting_engine(root: Path, config: Config) -> Iterator[EngineParts]:
+    """Gives the parts of an engine that has a directory open, while nothing in them runs. Raises what `Engine` does."""
+    def start_controller() -> StreamController:
+        raise InternalError("no stream runs in an engine that rests")
+
+    with ExitStack() as undo:
+        parts = EngineParts(DataDirectory(root, config, SystemClock(), OsFs(), Threads(), undo), start_controller)
+        undo.callback(parts.queries.close)
+        yield parts
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of a stream. `result`: as VERIFY STREAM tells it, None if it can't be verified: `error` says why.
+
+    `equal`, `others`, `later`: so many results are equal, aren't, and differ but were written after the `checkpoint`.
+    """
+
+    stream: str
+    checkpoint: CommitRecord | None = None
+    result: Result | None = None
+    equal: int = 0
+    others: int = 0
+    later: int = 0
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _AtCheckpoint:
+    """A stream, and the checkpoint that it is verified at."""
+
+    subject: Subject
+    record: CommitRecord
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        """The tasks that know of time, and of rows that were left out."""
+        known = (TaskId.parse(part.task) for part in self.record.tasks)
+        return [task for task in known if task.operator != "sink"]
+
+
+class DirectoryVerification:
+    """Verifies streams of one directory."""
+
+    def __init__(self, parts: EngineParts, paths: DataPaths, advanced: Advanced) -> None:
+        """`parts`: of an engine over a stand-in of the directory `paths`, of which logs and states are read."""
+        self._parts = parts
+        self._catalog = parts.directory.catalog
+        self._paths = paths
+        self._fs = OsFs()
+        self._records = CommitRecords(paths, self._fs)
+        self._advanced = advanced
+        self._session = SessionState(parts.directory.config.timezone).freeze(parts.directory.clock.now_ms())
+
+    def verify(
+        self, names: Sequence[str], first: exp.Expression | None, last: exp.Expression | None
+    ) -> Iterator[Finding]:
+        """Yields what is found of the streams of these names (none: of all), in results from `first` to `last`.
+
+        Raises NotFoundError before the first one.
+        """
+        known = self._parts.streams.known
+        streams = [known.require(name) for name in names] or [
+            stream for stream in self._catalog.streams.all() if stream.replaces is None]
+        chosen: dict[int, _AtCheckpoint] = {}
+        found: dict[int, Finding] = {}
+        for stream in streams:
+            with _refusing(stream, found):
+                chosen[stream.id] = self._chosen(stream)
+        saved = saved_tasks(
+            self._paths, {task: one.record.checkpoint_id for one in chosen.values() for task in one.tasks})
+        for stream in streams:
+            if stream.id in chosen:
+                with _refusing(stream, found):
+                    found[stream.id] = self._finding(chosen[stream.id], saved, first, last)
+            yield found[stream.id]
+        if not names:
+            yield from self._lost()
+
+    def _lost(self) -> Iterator[Finding]:
+        """Yields streams that the catalog can't tell of, by their ids."""
+        for stream_id, problem in self._catalog.streams.damaged.items():
+            yield Finding(f"{stream_id:x}", error=CorruptionError(problem))
+        for path in self._parts.directory.storage.orphans:
+            if path.parent.name == self._paths.streams.name:
+                yield Finding(path.name, error=CorruptionError(
+                    f"{path} belongs to nothing that the catalog knows", hint=_FSCK))
+
+    def _chosen(self, stream: StreamRecord) -> _AtCheckpoint:
+        planning = self._parts.streams.planning
+        subject = Subject.of(stream, planning.plan_again(stream), planning, self._catalog)
+        stored = self._records.all(stream.id)
+        for one in stored:
+            if one.record is not None and not one.record.unwritten:
+                return _AtCheckpoint(subject, one.record)
+        damage = next((one.damage for one in stored if one.damage), None)
+        if damage is not None:
+            raise CorruptionError(damage, hint=_FSCK)
+        why = "its results weren't written yet at its last checkpoint" if stored else "it has no checkpoint"
+        raise UnavailableError(f"stream {stream.name} can't be verified: {why}",
+                               hint="let it run for a while, or close its engine")
+
+    def _finding(
+        self, chosen: _AtCheckpoint, saved: Mapping[TaskId, SavedTask | Unreadable], first: exp.Expression | None,
+        last: exp.Expression | None,
+    ) -> Finding:
+        subject, record = chosen.subject, chosen.record
+        tasks: dict[TaskId, SavedTask] = {}
+        for task in chosen.tasks:
+            known = saved[task]
+            if isinstance(known, Unreadable):
+                raise CorruptionError(f"the state of {task} can't be read: {known.why}",
+                                      hint=_FSCK)
+            tasks[task] = known
+        if any(task.reads_back for task in tasks.values()):
+            raise UnavailableError(f"stream {subject.stream.name} can't be verified: at its last checkpoint it was "
+                                   "reading history, or a range that is recalculated")
+        until = closed_until(
+            subject.plan, *({task.index: known.mark for task, known in tasks.items() if task.operator == operator}
+                            for operator in ("agg", "source")))
+        cut = tuple(sorted(record.versions))
+        cuts, later = (known_since(subject, cut), cut), self._later(subject, record)
+        wanted = time_range(first, last, subject.plan, self._session)
+        pieces = []
+        for piece in pieces_of(subject, wanted, subject.snapshots(self._catalog, self._parts.directory.storage)):
+            rows = self._parts.queries.run_planned(
+                compared_results(subject.results, subject.target, cuts, piece, until, later), self._session)
+            pieces.append(compared(rows))
+            self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].later)
+        left_out = LeftOut([row for known in tasks.values() for row in known.dropped])
+        result = told(subject, cut, pieces, (), [left_out])
+        equal, others, after = (sum(getattr(piece, name) for piece in pieces) for name in ("equal", "others", "later"))
+        return Finding(subject.stream.name, record, result, equal, others, after)
+
+    # --- what was written behind the checkpoint ----------------------------------------------------------------
+
+    def _later(self, subject: Subject, record: CommitRecord) -> LaterWrites | None:
+        """Returns what became of the result table since the checkpoint began; None where that is of rows before it.
+
+        Sinks don't note what they write for which checkpoint. But what was written before it began is of rows that the
+        stream had read, so the time of the log's records tells; where the log has lost them, nothing is judged.
+        """
+        if not self._reads_on(subject, record):
+            return None
+        uids: list[pa.Array] = []
+        moments: list[pa.Array] = []
+        deletes: list[tuple[str | None, int, int]] = []
+        names = self._names(subject.target)
+        database = require_database(subject.target.database, self._catalog)
+        for vgroup_id in vgroups_of(database, subject.target):
+            vnode = self._vnode(vgroup_id)
+            behind = vnode.version_before(record.started_ms)
+            if behind is None:
+                deletes.append((None, TS_MIN, TS_MAX))
+                continue
+            for change in vnode.changes(subject.target.storage_uid, behind):
+                if isinstance(change, RowsRecord):
+                    uids.append(change.batch.column(0))
+                    moments.append(change.batch.column(1).cast(pa.int64()))
+                elif isinstance(change, DeleteRecord):
+                    tuids = (None,) if change.tuids is None else change.tuids
+                    deletes += [(None if tuid is None else names.get(tuid), change.first_ts, change.last_ts)
+                                for tuid in tuids]
+        unique, place = np.unique(pa.chunked_array(uids, pa.uint64()).to_numpy(), return_inverse=True)
+        children = pa.array([names.get(uid) for uid in unique.tolist()], pa.string()).take(pa.array(place))
+        rows = pa.table({CHILD: children, "moment": pa.chunked_array(moments, pa.int64())})
+        return LaterWrites(rows, pa.table(
+            [pa.array(values, kind) for values, kind in zip(
+                zip(*deletes, strict=True) if deletes else ((), (), ()), (pa.string(), pa.int64(), pa.int64()),
+                strict=True)], names=[CHILD, "first", "last"]))
+
+    def _reads_on(self, subject: Subject, record: CommitRecord) -> bool:
+        """Whether the logs have rows behind the checkpoint that the stream may have read.
+
+        Raises UnavailableError if they have other tags: as of the checkpoint these are gone.
+        """
+        found = False
+        for vgroup_id, version in record.versions:
+            for change in self._vnode(vgroup_id).changes(subject.source.storage_uid, version):
+                if moves_tables(change):
+                    raise UnavailableError(
+                        f"stream {subject.stream.name} can't be verified: child tables of {subject.source.name} got "
+                        "other tags, or were dropped, behind its last checkpoint",
+                        hint="let an engine run until the next one")
+                found |= isinstance(change, RowsRecord | DeleteRecord)
+        return found
+
+    def _names(self, target: Table) -> dict[int, str]:
+        """Returns the child tables of a result table by their uids."""
+        if target.kind != "super":
+            return {target.uid: target.name}
+        return {child.uid: child.name for child in self._catalog.children(target.uid)}
+
+    def _vnode(self, vgroup_id: int) -> DetachedVnode:
+        return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
+
+
+@contextmanager
+def _refusing(stream: StreamRecord, found: dict[int, Finding]) -> Iterator[None]:
+    """Notes of a stream why it can't be verified."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  whatever is wrong with it, the others are verified
+        found[stream.id] = Finding(
+            stream.name, error=error if isinstance(error, PenstockError) else InternalError.of(error))
