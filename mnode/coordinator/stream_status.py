@@ -12,8 +12,8 @@ from penstock.mnode.coordinator.task_monitor import TaskReport
 from penstock.tasks.protocol.messages import SetRates
 
 VerdictKind = Literal[
-    "down", "silent", "external", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
-    "healthy"]
+    "down", "silent", "external", "stalled", "intake", "unbalanced", "state", "sink", "source", "function", "vnode",
+    "skew", "busy", "idle", "healthy"]
 """What holds a stream up: itself, as it doesn't run; a task; something outside; nothing."""
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 

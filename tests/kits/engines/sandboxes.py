@@ -7,6 +7,7 @@ from typing import Any
 
 from kits.basics.faulty_fs import FaultyFs
 from kits.streams.shared_computers import share_computers
+from kits.streams.stream_kit import assert_balanced
 
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.shell.api.arrow_values import column_values
@@ -23,6 +24,11 @@ class TestBed(Sandbox):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(fs=FaultyFs(), **options)
+
+    def run(self) -> None:
+        super().run()
+        for status in self._runtime.statuses() if self._runtime is not None else ():
+            assert_balanced(status)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         table = self.execute(query).table
