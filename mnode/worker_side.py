@@ -72,7 +72,7 @@ class WorkerSide:
     def hooks(self, measure: Callable[[float], Memory] | None = None) -> EngineHooks:
         """Returns what a controller asks of the engine."""
         return EngineHooks(self._parts.streams.checkpoints.checkpointed, self._settle, self._note_paused, measure,
-                           self._end_queries)
+                           self._end_queries, self._parts.directory.storage.logged)
 
     def close(self) -> None:
         """Ends the service."""

@@ -108,6 +108,10 @@ class Dnode:
             raise NotFoundError(f"vnode {vgroup_id} is not open in this process")
         return vnode
 
+    def find(self, vgroup_id: int) -> Vnode | None:
+        """Returns a vnode if it is open."""
+        return self._vnodes.get(vgroup_id)
+
     def vnodes(self) -> dict[int, Vnode]:
         """Returns all open vnodes by vgroup id."""
         with self._lock:

@@ -12,7 +12,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.fs import Fs
 from penstock.vnode.read.snapshot import Snapshot
-from penstock.vnode.read.vnode_reader import VnodeReader, VnodeStats
+from penstock.vnode.read.vnode_reader import LoggedRows, VnodeReader, VnodeStats
 from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.manifest import Manifest
@@ -293,6 +293,10 @@ class Vnode:
         older rows of the table were collapsed (a pin at or before `as_of` prevents that).
         """
         return self._reader.snapshot(table_uid, as_of)
+
+    def logged(self, table_uid: int) -> LoggedRows | None:
+        """Returns what the log has of a table, None if there is no such table. Waits for nobody."""
+        return self._reader.logged(table_uid)
 
     def stats(self) -> VnodeStats:
         """Returns sizes and versions."""

@@ -140,6 +140,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("wal_access", _WORD), ("worker_group", _text(96)), ("placement", _LINE),
             ("notify_sent", _BIG), ("notify_failed", _BIG), ("notify_waiting", _BIG), ("notify_error", _LINE),
             ("turns", _BIG), ("rows_per_turn", _DOUBLE), ("gathering_ms", _DOUBLE), ("refused_rows", _BIG),
+            ("taken_rows", _BIG), ("handed_on_rows", _BIG), ("filtered_rows", _BIG), ("missing_rows", _BIG),
+            ("unread_seconds", _DOUBLE),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

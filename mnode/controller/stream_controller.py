@@ -37,11 +37,11 @@ from penstock.mnode.controller.worker_messages import WorkerMessages
 from penstock.mnode.controller.worker_roster import WorkerRoster
 from penstock.mnode.coordinator.running_stream import RunningStream
 from penstock.mnode.coordinator.stream_status import EventInfo, MemoryInfo, StreamStatus, WorkerInfo
-from penstock.mnode.coordinator.task_monitor import Monitor, TaskReport
+from penstock.mnode.coordinator.task_monitor import Logged, Monitor, TaskReport, nothing_logged
 from penstock.mnode.groups.group_events import AddStream, RemoveStream, SlotsKnown
 from penstock.mnode.groups.worker_groups import GroupMachine
 from penstock.tasks.protocol import control
-from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, UseConnection
+from penstock.tasks.protocol.messages import Recalculate, Replay, SetRates, TaskId, UseConnection
 from penstock.tasks.protocol.task_status import TaskStatus
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class StreamController:
         self._clock = clock
         self._settings = settings
         self._mailbox = Mailbox(clock, environment)
-        monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s)
+        self._hooks = hooks
+        monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s, self._follow)
         workers = WorkerRoster(clock, self._mailbox, settings.heartbeat_timeout_s)
         self._state = ControllerState(
             clock, GroupMachine(settings.groups), CheckpointMachine(settings.checkpoints), monitor, workers)
@@ -271,6 +272,12 @@ class StreamController:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
         self._state.order(stream_id, order)
         return self._checkpoints.request(stream_id)[1]
+
+    def _follow(self, task: TaskId) -> Logged:
+        """Returns what tells how far the log is that a task follows."""
+        stream = self._state.get(task.stream_id)
+        followed = None if stream is None else stream.stream.followed_by(task)
+        return nothing_logged if followed is None else partial(self._hooks.logged, *followed)
 
     def _tick(self) -> None:
         self._groups.tick()

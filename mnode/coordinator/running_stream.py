@@ -11,6 +11,7 @@ from penstock.mnode.catalog.catalog_records import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import IsolationClass, StreamPlan
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings
+from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.tasks.protocol.task_status import ConnectionHealth
 from penstock.tasks.state.state_layout import layout_of
@@ -83,6 +84,13 @@ class RunningStream:
     def layout(self) -> str:
         """The fingerprint of its state's layout, empty for an ingest, whose state has a form of its own."""
         return "" if isinstance(self.plan, IngestPlan) else layout_of(self.plan)
+
+    def followed_by(self, task: TaskId) -> tuple[int, int] | None:
+        """Returns the vnode whose log a source task follows, and the uid of the table; None for other tasks."""
+        if isinstance(self.plan, IngestPlan) or task.operator != "source":
+            return None
+        source = self.plan.sources[int(task.index >= len(self.graph.vgroup_ids))]
+        return self.graph.source_vgroup_ids[task.index], source.storage_uid
 
     @property
     def connected(self) -> bool:

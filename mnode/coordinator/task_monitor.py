@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from penstock.mnode.coordinator.task_intake import IntakeFault, IntakeWatch
 from penstock.tasks.protocol.messages import DroppedRow, TaskId
 from penstock.tasks.protocol.task_status import TaskStatus
+from penstock.vnode.read.vnode_reader import LoggedRows
 
 RATE_WINDOW_S = 5.0
+
+Logged = Callable[[], LoggedRows | None]
+"""Returns what the log has by now of what a source task follows; None: nobody can say, or the task is another one."""
+
+
+def nothing_logged() -> None:
+    """Is the `Logged` of tasks that follow no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +28,8 @@ class TaskReport:
 
     `lag` is in WAL records. `silent_s` is set once the task has been silent for longer than the timeout, `stalled_s`
     once it has had something to do for longer than the stall timeout without getting anywhere. `busy`, `blocked` (of
-    that `limited`, by a rate limit) and `udf` are shares of the last seconds, None before anything is known.
+    that `limited`, by a rate limit) and `udf` are shares of the last seconds, None before anything is known. `intake`:
+    what a source task doesn't take in, None: nothing.
     """
 
     status: TaskStatus
@@ -34,6 +44,7 @@ class TaskReport:
     blocked: float | None = None
     limited: float | None = None
     udf: float | None = None
+    intake: IntakeFault | None = None
 
     @property
     def starved(self) -> float | None:
@@ -56,9 +67,9 @@ class _Sample:
 
 
 class _Track:
-    """One task's recent history."""
+    """One task's recent history. `logged`: see `Logged`."""
 
-    def __init__(self) -> None:
+    def __init__(self, logged: Logged) -> None:
         self.status: TaskStatus | None = None
         self.dropped: tuple[DroppedRow, ...] | None = None
         self.worker = 0
@@ -67,6 +78,8 @@ class _Track:
         self.samples: deque[_Sample] = deque()
         self.progress: tuple[int | None, int, int] | None = None
         self.progress_at = 0.0
+        self.intake = IntakeWatch()
+        self._logged = logged
 
     def add(self, status: TaskStatus, now: float) -> None:
         self.catch_up()
@@ -85,10 +98,13 @@ class _Track:
         if status.dropped is not None:
             self.dropped = status.dropped
         self.status, self.at, self.heard_at = status, now, now
+        self.intake.observe(status, self._logged(), now)
 
     def still(self, now: float) -> None:
         """Takes note that the task rests and is as it was."""
         self.at = self.heard_at = self.progress_at = now
+        if self.status is not None:
+            self.intake.observe(self.status, self._logged(), now)
 
     def catch_up(self) -> None:
         """Adds what is known of the time in which the task has rested."""
@@ -128,7 +144,9 @@ def _has_work(status: TaskStatus) -> bool:
 class Monitor:
     """The latest heartbeats of all tasks. Not thread-safe; `now` is monotonic seconds."""
 
-    def __init__(self, silence_after_s: float, stall_after_s: float) -> None:
+    def __init__(self, silence_after_s: float, stall_after_s: float,
+                 follow: Callable[[TaskId], Logged] = lambda task: nothing_logged) -> None:
+        self._follow = follow
         self._silence_after_s = silence_after_s
         self._stall_after_s = stall_after_s
         self._tracks: dict[int, dict[TaskId, _Track]] = {}  # by stream
@@ -139,7 +157,7 @@ class Monitor:
             tracks = self._tracks.setdefault(status.task.stream_id, {})
             track = tracks.get(status.task)
             if track is None:
-                track = tracks[status.task] = _Track()
+                track = tracks[status.task] = _Track(self._follow(status.task))
             track.worker = worker
             track.add(status, now)
 
@@ -217,4 +235,5 @@ class Monitor:
             share("blocked_s"),
             share("limited_s"),
             share("udf_s"),
+            track.intake.fault(now),
         )

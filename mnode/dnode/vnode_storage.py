@@ -24,6 +24,7 @@ from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.sql.schema import Database, Table
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.read.vnode_reader import LoggedRows
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.store.table_state import Row
@@ -328,6 +329,11 @@ class Storage:
     def wal_version(self, vgroup_id: int) -> int | None:
         """Returns the acknowledged version, or None for a vnode that cannot be used."""
         return None if vgroup_id in self._broken else self._dnode.vnode(vgroup_id).acknowledged_version
+
+    def logged(self, vgroup_id: int, table_uid: int) -> LoggedRows | None:
+        """Returns what a vnode's log has of a table, None if nobody can say. Waits for nobody."""
+        vnode = self._dnode.find(vgroup_id)
+        return None if vnode is None else vnode.logged(table_uid)
 
     def problem(self, vgroup_id: int) -> str | None:
         """Returns what is wrong with a vnode, or None."""

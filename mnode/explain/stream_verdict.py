@@ -86,6 +86,9 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -
     stalled = _stalled(reports)
     if stalled is not None:
         return Verdict("stalled", f"{names(stalled.status.task)} {stalled_reason(stalled)}", stalled.status.task)
+    lost = _without_intake(reports, names) or _unbalanced(info, reports, names)
+    if lost is not None:
+        return lost
     if info.audit is not None and info.audit.mismatches:
         return Verdict("mismatch", f"{info.audit.mismatches} of the results that the audit has looked at are wrong: "
                                    "information_schema.ins_stream_incidents has them")
@@ -120,6 +123,31 @@ def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Ta
     why = (f"most of the stream's state of {mebibytes(held)}, which has nearly reached its STATE_LIMIT of "
            f"{mebibytes(info.state_limit)}, is there")
     return Verdict("state", _sentence(names(task), why), task)
+
+
+def _without_intake(reports: Sequence[TaskReport], names: TaskNames) -> Verdict | None:
+    """Returns the verdict on a source task that reads nothing although its log has more, and nothing keeps it."""
+    for report in reports:
+        if report.intake is not None and report.intake.unread_s is not None:
+            why = (f"takes nothing in: it has been at version {report.status.log.processed_version} of its log for "
+                   f"{report.intake.unread_s:.0f} s, {report.intake.behind} records behind, and nothing keeps it")
+            return Verdict("intake", f"{names(report.status.task)} {why}", report.status.task)
+    return None
+
+
+def _unbalanced(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> Verdict | None:
+    """Returns the verdict on a source task that has lost rows, or made more of them."""
+    for report in reports:
+        account, task = report.status.account, report.status.task
+        if account.missing:
+            counts = ", ".join(f"{count} {name.replace('_', ' ')}"
+                               for name, count in zip(account._fields, account, strict=True) if count)
+            return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: nothing is "
+                           f"known of {account.missing} rows; {counts}", task)
+        if report.intake is not None and report.intake.passed_over:
+            return Verdict("unbalanced", f"{names(task)} is unbalanced in attempt {info.status.attempt}: it has passed "
+                           f"over {report.intake.passed_over} rows of its log", task)
+    return None
 
 
 def stalled_reason(report: TaskReport) -> str:

@@ -37,6 +37,7 @@ _STREAM_COUNTERS = (
 _TASK_COUNTERS = (
     ("penstock_task_input_rows", "Rows taken.", "rows_in", 1),
     ("penstock_task_output_rows", "Rows handed on or written.", "rows_out", 1),
+    ("penstock_task_filtered_rows", "Rows that WHERE, or another child table, leaves out.", "filtered_rows", 1),
     ("penstock_task_input_bytes", "Bytes taken.", "bytes_in", 1),
     ("penstock_task_output_bytes", "Bytes handed on or written.", "bytes_out", 1),
     ("penstock_task_busy_seconds", "Time at work.", "busy_total_seconds", 1),
@@ -55,6 +56,9 @@ _TASK_GAUGES = (
     ("penstock_task_open_windows", "Windows that are kept in memory.", "windows_open", 1),
     ("penstock_task_gathering_seconds", "For how long rows may be held back for others.", "gathering_ms", 1000),
     ("penstock_task_lag_records", "Log records that a source task has still to read.", "lag", 1),
+    ("penstock_task_missing_rows", "Rows of this attempt of which nothing is known.", "missing_rows", 1),
+    ("penstock_task_unread_seconds", "For how long a source task has read nothing though there is more.",
+     "unread_seconds", 1),
 )
 _QUEUE_GAUGES = (
     ("penstock_task_queue_bytes", "Bytes in the queue.", "bytes"),

@@ -115,7 +115,7 @@ def _work(report: TaskReport, setting: TaskSetting) -> Row:
     return {
         "event_time_watermark": to_ms(time.watermark, precision),
         "max_event_time": to_ms(time.max_event_time, precision), "idle": time.idle,
-        "late_rows": status.late.late_rows, "refused_rows": status.late.refused_rows,
+        "late_rows": status.late.late_rows, "refused_rows": status.late.refused_rows, **_account(report),
         "windows_open": size.windows_open, "state_bytes": size.bytes,
         "state_capacity": size.capacity, "udf_errors": status.functions.errors,
         "starved_percent": _percent(report.starved), "busy_percent": _percent(report.busy),
@@ -123,6 +123,16 @@ def _work(report: TaskReport, setting: TaskSetting) -> Row:
         "blocked_seconds": spent.blocked_now_s, "busy_total_seconds": spent.busy_s,
         "blocked_total_seconds": spent.blocked_s, "udf_total_seconds": spent.udf_s, **_pacing(status),
     }
+
+
+def _account(report: TaskReport) -> Row:
+    """Says what became of the rows that a source task took, and since when it takes none."""
+    account, intake = report.status.account, report.intake
+    if report.status.log.rows_read is None:
+        return {"unread_seconds": None if intake is None else intake.unread_s}
+    return {"taken_rows": account.taken, "handed_on_rows": account.handed_on, "filtered_rows": account.filtered,
+            "missing_rows": account.missing + (0 if intake is None else intake.passed_over),
+            "unread_seconds": None if intake is None else intake.unread_s}
 
 
 def _pacing(status: TaskStatus) -> Row:

@@ -37,7 +37,8 @@ _TIMEOUT_S = 5.0
 _BAR = 10
 _ESCAPE_S = 0.05
 #: Kinds of verdicts on running streams that somebody should look at.
-_HELD_UP = frozenset({"stalled", "mismatch", "state", "sink", "source", "function", "vnode", "skew", "busy"})
+_HELD_UP = frozenset({
+    "stalled", "intake", "unbalanced", "mismatch", "state", "sink", "source", "function", "vnode", "skew", "busy"})
 _STYLES = {"RUNNING": "green", "IDLE": "green", "PAUSED": "yellow", "STARTING": "yellow", "STOPPED": "dim"}
 
 Order = Literal["pause", "resume", "quit"]

@@ -5,7 +5,7 @@ Both give the same partials; the SQL also takes over the blocks that a kernel de
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,7 +26,7 @@ from penstock.tasks.compute.segment_kernel import segment_partials, sorted_rows,
 from penstock.tasks.compute.source_kernel import RowColumns, partials_batch, projected, window_partials
 from penstock.tasks.compute.value_groups import ValueGroups
 from penstock.tasks.compute.vnode_groups import Groups, RowGroups
-from penstock.tasks.protocol.block_schema import WINDOW_START
+from penstock.tasks.protocol.block_schema import ROWS, WINDOW_START
 
 _ROW_NUMBERS = pa.schema([("_row", pa.int64())])
 
@@ -41,6 +41,8 @@ class FirstStage:
         self._schema = schema
         self._computer = computer
         self._children = children
+        #: whether each row is in one INTERVAL window
+        self.windows_are_apart = plan.time_windows is not None and plan.time_windows.grid.tumbling
         self._types: PartialTypes | None = None
         self._known: pa.Table | None = None
         self._told = False
@@ -137,6 +139,17 @@ class FirstStage:
         if self._types is None:
             self._types = PartialTypes(self._schema)
         return PartialsBlock(found, groups, self._types)
+
+    def rows_in(self, found: Sequence[pa.RecordBatch], rows: int) -> int:
+        """Returns how many of so many rows their partials, or results, were made of.
+
+        Where windows overlap partials don't tell: then it is all rows.
+        """
+        if not self._plan.sends_partials:
+            return sum(batch.num_rows for batch in found)
+        if not self.windows_are_apart:
+            return rows
+        return sum(int(batch.column(ROWS.name).to_numpy().sum()) for batch in found)
 
     def _check_keys(self, results: pa.RecordBatch) -> None:
         """Raises InvalidValueError if a result has no place in the target, for its primary key lacks a part."""

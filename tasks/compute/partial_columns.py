@@ -93,6 +93,16 @@ class PartialsBlock(Block):
         return partials_batch(self._found, self._groups, self._types.schema)
 
     @property
+    def rows_read(self) -> int:
+        """How many rows they are made of."""
+        return self._found.read
+
+    @property
+    def rows_in(self) -> int:
+        """How many rows their windows hold, one that is in several of them as often."""
+        return int(self._found.rows.sum())
+
+    @property
     def oldest(self) -> int:
         """The least start of their windows; there is at least one."""
         return int(self._found.starts.min())

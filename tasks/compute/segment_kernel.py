@@ -75,4 +75,4 @@ def segment_partials(kernel: SourceKernel, windowed: pa.Table, groups: Groups) -
     coded = Coded.of(code_of_run[np.cumsum(heads) - 1], int(new.sum()))
     fields = aggregate(kernel, coded, RowColumns(windowed, groups))
     chosen = order[new]
-    return Partials(group[chosen], start[chosen], coded.rows, fields)
+    return Partials(group[chosen], start[chosen], coded.rows, fields, len(gids))

@@ -36,12 +36,16 @@ _DENSE_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Partials:
-    """One partial per (group, window). `groups`: numbers of `Groups`; `fields` in the order of the accumulators'."""
+    """One partial per (group, window). `groups`: numbers of `Groups`; `fields` in the order of the accumulators'.
+
+    `read`: how many rows they are made of.
+    """
 
     groups: Ints
     starts: Ints
     rows: Ints
     fields: Sequence[Vector]
+    read: int
 
 
 class RowColumns:
@@ -104,7 +108,7 @@ def _by_pane(
     if not count:
         empty = np.zeros(0, np.int64)
         columns_empty = columns_for([field for accumulator in accumulators for field in accumulator.fields], 0)
-        return Partials(empty, empty, empty, [_vector(column) for column in columns_empty])
+        return Partials(empty, empty, empty, [_vector(column) for column in columns_empty], 0)
     numbers, low, high = _pane_numbers(columns(time).values, panes)
     span = high - low + 1
     group = groups.of_rows(columns)
@@ -112,7 +116,7 @@ def _by_pane(
     fields = aggregate(kernel, coded, columns)
     groups_of = code_of // span
     starts = (code_of - groups_of * span + low) * panes.pane + panes.offset
-    found = Partials(groups_of, starts, coded.rows[coded.present], fields)
+    found = Partials(groups_of, starts, coded.rows[coded.present], fields, count)
     return found if panes.pane == panes.width else _in_windows(found, panes, accumulators)
 
 
@@ -200,7 +204,7 @@ def _in_windows(found: Partials, panes: Panes, accumulators: Sequence[Accumulato
             end = position + len(accumulator.fields)
             combine(accumulator, target[position:end], slots, source[position:end], place)
             position = end
-    return Partials(groups, window, rows, [_vector(column) for column in target])
+    return Partials(groups, window, rows, [_vector(column) for column in target], found.read)
 
 
 def _values(vector: Vector, type_: pa.DataType, count: int) -> Values:

@@ -13,6 +13,7 @@ from penstock.tasks.compute.child_tables import ChildTables
 from penstock.tasks.compute.lateness import ClassifiedRows
 from penstock.tasks.compute.quarantine import Quarantine
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
+from penstock.tasks.dropped.row_counts import RowCounts
 from penstock.tasks.dropped.time_ledger import TimeLedger, dropped_rows
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow, Reason, RowKey
 from penstock.tasks.protocol.task_status import LateRows
@@ -34,6 +35,7 @@ class DroppedRows:
         self._children = children
         self._dead_letters = dead_letters
         self.ledger = TimeLedger()
+        self.counts = RowCounts()
         self.quarantine = Quarantine(store, plan.source)
         self.retries: dict[RowKey, DeadRow] = {}
         self.block: Sequence[RowsRecord] = ()
@@ -53,6 +55,7 @@ class DroppedRows:
         """Counts rows, by their numbers, that came too late; they stay in what is read back."""
         kept = dropped_rows(classified, rows.tolist(), "late", self._plan)
         self.ledger.drop("late", kept, len(rows) - len(kept))
+        self.counts.late += len(rows)
         if self._plan.dlq is not None and self._plan.dlq.late:
             self._dead_letter(dropped_rows(classified, rows.tolist(), "late", self._plan, len(rows)),
                               "came too late: all its windows were closed")

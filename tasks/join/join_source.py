@@ -37,6 +37,7 @@ class JoinChangeEmitter(ChangeEmitter):
         self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
         moved: MovedTables | None = None,
     ) -> None:
+        late = np.zeros(0, np.int64)
         if self.slack is not None:
             if moved is not None and self._time.newest is not None:
                 moved = replace(moved, first_ts=self._time.newest - self._plan.policies.closing_delay - self.slack)
@@ -44,11 +45,12 @@ class JoinChangeEmitter(ChangeEmitter):
             if classified is not None:
                 limit = np.maximum(classified.limit, NEVER + self.slack) - self.slack
                 late = np.flatnonzero(classified.ts < limit)
-                if len(late):
-                    self._dropped.drop_late(classified, late)
-                    classified = without_rows(classified, late.tolist())
-        if classified is not None or deletes or moved is not None:
-            super()._emit_computable(classified, deletes, before, after, moved)
+        timely = classified if classified is None or not len(late) else without_rows(classified, late.tolist())
+        if timely is not None or deletes or moved is not None:
+            super()._emit_computable(timely, deletes, before, after, moved)
+        # Not before: rows that can't be computed would be tried without others once more, and these be counted twice.
+        if classified is not None and len(late):
+            self._dropped.drop_late(classified, late)
 
     def _timely(
         self, deletes: Sequence[DeleteRecord], classified: ClassifiedRows | None, slack: int

@@ -113,6 +113,36 @@ class LogProgress(NamedTuple):
     """The newest version that the vnode has acknowledged."""
     wal_access: Access | None = None
     """How the task reads the log: as files of its machine, or over the network."""
+    skipped_to: int = 0
+    """RESUME STREAM IGNORE UNTREATED has passed over everything up to this version."""
+    rows_read: int | None = None
+    """Rows that it has read in this attempt, of the table that it follows; None where nobody counts them."""
+
+
+class RowAccount(NamedTuple):
+    """What became in this attempt of the rows that a source task took; all 0 where nobody counts them.
+
+    Rows that are read back to be computed again are none of them.
+    """
+
+    taken: int = 0
+    """Read from the log, of the table that it follows, or from the store, from before the stream."""
+    waiting: int = 0
+    """Read, and not processed yet."""
+    skipped: int = 0
+    """RESUME STREAM IGNORE UNTREATED has passed over them after they were read."""
+    handed_on: int = 0
+    """Computed, and sent on as they are or as part of a window."""
+    late: int = 0
+    dropped: int = 0
+    """They are too far in the future, or can't be computed."""
+    filtered: int = 0
+    """They are of another child table than the stream reads, or WHERE leaves them out."""
+
+    @property
+    def missing(self) -> int:
+        """How many more rows were taken than anything became of; negative if these are more."""
+        return 2 * self.taken - sum(self)
 
 
 class TimeStatus(NamedTuple):
@@ -174,6 +204,8 @@ class TimeSpent(NamedTuple):
     """Of `blocked_s`, by a rate limit."""
     limit: str = ""
     """The rate limit that held it up last."""
+    unanswered_s: float = 0.0
+    """What isn't of time in its status the task has said so long ago: a step of its stream takes long."""
 
 
 class Pacing(NamedTuple):
@@ -257,6 +289,7 @@ class TaskStatus:
     queues: QueueStatus = QueueStatus()
     progress: TaskProgress = TaskProgress()
     log: LogProgress = LogProgress()
+    account: RowAccount = RowAccount()
     time: TimeStatus = TimeStatus()
     late: LateRows = LateRows()
     size: StateSize = StateSize()

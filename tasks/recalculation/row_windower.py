@@ -71,10 +71,12 @@ class _Span:
 
 @dataclass(frozen=True, slots=True)
 class WindowedBlock:
-    """What a block of rows and deletes comes to. `late`: the numbers of its rows that are left out since they came too
-    late; `late_kept`: how many that are in windows were as late, but count."""
+    """What a block of rows and deletes comes to. `rows`: how many of its rows may be in windows. `late`: the numbers of
+    those that are left out since they came too late; `late_kept`: how many that are in windows were as late, but count.
+    """
 
     partials: pa.RecordBatch | None
+    rows: int
     late: npt.NDArray[np.int64]
     late_kept: int
 
@@ -154,9 +156,11 @@ class Windower:
             for table, children in moving:
                 with self._first_stage.told(children):
                     batches += self._doubtful([table])
+        taken = 0 if rows is None else rows.num_rows
         if not batches:
-            return WindowedBlock(None, late, late_kept)
-        return WindowedBlock(batches[0] if len(batches) == 1 else pa.concat_batches(batches), late, late_kept)
+            return WindowedBlock(None, taken, late, late_kept)
+        partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return WindowedBlock(partials, taken, late, late_kept)
 
     def recalculate(
         self, rows: pa.Table, late: Sequence[TimeRange], readmit: Callable[[], None], version: int, newest: int | None,

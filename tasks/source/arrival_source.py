@@ -51,17 +51,22 @@ class ArrivalSourceTask(SourceTask):
 
     def _process(self, records: Sequence[Record]) -> None:
         tables = []
+        logged = 0
         for record in records:
             match record:
                 case MetaRecord(body=body):
                     self._children.apply(body)
                 case RowsRecord(table_uid=uid) if uid == self._source.storage_uid:
                     tables.append(self._arrived(record))
+                    logged += record.batch.num_rows
         rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+        self._dropped.counts.filtered += logged - rows.num_rows
         if not rows.num_rows:
             return
         self._rows_in += rows.num_rows
-        self._emitter.send(ADD, self._first_stage.compute(rows))
+        partials = self._first_stage.compute(rows)
+        self._dropped.counts.computed(rows.num_rows, self._first_stage.rows_in([partials], rows.num_rows))
+        self._emitter.send(ADD, partials)
         assert self._arrival is not None
         self._time.advance(self._arrival)
 

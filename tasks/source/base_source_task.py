@@ -35,6 +35,7 @@ class BaseSourceTask(ComputingTask):
         self._begun = 0
         self._paused = deployment.paused
         self._version = deployment.start_versions[index]
+        self._skipped_to = 0
         self._rows_in = 0
         self._rows_before = 0
         self._dead_letters: DeadLetters | None = None
@@ -81,6 +82,7 @@ class BaseSourceTask(ComputingTask):
                 self._paused = False
                 if skip_to_end:
                     self._skip_to_end()
+                    self._skipped_to = self._version
             case _:
                 super()._handle(event)
 
@@ -110,7 +112,7 @@ class BaseSourceTask(ComputingTask):
         raise NotImplementedError
 
     def _log_progress(self) -> LogProgress:
-        return LogProgress(self._version, self._wal.acknowledged_version, self._wal.access)
+        return LogProgress(self._version, self._wal.acknowledged_version, self._wal.access, self._skipped_to)
 
     def _open_wal(self) -> None:
         """Follows the WAL from the version that was processed last."""

@@ -60,6 +60,7 @@ class ChangeEmitter:
         self._first_stage = first_stage
         self._computable = computable
         self._dropped = computable.dropped
+        self._counts = self._dropped.counts
         self._stored = stored
         self._time = time
         self._store = store
@@ -127,6 +128,7 @@ class ChangeEmitter:
                 rows = [row for row, text in failing.items() if text == message]
                 self._dropped.report(
                     "error", dropped_rows(classified, rows, "error", self._plan, len(rows)), message)
+            self._counts.dropped += len(failing)
             filtered = without_dropped(classified, failing, quarantine.holds(classified.rows), self._plan.source,
                                        counts_updates=self._plan.counts_updates)
             quarantine.add(filtered.out.items())
@@ -165,17 +167,30 @@ class ChangeEmitter:
                     self.send(operation, batch)
                 return
             if not self._plan.sends_partials:
-                for operation, batch in self._recalculation.rows(change, added[0] if added else None):
+                changed = self._recalculation.rows(change, added[0] if added else None)
+                self._count(classified, added, expired)
+                for operation, batch in changed:
                     self.send(operation, batch)
                 return
             rest, replaced = self._recalculation.windows(change, added)
         # Nothing is said or counted before all is computed: rows that can't be would be tried without others once more.
-        if classified is not None and expired is not None:
-            self._dropped.drop_late(classified, expired)
+        self._count(classified, added, expired)
         for batch in rest:
             self.send(ADD, self._remembered(batch))
         for batch in replaced:
             self.send(REPLACE, self._remembered(batch, added=False))
+
+    def _count(
+        self, classified: ClassifiedRows | None, added: Sequence[pa.RecordBatch], expired: npt.NDArray[np.int64] | None
+    ) -> None:
+        """Counts the rows of a block, of which `added` was made and which are `expired`, by their numbers, if any."""
+        if classified is None:
+            return
+        timely = len(classified.ts)
+        if expired is not None:
+            self._dropped.drop_late(classified, expired)
+            timely -= len(expired)
+        self._counts.computed(timely, self._first_stage.rows_in(added, timely))
 
     def _emit_partials(self, classified: ClassifiedRows) -> bool:
         """Sends what rows add that are all new, to the only task there is for them, as the kernel has computed it.
@@ -192,6 +207,8 @@ class ChangeEmitter:
         if limit is not None and block.rows and block.oldest <= limit:
             return False
         self._outbox.hand_over(self._outbox.channels[0], block)
+        self._counts.filtered += len(classified.ts) - block.rows_read
+        self._counts.handed_on += block.rows_in if self._first_stage.windows_are_apart else block.rows_read
         return True
 
     def _emit_windowed(self, windower: Windower, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
@@ -204,8 +221,10 @@ class ChangeEmitter:
             self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
         windowed = windower.process(classified, deletes, (before, after), newest, replayed=replayed, moved=moved)
         self._dropped.ledger.late_kept += windowed.late_kept
-        if classified is not None and len(windowed.late):
-            self._dropped.drop_late(classified, windowed.late)
+        if classified is not None:
+            if len(windowed.late):
+                self._dropped.drop_late(classified, windowed.late)
+            self._counts.computed(len(classified.ts) - len(windowed.late), windowed.rows)
         if windowed.partials is not None:
             self.send(REPLAYED if replayed else ADD, windowed.partials)
 

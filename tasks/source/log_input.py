@@ -21,11 +21,18 @@ _RECORD_BYTES = 1536
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
 
+_Part = tuple[tuple[Record, ...], int]  # records, and how many rows of the stream's own source they have
+
+
 @dataclass(frozen=True, slots=True)
 class WalBlock(Block):
-    """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
+    """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used.
+
+    `log_rows`: how many rows of the stream's own source they have.
+    """
 
     records: tuple[Record, ...] = ()
+    log_rows: int = 0
 
 
 class LogInput:
@@ -42,14 +49,21 @@ class LogInput:
         self._settings = settings
         self._rates = rates
         self._read: WalBlock | None = None
-        self._parts: deque[tuple[Record, ...]] = deque()
+        self._parts: deque[_Part] = deque()
         self._caught_up_in: int | None = None
         self.bytes_read = 0
+        self.rows_read = 0
+        self._rows_out = 0
 
     @property
     def pending(self) -> bool:
         """Whether there are records that were read and not handed out."""
         return bool(self._parts or self._queue.used_bytes)
+
+    @property
+    def rows_waiting(self) -> int:
+        """Rows that were read and not handed out: none where no record is kept."""
+        return self.rows_read - self._rows_out if self.pending or self._read is not None else 0
 
     def read_ahead(self, wal: RecordReader, turn: int | None = None) -> bool:
         """Reads one block of records into the queue, or keeps it until there is room; returns whether it is there.
@@ -71,8 +85,10 @@ class LogInput:
             size = wal.bytes_read - before
             if records[-1].version >= end:
                 self._caught_up_in = turn
-            self._read = WalBlock(_NO_DATA, size + _RECORD_BYTES * len(records), tuple(records))
+            rows = sum(map(self._rows_of, records))
+            self._read = WalBlock(_NO_DATA, size + _RECORD_BYTES * len(records), tuple(records), rows)
             self.bytes_read += size
+            self.rows_read += rows
         if self._read.nbytes > self._queue.share_bytes:
             # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
             self._read = replace(self._read, nbytes=self._queue.share_bytes)
@@ -87,38 +103,47 @@ class LogInput:
             item = self._queue.take(self._task)
             if not isinstance(item, WalBlock):
                 return ()
-            self._parts = self._parts_of(item.records)
-        if not self._rates.live_rows_may_pass(sum(map(self._rows_of, self._parts[0]))):
+            self._parts = self._parts_of(item.records, item.log_rows)
+        records, rows = self._parts[0]
+        if not self._rates.live_rows_may_pass(rows):
             return ()
-        return self._parts.popleft()
+        self._parts.popleft()
+        self._rows_out += rows
+        return records
 
     def cut_again(self) -> None:
         """Cuts what is left of the block by the rate limit as it is now."""
-        self._parts = self._parts_of([record for part in self._parts for record in part])
+        self._parts = self._parts_of([record for records, _ in self._parts for record in records],
+                                     sum(rows for _, rows in self._parts))
 
-    def discard(self) -> None:
-        """Forgets what was read and not handed out."""
-        while self._queue.take(self._task) is not None:
-            continue
-        self._read = None
+    def discard(self) -> int:
+        """Forgets what was read and not handed out; returns how many rows that were."""
+        discarded = sum(rows for _, rows in self._parts)
         self._parts.clear()
+        while (item := self._queue.take(self._task) or self._read) is not None:
+            assert isinstance(item, WalBlock)
+            discarded += item.log_rows
+            if item is self._read:
+                self._read = None
+        self._rows_out += discarded
+        return discarded
 
-    def _parts_of(self, records: Sequence[Record]) -> deque[tuple[Record, ...]]:
+    def _parts_of(self, records: Sequence[Record], log_rows: int) -> deque[_Part]:
         most = self._rates.live_rows_at_once()
         if most == math.inf:
-            return deque([tuple(records)] if records else ())
-        parts: deque[tuple[Record, ...]] = deque()
+            return deque([(tuple(records), log_rows)] if records else ())
+        parts: deque[_Part] = deque()
         part: list[Record] = []
         rows = 0
         for record in records:
             size = self._rows_of(record)
             if part and rows + size > most:
-                parts.append(tuple(part))
+                parts.append((tuple(part), rows))
                 part, rows = [], 0
             part.append(record)
             rows += size
         if part:
-            parts.append(tuple(part))
+            parts.append((tuple(part), rows))
         return parts
 
     def _rows_of(self, record: Record) -> int:

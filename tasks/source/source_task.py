@@ -198,7 +198,8 @@ class SourceTask(BaseSourceTask):
         return self._status(
             TaskProgress(self._rows_in, self._outbox.rows_out, self._log.bytes_read + self._history_bytes,
                          self._outbox.bytes_out, recalculates=self._ranges.pending),
-            self.output, log=self._log_progress(), time=self._time.status(),
+            self.output, log=self._log_progress()._replace(rows_read=self._log.rows_read), time=self._time.status(),
+            account=self._dropped.counts.account(self._log.rows_read, self._log.rows_waiting),
             late=self._dropped.late_rows(self.id.index), dropped=self._dropped.ledger.sample,
             history=None if self._history is None else self._history.progress(),
             connection=ConnectionStatus(health=None if self._lookup is None else self._lookup.health))
@@ -244,7 +245,7 @@ class SourceTask(BaseSourceTask):
         self._log.cut_again()
 
     def _skip_to_end(self) -> None:
-        self._log.discard()
+        self._dropped.counts.skipped += self._log.discard()
         self._recent.forget()
         self._wal.close()
         skipped_from, self._version = self._version, self._wal.acknowledged_version
@@ -270,6 +271,7 @@ class SourceTask(BaseSourceTask):
             self._rates.take_old_rows(rows.num_rows)
             self._first_stage.note_children()
             self._rows_in += rows.num_rows
+            self._dropped.counts.history += rows.num_rows
             self._history_bytes += rows.nbytes
             self._emit_history(rows, history.as_of)
         self._time.note_work()
@@ -287,6 +289,7 @@ class SourceTask(BaseSourceTask):
             ahead = dropped_rows(classified, range(first, len(classified.ts)), "future", self._plan,
                                  len(classified.ts))
             self._dropped.drop("future", [replace(row, lateness=bound - row.ts) for row in ahead], _TOO_NEW)
+            self._dropped.counts.dropped += len(ahead)
             self._table_times.watch({row.tuid for row in ahead}, classified.rows.column("_tuid").to_numpy()[:first],
                                     classified.ts[:first])
             classified = never_late(classified.rows.slice(0, first), self._plan, as_of)
@@ -385,11 +388,14 @@ class SourceTask(BaseSourceTask):
         wal, reads = self._wal, self._reads
         classified, future = classify(rows, self._plan, self._time.newest, self._table_times, noted,
                                       lambda make: wal.derived(rows, reads, make))
+        counts, own = self._dropped.counts, len(future) + (0 if classified is None else len(classified.ts))
+        if self._source.keep_tuid is not None:
+            counts.filtered += sum(record.batch.num_rows for record in rows) - own
+        self._rows_in += own
         if future:
             self._dropped.drop("future", future, _TOO_NEW)
-            self._rows_in += len(future)
+            counts.dropped += len(future)
         if classified is not None:
-            self._rows_in += len(classified.ts)
             self._dropped.ledger.note(classified, self._plan.policies.closing_delay)
         return classified
 

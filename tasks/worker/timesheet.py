@@ -42,7 +42,8 @@ class Timesheet:
         filled = []
         for n, status in enumerate(statuses):
             in_step = max(0.0, now - since) if n == place else 0.0
-            spent = status.spent._replace(busy_s=self._busy[n] + in_step, elapsed_s=now - self._begun)
+            spent = status.spent._replace(
+                busy_s=self._busy[n] + in_step, elapsed_s=now - self._begun, unanswered_s=behind)
             if behind and n != place and spent.blocked_now_s:
                 spent = spent._replace(blocked_s=spent.blocked_s + behind, blocked_now_s=spent.blocked_now_s + behind)
             elif answered_at is not None and n == place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,19 @@ class VnodeStats:
     wal_segments: int
     tombstones: int
     pins: dict[str, int]
+
+
+class LoggedRows(NamedTuple):
+    """What the log of a vnode has of one table.
+
+    `version`: the newest with rows or deletes of it; `rows`: how many rows it has had since counting began, of which
+    `life` is another one each time. Readers see versions up to `acknowledged`.
+    """
+
+    version: int
+    rows: int
+    acknowledged: int
+    life: object
 
 
 class VnodeReader:
@@ -72,6 +86,11 @@ class VnodeReader:
                 if newest is not None:
                     return newest
         return None
+
+    def logged(self, table_uid: int) -> LoggedRows | None:
+        """Returns what the log has of a table; see `Vnode.logged`."""
+        table = self._store.tables.get(table_uid)
+        return None if table is None else LoggedRows(*table.logged, self._store.wal.acknowledged_version, table)
 
     def newest_uid(self) -> int:
         """Returns the greatest uid among the storage tables and their child tables, 0 if there are none."""

@@ -101,6 +101,9 @@ class TableState:
         self._noted_places: list[tuple[int, Partition, Place]] = []  # by their versions, since then
         self._index: TombstoneIndex | None = None
         self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
+        #: the newest version of the log with rows or deletes of the table, and how many rows it has had since the table
+        #: was loaded; replaced as a whole, so that it may be read without the lock
+        self.logged = (0, 0)
         self.set_schema(schema, key_columns)
 
     @classmethod
@@ -325,6 +328,7 @@ class TableState:
                    ) -> None:
         """Adds rows to the memtable that `decide_on_few` has decided on, with the keys that it has returned."""
         self.memtable.append_few(rows, version, updates, nbytes)
+        self._note_logged(version, rows.num_rows)
         self.newest.taken(*keys)
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
@@ -336,6 +340,7 @@ class TableState:
         versions = np.full(len(arrays[0]), version, np.uint64)
         run = Run.of(pa.RecordBatch.from_arrays([*arrays, pa.array(versions)], schema=run_schema), updates, versions)
         self.append_run(run, nbytes, starts)
+        self._note_logged(version, run.num_rows)
 
     def append_run(self, run: Run, nbytes: int, starts: Index | None = None) -> None:
         """Adds a run to the memtable; see `append`."""
@@ -367,10 +372,15 @@ class TableState:
         for row, data in zip(rows, packed, strict=True):
             self.memtable.append_packed(data, version, self.row_format)
             self.newest.appended(row[0], row[1])
+        self._note_logged(version, len(rows))
+
+    def _note_logged(self, version: int, rows: int) -> None:
+        self.logged = (version, self.logged[1] + rows)
 
     def delete(self, tombstone: Tombstone) -> None:
         """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
         self._tombstones.append(tombstone)
+        self._note_logged(tombstone.version, 0)
         self._index = None
         self.newest.deleted(tombstone.tuids)
         if tombstone.dropped and tombstone.tuids is not None:

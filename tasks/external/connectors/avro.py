@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.tasks.external.connectors.libraries import importing
@@ -49,6 +49,11 @@ def writer(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bytes]:
         return sink.getvalue()
 
     return write
+
+
+def records_of(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yields the records of an object container file. Raises ValueError for anything else."""
+    return cast(Iterator[dict[str, Any]], fastavro.reader(io.BytesIO(data)))
 
 
 def file_of(schema: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> bytes:

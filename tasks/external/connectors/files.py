@@ -63,6 +63,15 @@ class Folder:
             os.replace(pending, path)
             _sync_directory(self._folder)
 
+    def get(self, name: str) -> bytes | None:
+        """Returns a file of the folder, None if there is none. Raises ExternalSystemErrors."""
+        with self._translating():
+            try:
+                data: bytes = self._filesystem.cat_file(f"{self._folder}/{name}")
+            except FileNotFoundError:
+                return None
+            return data
+
     @contextmanager
     def _translating(self) -> Iterator[None]:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kits.basics.faulty_fs import FaultyFs
 from kits.streams.shared_computers import share_computers
+from kits.streams.stream_kit import assert_balanced
 
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.shell.api.arrow_values import column_values
@@ -17,12 +18,21 @@ T0 = 1_700_000_000_000
 
 
 class TestBed(Sandbox):
-    """A sandbox whose answers are lists of tuples; TIMESTAMP values are milliseconds after T0."""
+    """A sandbox whose answers are lists of tuples; TIMESTAMP values are milliseconds after T0.
+
+    `is_right`: False where a test has planted a fault by which rows are lost.
+    """
 
     __test__ = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(fs=FaultyFs(), **options)
+        self.is_right = True
+
+    def run(self) -> None:
+        super().run()
+        for status in self._runtime.statuses() if self._runtime is not None and self.is_right else ():
+            assert_balanced(status)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         table = self.execute(query).table

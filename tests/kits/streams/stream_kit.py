@@ -43,6 +43,7 @@ from penstock.tasks.protocol.messages import (
     TaskId,
 )
 from penstock.tasks.protocol.result_writers import ResultWriter
+from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import OpenTarget, external_writer, open_target
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.state.state_store import StateStore
@@ -358,6 +359,8 @@ class StreamKit:
         while self.stream.step():
             for task in self.tasks:
                 task.input.validate()
+        for task in self.tasks:
+            assert_balanced(task.status())
 
     def run_steps(self, rounds: int) -> None:
         """Gives each task a few steps."""
@@ -430,6 +433,11 @@ def unhurried(**changes: Any) -> TaskSettings:
     """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
     return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
                                 state_map_bytes=1 << 26), **changes)
+
+
+def assert_balanced(status: TaskStatus) -> None:
+    """No row is lost between the log and what a source task sends on, in any test."""
+    assert not status.account.missing, (status.task, status.account)
 
 
 # -- random steps ---------------------------------------------------------------------------------------------------

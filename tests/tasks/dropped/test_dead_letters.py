@@ -585,3 +585,12 @@ def test_pairs_of_a_join_that_looks_up_do_not_meet_where_on_fails(bed: TestBed, 
     for minutes, text in enumerate(("x", LONG, "y")):
         put_pair(bed, minutes, text, "")
     assert bed.rows("SELECT p FROM o ORDER BY ts") == [(1,), (None,), (None,)]
+
+
+def test_late_rows_of_a_join_are_counted_once_beside_rows_that_fail(bed: TestBed) -> None:
+    """A block is tried as a whole first, then without the rows that fail: its late rows are late once."""
+    bed.all("CREATE TABLE u (ts TIMESTAMP, w BIGINT)", "CREATE STREAM s ON_ERROR SKIP INTO o AS "
+            "SELECT a.ts, a.v, b.w FROM t a JOIN u b ON a.ts = b.ts WHERE picky(a.v) > 0")
+    put(bed, "t", (10, 1, "a"))
+    bed.execute(f"INSERT INTO t VALUES ({T0}, 1, 'late'), ({T0 + 11 * MINUTE}, {HUGE}, 'fails')")
+    assert bed.rows("SELECT node_id, late_rows, error_rows FROM information_schema.ins_watermarks") == [(2, 1, 1)]

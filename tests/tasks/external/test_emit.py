@@ -128,6 +128,32 @@ def test_files_have_each_result_exactly_once(
     assert not list((root / "a" / "b").glob(".*"))
 
 
+def test_a_replay_with_other_results_replaces_no_file(kits: Kits, tmp_path: Path) -> None:
+    """A stream that begins anew under the same name, as after a data directory was set back, says which file it is."""
+    where = {"connection": opened("files", url=tmp_path.as_uri())}
+    sql = CLOSED.format("TRIGGER AT_ONCE", "CONNECTION files (PATH 'a', FORMAT json)")
+    with closing(kits(sql, **where)) as first:
+        first.insert([(0, 1_000, 1, 1.0, "n")])
+        first.run()
+        first.checkpoint()
+    (path,) = tmp_path.glob("a/*.jsonl")
+    committed = path.read_bytes()
+    with closing(kits(sql, **where)) as again:
+        again.insert([(0, 1_000, 2, 1.0, "n")])
+        again.run()
+        again.checkpoint()
+        again.kill()
+        for _ in range(2):
+            again.pass_time(LONG_ENOUGH_S)
+            (sink,) = [task.status() for task in again.tasks if task.id.operator == "sink"]
+            assert sink.state == "RETRYING"
+            assert f"{path.name} is there, with other results" in sink.reason
+            assert path.read_bytes() == committed
+        path.rename(tmp_path / "aside")
+        again.pass_time(LONG_ENOUGH_S)
+        assert [json.loads(line)["v"] for line in path.read_text().splitlines()] == [2]
+
+
 # --- at least once ---------------------------------------------------------------------------------------------------
 
 

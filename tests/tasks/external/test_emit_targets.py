@@ -26,7 +26,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from penstock.common.connection import OpenedConnection
-from penstock.common.errors import ConnectionFailedError, LoginRefusedError, RowRefusedError
+from penstock.common.errors import ConnectionFailedError, ContentRefusedError, LoginRefusedError, RowRefusedError
 from penstock.planner.streams.external_sink import avro_schema
 from penstock.planner.task_plans.stream_plan import ExternalSinkPlan, SinkPlan
 from penstock.sql.schema import Column
@@ -333,3 +333,24 @@ def test_folders_anywhere_take_whole_files() -> None:
     folder.put("a", b"1")
     folder.put("a", b"2")
     assert folder._filesystem.cat(f"{folder._folder}/a") == b"2"
+
+
+@pytest.mark.parametrize("format_", ["json", "csv", "parquet", "avro"])
+def test_other_results_never_replace_a_file(tmp_path: Path, format_: Any) -> None:
+    """Whatever is there under the name of a delivery stays; the same results are no offence."""
+    plan = ExternalSinkPlan("files", "files", "out", format_)
+    target = FilesTarget(Folder(opened("files", url=tmp_path.as_uri()), "out"), plan, ROWS, "s", 0)
+    target.deliver(Delivery(7, THREE.rows))
+    (path,) = (tmp_path / "out").iterdir()
+    before = path.read_bytes()
+    target.deliver(Delivery(7, THREE.rows))
+    for other in (THREE.rows.slice(0, 2), delivery((0, "d1", NOW, 1, "a")).rows):
+        with pytest.raises(ContentRefusedError, match=f"{path.name} is there, with other results"):
+            target.deliver(Delivery(7, other))
+    assert path.read_bytes() == before
+    path.write_bytes(b"\xff of somebody else")
+    with pytest.raises(ContentRefusedError, match="other results"):
+        target.deliver(Delivery(7, THREE.rows))
+    path.unlink()
+    target.deliver(Delivery(7, THREE.rows))
+    assert path.exists()
