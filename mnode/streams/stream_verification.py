@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotSupportedError, UnavailableError
 from penstock.mnode.access.session import Result
@@ -102,7 +101,7 @@ class StreamVerification:
         don't run, or are behind.
         """
         subject = self._subject(statement.name)
-        wanted = time_range(statement.first, statement.last, subject.plan, session)
+        wanted = _range(statement, subject.plan, session)
         pieces = pieces_of(subject, wanted, self._services.catalog, self._services.storage)
         dropped = self._dropped(subject.stream)
         cut, found = self._look(subject, pieces, session)
@@ -184,15 +183,14 @@ class StreamVerification:
         return [report.status for report in reports if report.status.task.operator == operator]
 
 
-def time_range(
-    first: exp.Expression | None, last: exp.Expression | None, plan: StreamPlan, session: Session
-) -> _Span:
-    """Returns the times of results between two instants, inclusive; None is no bound. Raises InvalidStatementError."""
-    low = TS_MIN if first is None else instant(first, plan.source.precision, session)
-    high = TS_MAX if last is None else instant(last, plan.source.precision, session)
-    if low > high:
+def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> _Span:
+    if statement.first is None:
+        return TS_MIN, TS_MAX
+    first = instant(statement.first, plan.source.precision, session)
+    last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
+    if first > last:
         raise InvalidStatementError("VERIFY STREAM: the range ends before it begins")
-    return low, high
+    return first, last
 
 
 def pieces_of(subject: Subject, wanted: _Span, catalog: Catalog, storage: Storage) -> list[_Span]:
