@@ -131,7 +131,7 @@ def converted_results(values: Sequence[SqlExpr], columns: Sequence[Column]) -> l
 
 def tolerant(value: SqlExpr) -> SqlExpr:
     """Returns a value over groups or windows that is NULL where it can't be computed: no row can be left out for it."""
-    plain = isinstance(value.node, exp.Column | exp.Star)
+    plain = value.constant is not None or isinstance(value.node, exp.Column | exp.Star)
     return value if plain else SqlExpr(or_null(value.node), value.type)
 
 
