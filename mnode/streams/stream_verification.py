@@ -73,7 +73,7 @@ class Subject:
     @classmethod
     def of(cls, stream: StreamRecord, plan: StreamPlan, planning: StreamPlanning, catalog: Catalog) -> Subject:
         """Raises NotSupportedError for streams whose rows alone don't tell the results."""
-        _check_comparable(plan)
+        check_comparable(plan)
         results = planning.results_of(stream)
         target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
         if target is None or source is None:
@@ -229,7 +229,8 @@ def closed_until(
     return min(known) - plan.policies.time.lateness - int(of_rows)
 
 
-def _check_comparable(plan: StreamPlan) -> None:
+def check_comparable(plan: StreamPlan) -> None:
+    """Raises NotSupportedError for streams of which the result table doesn't hold what the query says."""
     if plan.trigger == "continuous_window_close":
         raise NotSupportedError("results of TRIGGER CONTINUOUS_WINDOW_CLOSE can't be verified: late rows wait for the "
                                 "next recalculation")

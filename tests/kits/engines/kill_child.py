@@ -65,7 +65,7 @@ def main() -> None:
             elif command == "tasks":
                 say(f"tasks {json.dumps(_tasks(cursor))}")
             elif command in ("pause", "resume"):
-                for (name,) in _rows(cursor, "SELECT stream_name FROM information_schema.ins_streams"):
+                for name in _stream_names(cursor):
                     cursor.execute(f"{command} STREAM {name}")
                 say(f"{command}d")
             elif command == "check":
@@ -105,6 +105,10 @@ def _tasks(cursor: Any) -> dict[str, Any]:
     return {"attempts": attempts, "pids": pids}
 
 
+def _stream_names(cursor: Any) -> list[str]:
+    return [name for (name,) in _rows(cursor, "SELECT stream_name FROM information_schema.ins_streams")]
+
+
 def _create(cursor: Any) -> None:
     script = ROOT / "examples" / "flights" / "streams.sql"
     text = script.read_text("utf-8").replace("KEEP 36500d", "KEEP 36500d WAL_LEVEL 2")
@@ -125,7 +129,7 @@ def _verdict(cursor: Any, patience_s: float) -> str:
     deadline = clock.monotonic() + patience_s
     while True:
         differences = [text for name in STREAMS for text in _differences(cursor, name)]
-        differences = differences or [text for name in STREAMS for text in _verified(cursor, name)]
+        differences = differences or [text for name in _stream_names(cursor) for text in _verified(cursor, name)]
         if not differences:
             counts = [str(_rows(cursor, f"SELECT count(*) FROM nyc.{table}")[0][0]) for table in ("flights", "weather")]
             return f"equal {' '.join(counts)}"
