@@ -13,11 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from sqlglot import exp
 
 from penstock.common.clock import SystemClock
 from penstock.common.config import Config
-from penstock.common.errors import CorruptionError, InternalError, PenstockError, UnavailableError
+from penstock.common.errors import (
+    CorruptionError,
+    InternalError,
+    InvalidStatementError,
+    PenstockError,
+    UnavailableError,
+)
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.access.session import Result, SessionState
@@ -30,9 +35,10 @@ from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine_parts import EngineParts
 from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, known_since
-from penstock.mnode.streams.stream_verification import pieces_of, time_range, told
+from penstock.mnode.streams.stream_verification import pieces_of, told
 from penstock.planner.query.compared_results import LaterWrites, compared_results
 from penstock.planner.task_plans.column_names import CHILD
+from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Table
 from penstock.tasks.compute.child_tables import moves_tables
 from penstock.tasks.protocol.messages import TaskId
@@ -103,12 +109,11 @@ class DirectoryVerification:
         self._advanced = advanced
         self._session = SessionState(parts.directory.config.timezone).freeze(parts.directory.clock.now_ms())
 
-    def verify(
-        self, names: Sequence[str], first: exp.Expression | None, last: exp.Expression | None
-    ) -> Iterator[Finding]:
+    def verify(self, names: Sequence[str], first: str | None, last: str | None) -> Iterator[Finding]:
         """Yields what is found of the streams of these names (none: of all), in results from `first` to `last`.
 
-        Raises NotFoundError before the first one.
+        These are instants as in SQL, in the local time of the configured zone where they name none. Raises
+        NotFoundError before the first one.
         """
         known = self._parts.streams.known
         streams = [known.require(name) for name in names] or [
@@ -152,8 +157,8 @@ class DirectoryVerification:
                                hint="let it run for a while, or close its engine")
 
     def _finding(
-        self, chosen: _AtCheckpoint, saved: Mapping[TaskId, SavedTask | Unreadable], first: exp.Expression | None,
-        last: exp.Expression | None,
+        self, chosen: _AtCheckpoint, saved: Mapping[TaskId, SavedTask | Unreadable], first: str | None,
+        last: str | None,
     ) -> Finding:
         subject, record = chosen.subject, chosen.record
         tasks: dict[TaskId, SavedTask] = {}
@@ -171,7 +176,7 @@ class DirectoryVerification:
                             for operator in ("agg", "source")))
         cut = tuple(sorted(record.versions))
         cuts, later = (known_since(subject, cut), cut), self._later(subject, record)
-        wanted = time_range(first, last, subject.plan, self._session)
+        wanted = self._range(subject, first, last)
         pieces = []
         for piece in pieces_of(subject, wanted, subject.snapshots(self._catalog, self._parts.directory.storage)):
             rows = self._parts.queries.run_planned(
@@ -182,6 +187,14 @@ class DirectoryVerification:
         result = told(subject, cut, pieces, (), [left_out])
         equal, others, after = (sum(getattr(piece, name) for piece in pieces) for name in ("equal", "others", "later"))
         return Finding(subject.stream.name, record, result, equal, others, after)
+
+    def _range(self, subject: Subject, first: str | None, last: str | None) -> tuple[int, int]:
+        precision, zone = subject.plan.source.precision, self._session.time_zone
+        low = TS_MIN if first is None else parse_timestamp(first, precision, zone)
+        high = TS_MAX if last is None else parse_timestamp(last, precision, zone)
+        if low > high:
+            raise InvalidStatementError("--from must not be behind --to")
+        return low, high
 
     # --- what was written behind the checkpoint ----------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Subject:
     @classmethod
     def of(cls, stream: StreamRecord, stored: StoredPlan, planning: StreamPlanning, catalog: Catalog) -> Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
-        _check_comparable(stored.plan)
+        check_comparable(stored.plan)
         results = planning.results_of(stream)
         target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
         if target is None or source is None:
@@ -282,7 +282,8 @@ def _has_all(record: CommitRecord, rows: Cut) -> bool:
     return all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
 
 
-def _check_comparable(plan: StreamPlan) -> None:
+def check_comparable(plan: StreamPlan) -> None:
+    """Raises NotSupportedError for streams of which the result table doesn't hold what the query says."""
     if plan.trigger == "continuous_window_close":
         raise NotSupportedError("results of TRIGGER CONTINUOUS_WINDOW_CLOSE can't be verified: late rows wait for the "
                                 "next recalculation")

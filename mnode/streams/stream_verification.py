@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 
 import pyarrow as pa
-from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result
@@ -62,8 +61,8 @@ class StreamVerification:
         don't run, or are behind.
         """
         subject = self._comparison.subject(self._known.require(statement.name))
-        pieces = pieces_of(subject, time_range(statement.first, statement.last, subject.plan, session),
-                           self._comparison.snapshots(subject))
+        pieces = pieces_of(
+            subject, _range(statement, subject.plan, session), self._comparison.snapshots(subject))
         drawn = ""
         if statement.sample is not None:
             drawn = "; not drawn, since results may come of any rows"
@@ -93,15 +92,14 @@ class StreamVerification:
         return self._comparison.look(subject, pieces, session, note_progress=self._note_progress)
 
 
-def time_range(
-    first: exp.Expression | None, last: exp.Expression | None, plan: StreamPlan, session: Session
-) -> Span:
-    """Returns the times of results between two instants, inclusive; None is no bound. Raises InvalidStatementError."""
-    low = TS_MIN if first is None else instant(first, plan.source.precision, session)
-    high = TS_MAX if last is None else instant(last, plan.source.precision, session)
-    if low > high:
+def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> Span:
+    if statement.first is None:
+        return TS_MIN, TS_MAX
+    first = instant(statement.first, plan.source.precision, session)
+    last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
+    if first > last:
         raise InvalidStatementError("VERIFY STREAM: the range ends before it begins")
-    return low, high
+    return first, last
 
 
 def pieces_of(subject: Subject, wanted: Span, rows: Mapping[int, Snapshot]) -> list[Span]:

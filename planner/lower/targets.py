@@ -131,7 +131,7 @@ def converted_results(values: Sequence[SqlExpr], columns: Sequence[Column]) -> l
 
 def tolerant(value: SqlExpr) -> SqlExpr:
     """Returns a value over groups or windows that is NULL where it can't be computed: no row can be left out for it."""
-    return SqlExpr(or_null(value.node), value.type)
+    return value if value.constant is not None else SqlExpr(or_null(value.node), value.type)
 
 
 def sink_plan(target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: bool = False) -> SinkPlan:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlglot import exp
-
 from penstock.common.config import Config, load_config
 from penstock.common.errors import NotSupportedError, StorageError
 from penstock.common.paths import DataPaths
@@ -45,20 +43,13 @@ def run_verify(arguments: argparse.Namespace, config: Config) -> int:
               counting_bar(arguments.progress, None, "results") as advanced):
             verification = DirectoryVerification(parts, paths, advanced)
             found = list(verification.verify(
-                arguments.streams, _instant(arguments.first), _instant(arguments.last)))
+                arguments.streams, arguments.first, arguments.last))
         write = _as_json if arguments.json else _as_text
         text = write(found, config.timezone, lambda text: text.replace(str(root), str(data)))
     sys.stdout.write(text)
     if any(one.others for one in found):
         return _OTHERS
     return _REFUSED if any(one.error is not None for one in found) else _EQUAL
-
-
-def _instant(text: str | None) -> exp.Expression | None:
-    """Returns a time of the command line as VERIFY STREAM has it: a text, or a number."""
-    if text is None:
-        return None
-    return exp.Literal.number(text) if text.isdigit() else exp.Literal.string(text)
 
 
 def _as_text(found: Sequence[Finding], time_zone: str, named: Callable[[str], str]) -> str:

@@ -25,7 +25,7 @@ _NUMBER = struct.Struct("<Q")
 class StateDatabase:
     """`meta` and `base` are the databases that are always there, beside those of deltas.
 
-    `writes`: how many transactions have written. `readonly`: none may.
+    `writes`: how many transactions have written.
     """
 
     def __init__(self, directory: Path, map_bytes: int, *, readonly: bool = False) -> None:
@@ -34,7 +34,6 @@ class StateDatabase:
         Raises CheckpointDamagedError, StorageError.
         """
         self._directory = directory
-        self.readonly = readonly
         if not readonly:
             make_private(directory)
         try:

@@ -65,9 +65,7 @@ class StateStore:
     def __init__(
         self, directory: Path, map_bytes: int, cache: StateCache | None = None, *, readonly: bool = False
     ) -> None:
-        """`cache` bounds what is kept in memory, together with other stores; None: there are no others. `readonly`:
-        only methods that read may be called; see `StateDatabase`.
-        """
+        """`cache` bounds what several stores keep in memory; None: there are no others. `readonly`: nobody writes."""
         self._directory = directory
         self._cache = cache or StateCache()
         self._database = StateDatabase(directory, map_bytes, readonly=readonly)
@@ -124,8 +122,7 @@ class StateStore:
 
     def changes(self, checkpoint_id: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Yields (key, value) for all keys that changed up to a checkpoint since the one before; None: deleted."""
-        delta = next(delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id)
-        handle = self._database.delta(delta.sequence, create=False)
+        handle = self._database.delta(self._up_to(checkpoint_id)[-1].sequence, create=False)
         with self._database.reading() as transaction:
             for key, stored in transaction.cursor(db=handle):
                 yield bytes(key), None if stored == _DELETED else self._database.checked(bytes(key), bytes(stored))
@@ -255,10 +252,9 @@ class StateStore:
         if checkpoint_id is None:
             self._drop_all()
             return None
-        found = self._delta_of(checkpoint_id)
-        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
-        kept = [delta for delta in self._deltas if delta.sequence <= found.sequence]
-        later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
+        kept = self._up_to(checkpoint_id)
+        self._verify(kept)
+        later = [delta.sequence for delta in self._deltas[len(kept):]]
         handles = [self._database.delta(sequence, create=False) for sequence in (*later, self._open_sequence)]
         if later or any(handle is not None for handle in handles):
             with self._database.writing() as transaction:
@@ -270,13 +266,11 @@ class StateStore:
         self._deltas = kept
         self._forget_pending()
         self._open_sequence = self._next_sequence()
-        meta = json.loads(found.meta)
-        assert isinstance(meta, dict)
-        return meta
+        return self.meta(checkpoint_id)
 
     def meta(self, checkpoint_id: int) -> dict[str, Any]:
         """Returns what was put beside a checkpoint. Raises CheckpointDamagedError if it isn't in the store."""
-        meta: dict[str, Any] = json.loads(self._delta_of(checkpoint_id).meta)
+        meta: dict[str, Any] = json.loads(self._up_to(checkpoint_id)[-1].meta)
         return meta
 
     def verify(self, checkpoint_id: int) -> None:
@@ -284,8 +278,7 @@ class StateStore:
 
         Raises CorruptionError, or CheckpointDamagedError if `restore` would find it missing or damaged.
         """
-        found = self._delta_of(checkpoint_id)
-        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
+        self._verify(self._up_to(checkpoint_id))
         if self._base_sum is not None:
             return
         # Written before the base had a checksum of its own: there are those of its values only.
@@ -388,12 +381,13 @@ class StateStore:
         self._pending = {}
         self._pending_bytes = 0
 
-    def _delta_of(self, checkpoint_id: int) -> _Delta:
-        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
-        if found is None:
-            known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
+    def _up_to(self, checkpoint_id: int) -> list[_Delta]:
+        """Returns what a checkpoint consists of besides the base. Raises CheckpointDamagedError if it isn't there."""
+        ids = [delta.checkpoint_id for delta in self._deltas]
+        if checkpoint_id not in ids:
+            known = ", ".join(map(str, ids)) or "none"
             raise CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
-        return found
+        return self._deltas[:ids.index(checkpoint_id) + 1]
 
     def _verify(self, deltas: Iterable[_Delta]) -> None:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
@@ -449,9 +443,6 @@ class StateStore:
         with self._database.reading() as transaction:
             stored = transaction.get(b"checkpoints", db=self._database.meta)
         if stored is None:
-            if not self._database.readonly:
-                with self._database.writing() as transaction:
-                    self._put_directory(transaction, [], 0)
             return
         content = json.loads(self._database.checked(b"checkpoints", bytes(stored)))
         if content["format"] > FORMAT_VERSION:

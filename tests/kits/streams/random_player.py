@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from kits.streams.failing_functions import SOUND
+from kits.streams.kit_verdict import ScannedRows, backend, source_rows, verify_kit
 from kits.streams.random_streams import Answer, History, Key, Row, Step, Stream
-from kits.streams.shared_computers import SharedComputer
 from kits.streams.stream_kit import Store, StreamKit
 
-from penstock.common.closed_duckdb import RenewableDuckdb
-from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
-from penstock.planner.duckdb_sql.quoting import for_duckdb
-from penstock.planner.logical.operators import ROWS, Scan
+from penstock.mnode.query.query_runner import OpenQuery
+from penstock.planner.logical.operators import Scan
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
@@ -38,6 +36,8 @@ class Player:
         self.store = Store(root, self.schema.catalog([SOUND]))
         self.kits: list[tuple[Stream, StreamKit, dict[int, int]]] = []
         self.closed_tables = {child.name: child.vgroup_id for child in self.store.catalog.child_list}
+        #: how often streams were verified, and refused
+        self.verdicts: Counter[str] = Counter()
 
     def play(self) -> None:
         """Carries out all steps; raises AssertionError with the stream's SQL where an answer is wrong."""
@@ -129,6 +129,7 @@ class Player:
         if any(stream.trigger.startswith("continuous") for stream, _, _ in self.kits):
             self._pass(RECALCULATE_S)
             self._compare(rows, lambda trigger: trigger.startswith("continuous"))
+        self._verify()
 
     def _pass(self, seconds: float) -> None:
         self.store.clock.advance(seconds)
@@ -183,7 +184,7 @@ class Player:
             statement = parse_one(stream.query)
             assert isinstance(statement, Select)
             plan = plan_query(statement, self.store.catalog, Session("p", self.schema.zone, 0))
-            with OpenQuery(plan, self, EngineBackend(RenewableDuckdb(lambda: SharedComputer.database))) as query:
+            with OpenQuery(plan, self, backend()) as query:
                 table = query.table()
             answer: Answer = {}
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
@@ -193,24 +194,15 @@ class Player:
                 want = {key: (None, *row[1:]) for key, row in want.items()}  # in a query it ends with its last row
             self._assert_same(stream, answer, want, "the query")
 
-    def relation(self, scan: Scan) -> _Rows:
+    def relation(self, scan: Scan) -> ScannedRows:
         """Returns the rows of a scan of the batch query."""
-        name = f"scanned_{scan.name}"
-        table = self.store.rows()
-        if scan.table.kind == "child":
-            table = table.filter(pa.compute.equal(table.column("tbname"), scan.table.name))
-        found = table.select(["_tuid", *scan.columns])
-        if scan.names:
-            found = table.group_by(["_tuid", "tbname"]).aggregate([])
-        elif scan.counted:
-            found = found.append_column(ROWS, pa.array([1] * len(found), pa.int64()))
-        return _Rows(f"SELECT * FROM {name}", {name: for_duckdb(found)})
+        return source_rows(self.store, scan)
 
-
-class _Rows:
-    def __init__(self, sql: str, tables: dict[str, pa.Table]) -> None:
-        self.sql = sql
-        self.tables = tables
+    def _verify(self) -> None:
+        """Asks the second judge of streams that have read everything and rest."""
+        for stream, kit, _ in self.kits:
+            refused = verify_kit(kit, stream.sql, Session("p", self.schema.zone, 0))
+            self.verdicts["refused" if refused else "verified"] += 1
 
 
 def _interrupt(kit: StreamKit, kind: str, what: Any) -> None:

@@ -275,7 +275,7 @@ def test_directories_that_can_not_be_opened(sound: Path, tmp_path: Path, capsys:
     assert "is no data directory" in refused(tmp_path / "empty", capsys)
     assert "stream s9 does not exist" in refused(data, capsys, "--stream", "s9")
     code, (found,) = verify(data, capsys, "--from", "2024-01-02", "--to", "2024-01-01")
-    assert (code, "ends before it begins" in found["error"]) == (2, True)
+    assert (code, "must not be behind" in found["error"]) == (2, True)
     lock = lock_data_directory(DataPaths(data))
     assert "in use by an engine" in refused(data, capsys)
     lock.release()

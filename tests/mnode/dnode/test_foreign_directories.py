@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kits.engines.data_directories import open_sandbox
+from kits.engines.data_directories import open_sandbox, tree
 
 from penstock.common.errors import StorageError
+from penstock.shell.main import main
 
 NOBODY = 65_534
 PLACES = ("LOCK", "FORMAT", "catalog", "catalog/data.mdb", "vnode", "vnode/*/wal", "vnode/*/wal/*.log", "vnode/*/store",
@@ -82,6 +83,32 @@ def test_a_file_of_somebody_else_is_named_and_nothing_is_changed(directory: Path
         with open_sandbox(root) as sandbox:
             assert sandbox.execute("SELECT count(*) FROM d.t").table.to_pylist() == [{"count(*)": 1}]
     finally:
+        shutil.rmtree(root)
+
+
+def test_results_of_somebody_else_are_not_verified(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """penstock verify names what it can't read, be it the whole directory or a file of it; nothing is changed."""
+    root = directory.with_name("verified")
+    shutil.copytree(directory, root)
+    try:
+        before = tree(root)
+        if os.geteuid() != 0:
+            root.chmod(0)
+        with unprivileged():
+            assert main(["verify", "-d", str(root)]) == 2
+        root.chmod(0o755)
+        segment = next(iter(root.glob("vnode/*/wal/*.log")))
+        segment.chmod(0)
+        with unprivileged():
+            assert main(["verify", "-d", str(root)]) == 2
+        segment.chmod(0o600)
+        first, second = (line for line in capsys.readouterr().err.splitlines() if line.startswith("ERROR"))
+        assert first == f"ERROR: cannot read {root / 'LOCK'}: Permission denied"
+        assert second.startswith(f"ERROR: cannot read {root}")
+        assert {path: content for path, (_, _, content) in tree(root).items()} == {
+            path: content for path, (_, _, content) in before.items()}
+    finally:
+        root.chmod(0o700)
         shutil.rmtree(root)
 
 

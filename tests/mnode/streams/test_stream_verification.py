@@ -114,6 +114,7 @@ def test_rows_that_were_left_out_are_known() -> None:
 
 @pytest.mark.parametrize("query", [
     "SELECT ts, length({}) n FROM l", "SELECT _wstart, count(*) n, max(length({})) s FROM l INTERVAL(10s)",
+    "SELECT _wstart, count(*) n, apercentile(length({}), 50) p FROM l INTERVAL(10s)",
     "SELECT _wstart, count(*) n FROM l WHERE {} <> 'x' INTERVAL(10s)",
     "SELECT _wstart, count(*) n FROM l STATE_WINDOW(length({}))",
     "SELECT _wstart, count(*) n FROM l EVENT_WINDOW START WITH length({}) > 0 END WITH s = 'b'"])
