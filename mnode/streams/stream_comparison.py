@@ -130,10 +130,11 @@ class LeftOut:
             unread = "a recalculation is under way"
         return cls([*{(row.version, row.row_key): row for row in rows}.values()], others, unread)
 
-    def reasons(self, difference: Difference) -> list[str]:
-        """Returns what may be why a result isn't what the query says."""
-        reasons = [row.reason for row in self.rows if difference.moment <= row.ts <= difference.last]
-        known = [f"{reasons.count(reason)} rows of this time were left out: {reason}"
+    def reasons(self, times: Span | None) -> list[str]:
+        """Returns what may be why a result isn't what the query says that rows of these times may change, None: any."""
+        reasons = [row.reason for row in self.rows if times is None or times[0] <= row.ts <= times[1]]
+        where = "" if times is None else " of this time"
+        known = [f"{reasons.count(reason)} rows{where} were left out: {reason}"
                  for reason in sorted(set(reasons))]
         if self.unread:
             known.append(self.unread)
@@ -257,11 +258,13 @@ class StreamComparison:
 
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
-    parts = left_out.reasons(difference)
+    times = subject.results.sources(difference.moment, difference.ends)
+    parts = left_out.reasons(times)
     if subject.plan.policies.ignore_update:
         parts.append("rewritten rows count once more: IGNORE UPDATE 1")
     unlike = subject.stream.unlike
-    if unlike is not None and difference.moment <= unlike.last_ts and unlike.first_ts <= difference.last:
+    if unlike is not None and (
+            times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
     return "; ".join(parts) or None
 

@@ -69,6 +69,11 @@ class Grid:
         return self.width + 31 * self.width_months * self.day
 
     @property
+    def shortest_step(self) -> int:
+        """Units by which two starts are apart at least, but for changes of the clock."""
+        return self.step or 28 * self.step_months * self.day
+
+    @property
     def turn(self) -> int:
         """Units by which the clock is turned at most."""
         return 0 if self.zone is None else _turn_seconds(self.zone) * UNITS_PER_SECOND[self.precision]

@@ -5,6 +5,7 @@ No partials, no kernels: groups are aggregated as queries are, and named as the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -13,6 +14,7 @@ from sqlglot import exp
 from penstock.common.errors import InternalError, NotSupportedError
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
+    call,
     called,
     cast,
     column,
@@ -24,35 +26,38 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 )
 from penstock.planner.duckdb_sql.group_ids import group_value
 from penstock.planner.duckdb_sql.interval_windows import Grid, grid_of, latest_end
+from penstock.planner.duckdb_sql.pieces import from_here, ignoring_nulls, over
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import Aggregate, FillGaps, Operator, Project, Scan, Window
+from penstock.planner.logical.operators import Aggregate, FillColumn, FillGaps, Operator, Project, Scan, Window
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.window_kinds import END, START, BySession
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.inner_names import with_inner_names
-from penstock.planner.lower.stages import SourceRows, rows_of
-from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
+from penstock.planner.lower.stages import SourceRows, aggregate_of, computed_below, fill_of_results, rows_of
+from penstock.planner.lower.targets import converted, converted_results, key_fields, sink_plan, tolerant
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.user_calls import UserCall
-from penstock.sql.types import UBIGINT
+from penstock.sql.types import BIGINT, UBIGINT, VARCHAR
 
 GROUP_ID, ENDS = "_gid", "_ends_at"
 _RESULTS, _GROUPS, _CHILDREN = "results", "groups", "children"
-_FOR_EVER = (1 << 63) - 1
+_PROBLEM = "#problem"
+FOR_EVER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResults:
     """`steps`, (name, SQL), over the relation of `scan`, and `body` over these: a row per result row.
 
-    Its columns are CHILD, ENDS (when the row's window is over, NULL without windows), and `r0`, `r1`, ... of the types
-    of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
-    the windows whose starts are `r0`. `of_rows`: `r0` is the time of the row that the result is made of. `times` is SQL
-    of all `r0`, some several times, that is quicker than that of the results; None if only these tell. `delayed`: what
-    is stored of a window that is open may be behind its rows.
+    Its columns are CHILD, ENDS (from when on no row in order changes the result, FOR_EVER if one always may, NULL if it
+    is known with its row), and `r0`, `r1`, ... of the types of the target's columns, TIMESTAMP as BIGINT. `functions`
+    are the users' functions that the SQL calls. `grid`: of the windows whose starts are `r0`. `of_rows`: `r0` is the
+    time of the row that the result is made of. `times` is SQL of all `r0`, some several times, that is quicker than
+    that of the results; None if only these tell. `delayed`: what is stored of a window that is open may be behind its
+    rows. `far`: a row may change results of any times. `early`: what is stored before a result's ENDS isn't the last.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -63,6 +68,8 @@ class BatchResults:
     of_rows: bool
     times: str | None
     delayed: bool
+    far: bool
+    early: bool
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
         """Returns the times of the first and the last row that results from `first` to `last` may come of.
@@ -73,7 +80,14 @@ class BatchResults:
             return first, last
         if self.grid is None:
             return None
-        return first, latest_end(last, self.grid) - 1 if last < _FOR_EVER else None
+        return first, latest_end(last, self.grid) - 1 if last < FOR_EVER else None
+
+    def sources(self, moment: int, ends: int | None) -> tuple[int, int] | None:
+        """Returns the times of the first and the last row that may change a result of a time, which has these ENDS.
+
+        None: any row may.
+        """
+        return None if self.far else (moment, moment if ends is None else ends - 1)
 
     def around(self, moment: int) -> tuple[int, int] | None:
         """Returns a range with the times of all results that a row may be part of; None if that may be any."""
@@ -89,23 +103,46 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     """
     project = with_inner_names(stream.plan)
     assert isinstance(project, Project)
-    below = project.input
-    if isinstance(below, FillGaps):
-        raise NotSupportedError("streams with FILL can't be verified yet")
-    if isinstance(below, Aggregate):
-        rows, below, ends = _grouped(stream, below)
+    below, time = project.input, project.columns[0].value
+    fill = below if isinstance(below, FillGaps) else None
+    if isinstance(below, FillGaps | Aggregate):
+        rows, below, ends = _grouped(stream, aggregate_of(below))
     else:
         rows, ends = rows_of(below, stream.keys, stream.time_zone), fragment("NULL::BIGINT")
         below = _with_group(below, rows)
     if rows.lookup is not None:
         raise NotSupportedError("streams whose rows look up in another table can't be verified: it may have changed")
     values = [SqlExpr(replaced_columns(item.value.node, {END: ends}), item.value.type) for item in project.columns]
+    computed = values if fill is None else computed_below(fill, values)
     if stream.policies.leaves_out_errors:
-        values, below = list(map(tolerant, values)), tolerant_plan(below)
-    columns = stream.target.columns
-    results = converted_results(values, columns)
+        values, computed, below = list(map(tolerant, values)), list(map(tolerant, computed)), tolerant_plan(below)
+    results = converted_results(computed, stream.target.columns)
+    grid, times, of_rows = None, None, False
+    if fill is not None:
+        assert isinstance(below, Aggregate)
+        below, ends, results = _filled(stream, fill, below, values, results)
+    elif not isinstance(below, Aggregate):
+        of_rows = time.node == column(rows.table.columns[0].name)
+        times = _times(below, time) if of_rows else None
+    elif below.interval is not None and time.node == column(START):
+        grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
+        times = _times(below.input, time)
+    steps, body = results_sql(stream, below, ends, results)
+    far = fill is not None or (isinstance(below, Aggregate) and below.interval is None)
+    return BatchResults(steps, body, rows.scan, tuple(dict.fromkeys((*functions, *users_aggregates(stream.plan)))),
+                        grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None)
+
+
+def results_sql(
+    stream: LogicalStream, below: Operator, ends: Tree, results: Sequence[Tree]
+) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Returns `steps` and `body` of the results, which are computed of what is below, where groups have GROUP_ID.
+
+    Raises NotSupportedError for what is never the same again.
+    """
     shown = [named(column(GROUP_ID), GROUP_ID), named(ends, ENDS), *_keys(stream), *(
         named(result, f"r{n}") for n, result in enumerate(results))]
+    columns = stream.target.columns
     steps, found = lower_in_steps(below)
     steps.append(("grouped", found))
     if any(called(node) == "random" for tree in [*map(itemgetter(1), steps), *results]
@@ -126,15 +163,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     fits = f" AND {PROBLEM} IS NULL" if sink.checks_tags else ""
     body = (f"SELECT {wanted} FROM {_RESULTS} JOIN {_CHILDREN} USING ({GROUP_ID}) "
             f"WHERE {' AND '.join(render(each) for each in counts)}{fits}")
-    grid, times, time = None, None, project.columns[0].value
-    if isinstance(below, Aggregate) and below.interval is not None and time.node == column(START):
-        grid = grid_of(below.interval.window, below.interval.precision, below.interval.zone)
-        times = _times(below.input, time)
-    of_rows = not isinstance(below, Aggregate) and time.node == column(rows.table.columns[0].name)
-    if of_rows:
-        times = _times(below, time)
-    return BatchResults(tuple(named_steps), body, rows.scan, tuple(dict.fromkeys((
-        *functions, *users_aggregates(stream.plan)))), grid, of_rows, times, stream.trigger == "max_delay")
+    return tuple(named_steps), body
 
 
 def _times(rows: Operator, time: SqlExpr) -> str:
@@ -163,3 +192,39 @@ def _keys(stream: LogicalStream) -> list[Tree]:
     """Returns the keys of groups by their names in blocks."""
     return [named(cast(group_value(column(key.name), key.type), field.duckdb()), field.name)
             for key, field in zip(stream.keys, key_fields(stream.keys), strict=True)]
+
+
+# --- FILL -------------------------------------------------------------------------------------------------------
+
+
+def _filled(
+    stream: LogicalStream, fill: FillGaps, groups: Aggregate, values: Sequence[SqlExpr], results: Sequence[Tree]
+) -> tuple[FillGaps, Tree, list[Tree]]:
+    """Returns the windows of groups with those in gaps, when they are over, and their results.
+
+    `values` are over what `fill` gives, `results` over `groups`. As in streams, gaps are filled with what results are
+    in the types of their columns.
+    """
+    filled = fill_of_results(fill, values)
+    columns = stream.target.columns
+    given = [(place, each) for place, each in enumerate(filled) if isinstance(each, FillColumn)]
+    types = {each.name: columns[place].type for place, each in given}
+    kept = [Computed(each.name, SqlExpr(column(each.name), each.type)) for each in groups.output if each.name != END]
+    kept += [Computed(each.name, SqlExpr(results[place], types[each.name])) for place, each in given]
+    kept += [Computed(_PROBLEM, SqlExpr(problem, VARCHAR)) for problem in results[len(columns):]]
+    # A window takes values from the next one that has some, the gap before a window is there once that is.
+    lasting = [SqlExpr(fragment("CASE WHEN :value IS NOT NULL THEN :end END", value=results[place], end=column(END)),
+                       BIGINT) for place, _ in given] if fill.mode == "next" else [SqlExpr(column(END), BIGINT)]
+    kept += [Computed(f"#ends{place}", each) for place, each in enumerate(lasting)]
+    constants = {each.name: SqlExpr(converted(each.constant, types[each.name]), types[each.name])
+                 for _, each in given if each.constant is not None}
+    keys = tuple(key for key in groups.keys if key != START)
+    below = FillGaps(Project(groups, tuple(kept)), keys, fill.interval, None, fill.mode, tuple(
+        FillColumn(each.name, types[each.name], constants.get(each.name)) for _, each in given))
+    following = [fragment("coalesce(:next, :never)", never=FOR_EVER, next=over(
+        ignoring_nulls("first_value", column(f"#ends{place}")), [column(GROUP_ID)], [column(START)], from_here()))
+        for place in range(len(lasting))]
+    return below, call("greatest", *following), [
+        *(column(each.name) if isinstance(each, FillColumn) else converted(each, target.type)
+          for each, target in zip(filled, columns, strict=True)),
+        *(column(_PROBLEM) for _ in results[len(columns):])]

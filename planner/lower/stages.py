@@ -125,7 +125,7 @@ def _windowed(
     stream: LogicalStream, below: FillGaps | Aggregate, results: Sequence[SqlExpr], functions: Sequence[UserCall],
     times: Sequence[tuple[str, str]],
 ) -> StreamPlan:
-    aggregate = _aggregate_of(below)
+    aggregate = aggregate_of(below)
     window = aggregate.input
     assert isinstance(window, Window)
     rows = rows_of(window.input, stream.keys, stream.time_zone)
@@ -145,12 +145,12 @@ def _windowed(
     of_blocks: dict[str, Tree] = {START: column(WINDOW_START), END: column(WINDOW_END), **{
         key.name: column(held.field.name) for key, held in zip(stream.keys, rows.keys, strict=True)}}
     columns = stream.target.result_columns
-    computed = _computed(below, results)
+    computed = computed_below(below, results)
     if stream.policies.leaves_out_errors:
         results, computed = list(map(tolerant, results)), list(map(tolerant, computed))
     values, fill = converted_results(computed, columns), None
     if isinstance(below, FillGaps):
-        shown = _filled_results(below, results)
+        shown = fill_of_results(below, results)
         fill = fill_plan(below.mode, below.interval, shown, stream.target, [key.field for key in rows.keys], of_blocks)
         values = with_constants(below.mode, shown, columns, values)
     for call in calls:
@@ -167,7 +167,8 @@ def _users_aggregates(aggregate: Aggregate) -> list[UserCall]:
             if isinstance(found, AggregateCall) and found.user is not None for step in _STEPS]
 
 
-def _aggregate_of(below: FillGaps | Aggregate) -> Aggregate:
+def aggregate_of(below: FillGaps | Aggregate) -> Aggregate:
+    """Returns what gives the windows with rows."""
     if isinstance(below, Aggregate):
         return below
     assert isinstance(below.input, Project)
@@ -175,14 +176,14 @@ def _aggregate_of(below: FillGaps | Aggregate) -> Aggregate:
     return below.input.input
 
 
-def _filled_results(fill: FillGaps, results: Sequence[SqlExpr]) -> list[FillColumn | SqlExpr]:
-    """What FILL gives in gaps, or the value there, for each result."""
+def fill_of_results(fill: FillGaps, results: Sequence[SqlExpr]) -> list[FillColumn | SqlExpr]:
+    """Returns what FILL gives in gaps, or the value there, for each result."""
     given = {each.name: each for each in fill.columns}
     return [given.get(_name_of(result), result) for result in results]
 
 
-def _computed(below: FillGaps | Aggregate, results: Sequence[SqlExpr]) -> list[SqlExpr]:
-    """The results over groups: what FILL would give is what is computed below it."""
+def computed_below(below: FillGaps | Aggregate, results: Sequence[SqlExpr]) -> list[SqlExpr]:
+    """Returns the results over groups: what FILL would give is what is computed below it."""
     if isinstance(below, Aggregate):
         return list(results)
     assert isinstance(below.input, Project)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.planner.duckdb_sql.duckdb_tree import render, text
 from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.operators import Scan
-from penstock.planner.lower.batch_results import ENDS, BatchResults
+from penstock.planner.lower.batch_results import ENDS, FOR_EVER, BatchResults
 from penstock.planner.query.batch_plan import relations_sql
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.plan_tree import ResultColumn
@@ -71,8 +71,8 @@ def compared_results(
 ) -> Comparison:
     """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
 
-    `closed_until`: a result may be missing, or behind where they are delayed, if its window isn't over by then; None:
-    none may. `later`: results that may be of rows behind the second cut.
+    `closed_until`: a result may be missing, or behind where they are delayed or early, if its window isn't over by
+    then; None: none may. `later`: results that may be of rows behind the second cut.
     """
     (first, last), columns = span, target.columns
     stored = Scan(_STORED, target, ("tbname", *(column.name for column in columns)), first, last,
@@ -84,20 +84,21 @@ def compared_results(
     values = [n for n in range(len(columns)) if n not in keys]
     distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}") for n in values]
     missing, extra = f"f.{CHILD} IS NULL", f"w.{CHILD} IS NULL"
-    open_ = "false"
+    behind = "false"
     if closed_until is not None:
         # Nothing but its start is known of a window that has no rows any more.
         length = 0 if results.grid is None else results.grid.longest + results.grid.turn
-        allowed = [missing, extra, *distinct] if results.delayed else [missing]
-        open_ = f"({' OR '.join(allowed)}) AND coalesce(w.{ENDS} > {closed_until}, f.r0 >= {closed_until - length})"
+        allowed = "true" if results.delayed else f"NOT ({extra})" if results.early else missing
+        behind = f"{allowed} AND coalesce(w.{ENDS} > {closed_until}, f.r0 >= {closed_until - length})"
+    state = (f"CASE WHEN NOT ({' OR '.join([missing, extra, *distinct])}) THEN 'equal' WHEN {behind} THEN 'open' "
+             f"WHEN {missing} THEN 'missing' WHEN {extra} THEN 'extra' ELSE 'differs' END")
     steps = (
         *results.steps,
         ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
         ("found", f"SELECT tbname AS {CHILD}, {found} FROM {_STORED} WHERE "
                   f"{quote_name(columns[0].name)} BETWEEN {first} AND {last}"),
-        ("pairs", f"SELECT CASE WHEN {open_} THEN 'open' WHEN {missing} THEN 'missing' WHEN {extra} THEN 'extra' "
-                  f"WHEN {' OR '.join(distinct) or 'false'} THEN 'differs' ELSE 'equal' END AS state, "
-                  f"coalesce(w.{CHILD}, f.{CHILD}) AS child, coalesce(w.r0, f.r0) AS moment, w.{ENDS} AS ends, "
+        ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
+                  f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
                   f"{_shown(columns, values, distinct, 'f', missing, extra)} AS found, "
                   f"{_shown(columns, values, distinct, 'w', missing, extra)} AS wanted "
                   f"FROM wanted AS w FULL JOIN found AS f ON {same}"),

@@ -270,8 +270,7 @@ class Filler:
         """Tells whether there are windows in a gap, and not too many of them."""
         if next(starts_between(gap.first, gap.last, self._grid), None) is None:
             return False
-        step = self._grid.step or 28 * self._grid.step_months * self._grid.day
-        if (gap.last - gap.first) // step <= MAX_FILLED:
+        if (gap.last - gap.first) // self._grid.shortest_step <= MAX_FILLED:
             return True
         _log.warning("a gap of more than %d windows is not filled: group %d, from %d to %d",
                      MAX_FILLED, gap.gid, gap.first, gap.last)

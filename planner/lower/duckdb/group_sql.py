@@ -7,7 +7,6 @@ from functools import lru_cache
 
 from sqlglot import exp
 
-from penstock.common.errors import InternalError
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Template,
     Tree,
@@ -23,7 +22,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     select,
 )
 from penstock.planner.duckdb_sql.fill import FORCED, MAX_FILLED, REFUSAL, can_interpolate, straight_line
-from penstock.planner.duckdb_sql.interval_windows import series, starts_from_to
+from penstock.planner.duckdb_sql.interval_windows import grid_of, series, starts_from_to, starts_in_range
 from penstock.planner.duckdb_sql.pieces import (
     columns,
     from_here,
@@ -36,7 +35,7 @@ from penstock.planner.duckdb_sql.pieces import (
     star,
 )
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import TABLE_UID, Aggregate, FillColumn, FillGaps, NameTables
+from penstock.planner.logical.operators import TABLE_UID, Aggregate, FillColumn, FillGaps, FillSpan, NameTables
 from penstock.planner.logical.window_kinds import END, START
 from penstock.planner.lower.duckdb.aggregate_sql import aggregate as computed
 from penstock.planner.lower.duckdb.steps import Steps
@@ -97,23 +96,46 @@ def filled(fill: FillGaps, steps: Steps) -> exp.Select:
 
 def _grid(fill: FillGaps, windows: str, groups: exp.Select) -> exp.Select:
     """A row per group and window: its keys, START, and whether there are rows (_HIT), with the values if so."""
-    interval, span = fill.interval, fill.span
-    if span is None:
-        raise InternalError("only streams fill gaps without bounds")
-    starts: Tree = series(0, -1, 1)
-    if span.first is not None:
-        starts = starts_from_to(span.first, span.last, interval.window, interval.precision, interval.zone)
-    if fill.keys:
-        starts = _unless_too_many(starts, groups, MAX_FILLED // max(span.count, 1))
-    same = [fragment(":one = :other", one=column(START, "w"), other=column("s", "s")),
+    places, start = nested(_between_windows(fill, windows), "g"), column("s", "g")
+    more: list[exp.Join] = []
+    if fill.span is not None:
+        places, start = nested(groups, "g"), column("s", "s")
+        more.append(joined(nested(_within_span(fill, fill.span, groups), "s")))
+    same = [fragment(":one = :other", one=column(START, "w"), other=start),
             *(fragment(":one IS NOT DISTINCT FROM :other", one=column(key, "w"), other=column(key, "g"))
               for key in fill.keys)]
     hit = fragment(":start IS NOT NULL", start=column(START, "w"))
     return select(
-        [*(column(key, "g") for key in fill.keys), named(column("s", "s"), START), named(hit, _HIT),
+        [*(column(key, "g") for key in fill.keys), named(start, START), named(hit, _HIT),
          star(of="w", without=[*fill.keys, START])],
-        nested(groups, "g"),
-        joins=[joined(nested(starts, "s")), joined(relation(windows, "w"), all_of(same), side="LEFT")])
+        places, joins=[*more, joined(relation(windows, "w"), all_of(same), side="LEFT")])
+
+
+def _within_span(fill: FillGaps, span: FillSpan, groups: exp.Select) -> Tree:
+    """The windows that each group has, by their starts `s`."""
+    interval = fill.interval
+    starts: Tree = series(0, -1, 1)
+    if span.first is not None:
+        starts = starts_from_to(span.first, span.last, interval.window, interval.precision, interval.zone)
+    return _unless_too_many(starts, groups, MAX_FILLED // max(span.count, 1)) if fill.keys else starts
+
+
+def _between_windows(fill: FillGaps, windows: str) -> exp.Select:
+    """The windows of each group from its first to its last one with rows, by their starts `s`, with its keys.
+
+    Streams leave gaps of more than MAX_FILLED windows as they are.
+    """
+    interval = fill.interval
+    grid = interval.window, interval.precision, interval.zone
+    following = over(call("lead", column(START)), *_line(fill))
+    pairs = select([*columns(fill.keys), column(START), named(following, "#next")], windows)
+    starts = fragment(
+        'CASE WHEN :count <= :most THEN list_filter(:starts, lambda "#start": "#start" >= :first AND "#start" < :last) '
+        "ELSE [:first] END", first=column(START), last=column("#next"), most=MAX_FILLED,
+        starts=starts_in_range(column(START), column("#next"), *grid),
+        count=fragment("(:last - :first) // :step", first=column(START), last=column("#next"),
+                       step=grid_of(*grid).shortest_step))
+    return select([*columns(fill.keys), named(call("unnest", starts), "s")], nested(pairs))
 
 
 def _unless_too_many(starts: Tree, groups: exp.Select, most: int) -> Tree:
