@@ -207,8 +207,7 @@ class StreamAudit:
         behind = _written(self._comparison.snapshots(subject), dict(cut))
         left_out = self._comparison.left_out(subject.stream)
         return [one for one in compared.differences
-                if not any(first <= one.last and one.moment <= last for first, last in behind)
-                and known_reasons(subject, one, left_out) is None]
+                if not _may_change(subject, one, behind) and known_reasons(subject, one, left_out) is None]
 
     def _settle(self, subject: Subject, found: Mapping[Span, Compared]) -> None:
         """Notes which results of incidents are right again."""
@@ -270,6 +269,14 @@ class StreamAudit:
 def _written(rows: Mapping[int, Snapshot], since: Mapping[int, int]) -> list[Span]:
     """Returns ranges of time that were written to behind a cut."""
     return [span for vgroup_id, snapshot in rows.items() for span in snapshot.written_since(since.get(vgroup_id, 0))]
+
+
+def _may_change(subject: Subject, one: Difference, written: Sequence[Span]) -> bool:
+    """Whether rows of these ranges may change a result."""
+    times = subject.results.sources(one.moment, one.ends)
+    if times is None:
+        return bool(written)
+    return any(first <= times[1] and times[0] <= last for first, last in written)
 
 
 def _count(subject: Subject, span: Span, rows: Mapping[int, Snapshot]) -> int:

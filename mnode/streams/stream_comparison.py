@@ -61,11 +61,6 @@ class Difference:
     found: str | None
     wanted: str | None
 
-    @property
-    def last(self) -> int:
-        """The last moment that is in the result's window."""
-        return self.moment if self.ends is None else self.ends - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
