@@ -1,6 +1,7 @@
 """The audit: compares results of running streams with their queries, a few windows at a time, all the time.
 
-What it looks at is drawn: the earliest rows that were written, deleted or replayed lately, others of these, and any.
+What it looks at is drawn: the earliest rows that were written, deleted or replayed lately, others of these, those of
+child tables that have got other tags, and any.
 Results that differ are looked at once more, at a checkpoint of then; only what differs again is an incident.
 """
 
@@ -28,7 +29,7 @@ from penstock.mnode.streams.stream_comparison import (
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.sql.cuts import Cut, cut_text
-from penstock.sql.schema import Session
+from penstock.sql.schema import ChildTable, Session
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
@@ -40,6 +41,8 @@ AGE_MS = 30_000
 _ROWS_MIN = 1_000
 """A span of windows is made as wide as about so many rows are, so that a look is worth its fixed cost."""
 _DOUBLINGS = 40
+_CHILDREN_MAX = 20_000
+"""Of tables with more children nobody looks which have got other tags: that would take as long as a look."""
 _REST_LEAST_S = 1.0
 _NEW_INCIDENTS = 5
 """So many incidents at most are made of one look; the others are like them."""
@@ -53,11 +56,14 @@ _log = logger(__name__)
 class _Audited:
     """What the audit knows of a stream.
 
-    `since`: the cut behind which rows count as written lately. `suspects`: by span, what differed in the look before.
-    `subject`: what is looked at, as of a record and a generation of the catalog.
+    `since`: the cut behind which rows count as written lately. `children`: the child tables of the source, `moved`: the
+    uids of those that have got other tags, and weren't looked at since. `suspects`: by span, what differed in the look
+    before. `subject`: what is looked at, as of a record and a generation of the catalog.
     """
 
     since: Mapping[int, int] = field(default_factory=dict)
+    children: tuple[ChildTable, ...] = ()
+    moved: set[int] = field(default_factory=set)
     suspects: dict[Span, set[tuple[str | None, int]]] = field(default_factory=dict)
     subject: tuple[StreamRecord, int, Subject] | None = None
     info: AuditInfo = field(default_factory=AuditInfo)
@@ -159,8 +165,8 @@ class StreamAudit:
         lately = _written(rows, {**begin, **known.since})
         if lately:
             moments += [min(first for first, _ in lately), self._one_of(lately)]
-        if every:
-            moments.append(self._one_of(every))
+        moved = self._ranges_of_moved(subject, known, rows)
+        moments += [self._one_of(each) for each in (moved, every) if each]
         opened = open_incidents(self._incidents.of(subject.stream.id))
         if opened:
             moments.append(self._random.choice(opened).moment)
@@ -168,6 +174,20 @@ class StreamAudit:
         wide = list(dict.fromkeys(_widened(subject, span, rows) for span in spans))
         small = [span for span in wide if _count(subject, span, rows) <= ROWS_MAX]
         return small, "" if len(small) == len(wide) else f"windows of more than {ROWS_MAX} rows aren't audited"
+
+    def _ranges_of_moved(self, subject: Subject, known: _Audited, rows: Mapping[int, Snapshot]) -> list[Span]:
+        """Returns ranges of time with all rows of a child table that has got other tags, if there is one."""
+        children = self._services.catalog.children(subject.source.storage_uid)
+        if children is not known.children:
+            if max(len(children), len(known.children)) <= _CHILDREN_MAX:
+                before = {child.uid: child.tag_values for child in known.children}
+                known.moved |= {child.uid for child in children if before.get(child.uid, child.tag_values) != (
+                    child.tag_values)}
+            known.children = children
+        if not known.moved:
+            return []
+        uid = known.moved.pop()
+        return [span for snapshot in rows.values() for span in snapshot.ranges_of(uid)]
 
     def _one_of(self, ranges: Sequence[Span]) -> int:
         return self._random.randint(*self._random.choice(ranges))
