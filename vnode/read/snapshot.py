@@ -112,17 +112,13 @@ class Snapshot:
         return ranges + [(t.first_ts, t.last_ts) for t in self._tombstones if t.version > version]
 
     def ranges_of(self, tuid: int) -> list[TimeRange]:
-        """Returns ranges of time in which all rows of a child table lie.
-
-        Of parts, whose rows aren't looked at, those of all their tables.
-        """
-        ranges = [(part.info.min_ts, part.info.max_ts) for part in self._parts
-                  if part.info.min_tuid <= tuid <= part.info.max_tuid]
-        for run in self._runs:
-            start, stop = (int(np.searchsorted(run.tuid, np.uint64(tuid), side)) for side in ("left", "right"))
-            if start < stop:
-                ranges.append((int(run.ts[start]), int(run.ts[stop - 1])))
-        return ranges
+        """Returns ranges of time in which rows of a child table lie: of each run, and of a row group of each part."""
+        wanted = np.array([tuid], np.uint64)
+        groups = [next(self._cache.row_groups(part.path, part.info, wanted, TS_MIN, TS_MAX), None)
+                  for part in self._parts if part.info.min_tuid <= tuid <= part.info.max_tuid]
+        filtered = KeyFilter(wanted)
+        found = [chunk.ts[filtered.rows_of(chunk)] for chunk in [*groups, *self._runs] if chunk is not None]
+        return [(int(times[0]), int(times[-1])) for times in found if len(times)]
 
     def counted(self, first_ts: int | None = None, last_ts: int | None = None) -> tuple[RowCount | None, Snapshot]:
         """Returns how many rows with first_ts <= ts <= last_ts are known without a look at them, and the other ones.

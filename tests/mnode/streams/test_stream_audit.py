@@ -110,18 +110,22 @@ def test_an_incident_has_what_is_needed_to_see_why() -> None:
         assert found[0][1] == 2
 
 
-def test_child_tables_with_other_tags_are_looked_at_first() -> None:
+@pytest.mark.parametrize("flushed", [False, True])
+def test_child_tables_with_other_tags_are_looked_at_first(flushed: bool) -> None:
     """Their rows are in other groups now; what is wrong there is found among many other windows."""
+    rare = T0 + 100_000_000
     with made((BATCH, "SELECT _wstart, g k, count(*) n FROM m PARTITION BY g INTERVAL(10s)")) as bed:
-        rows = " ".join(f"({T0 + 10_000 * n}, 1, 1.0)" for n in range(20_000))
-        bed.execute(f"INSERT INTO t0 VALUES {rows}")
-        bed.execute(f"INSERT INTO t1 VALUES ({T0 + 123_450_000}, 1, 1.0)")
+        bed.execute("CREATE TABLE t4 USING m TAGS (0)")
+        for table in range(4):
+            rows = " ".join(f"({T0 + 10_000 * n}, 1, 1.0)" for n in range(20_000))
+            bed.execute(f"INSERT INTO t{table} VALUES {rows} t4 VALUES ({rare}, 1, 1.0)")
+        if flushed:
+            bed.execute("FLUSH DATABASE d")
         audit(bed, looks=5)
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 123_450_000}")
-        bed.execute("ALTER TABLE t1 SET TAG g = 7")
-        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 123_450_000}")
+        bed.execute("ALTER TABLE t4 SET TAG g = 7")
+        bed.execute(f"DELETE FROM o0 WHERE _wstart = {rare}")
         audit(bed, looks=5)
-        assert {line[1] for line in bed.rows(INCIDENTS)} == {123_450_000}
+        assert {line[1] for line in bed.rows(INCIDENTS)} == {100_000_000}
 
 
 def test_what_differs_once_is_no_incident() -> None:
