@@ -76,7 +76,7 @@ def resting_engine(root: Path, config: Config) -> Iterator[EngineParts]:
 class Finding:
     """What was found of a stream. `result`: as VERIFY STREAM tells it, None if it can't be verified: `error` says why.
 
-    `equal`, `others`, `later`: so many results are equal, aren't, and differ but were written after the `checkpoint`.
+    `equal`, `others`, `later`: so many results are equal, aren't, and may be of rows behind the `checkpoint`.
     """
 
     stream: str
@@ -204,12 +204,14 @@ class DirectoryVerification:
     # --- what was written behind the checkpoint ----------------------------------------------------------------
 
     def _later(self, subject: Subject, record: CommitRecord) -> LaterWrites | None:
-        """Returns what became of the result table since the checkpoint began; None where that is of rows before it.
+        """Returns what became of the result table since there were rows behind the checkpoint; None if there are none.
 
-        Sinks don't note what they write for which checkpoint. But what was written before it began is of rows that the
-        stream had read, so the time of the log's records tells; where the log has lost them, nothing is judged.
+        Neither the checkpoint nor its time tells: an attempt before the one that took it may have read further. But
+        nothing was made of rows before they were there, which the times of the logs' records tell. Where the log of the
+        result table doesn't reach back so far, nothing is judged.
         """
-        if not self._reads_on(subject, record):
+        since = self._read_since(subject, record)
+        if since is None:
             return None
         uids: list[pa.Array] = []
         moments: list[pa.Array] = []
@@ -218,7 +220,7 @@ class DirectoryVerification:
         database = require_database(subject.target.database, self._catalog)
         for vgroup_id in vgroups_of(database, subject.target):
             vnode = self._vnode(vgroup_id)
-            behind = vnode.version_before(record.started_ms)
+            behind = vnode.version_before(since)
             if behind is None:
                 deletes.append((None, TS_MIN, TS_MAX))
                 continue
@@ -238,12 +240,12 @@ class DirectoryVerification:
                 zip(*deletes, strict=True) if deletes else ((), (), ()), (pa.string(), pa.int64(), pa.int64()),
                 strict=True)], names=[CHILD, "first", "last"]))
 
-    def _reads_on(self, subject: Subject, record: CommitRecord) -> bool:
-        """Whether the logs have rows behind the checkpoint that the stream may have read.
+    def _read_since(self, subject: Subject, record: CommitRecord) -> int | None:
+        """Returns since when (ms) there are rows behind the checkpoint that the stream may have read; None: never.
 
-        Raises UnavailableError if they have other tags: as of the checkpoint these are gone.
+        Raises UnavailableError if child tables have other tags: as of the checkpoint these are gone.
         """
-        found = False
+        since: int | None = None
         for vgroup_id, version in record.versions:
             for change in self._vnode(vgroup_id).changes(subject.source.storage_uid, version):
                 if moves_tables(change):
@@ -251,8 +253,9 @@ class DirectoryVerification:
                         f"stream {subject.stream.name} can't be verified: child tables of {subject.source.name} got "
                         "other tags, or were dropped, behind its last checkpoint",
                         hint="let an engine run until the next one")
-                found |= isinstance(change, RowsRecord | DeleteRecord)
-        return found
+                if isinstance(change, RowsRecord | DeleteRecord):
+                    since = change.ingest_time_ms if since is None else min(since, change.ingest_time_ms)
+        return since
 
     def _names(self, target: Table) -> dict[int, str]:
         """Returns the child tables of a result table by their uids."""

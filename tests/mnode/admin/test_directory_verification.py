@@ -158,6 +158,21 @@ def test_results_behind_the_checkpoint_are_not_judged(tmp_path: Path, capsys: py
     assert (found["equal"], found["others"], found["written_after"]) == (1, 1, 4)
 
 
+def test_an_attempt_before_may_have_read_further(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last checkpoint is of an attempt that had not caught up with what the one before it has written."""
+    with engine(tmp_path / "data", STREAMS[1]) as bed:
+        insert(bed, 0, 1)
+        bed.checkpoint()
+        insert(bed, 0, 2)
+        insert(bed, 0, 11)
+        bed.clock.advance(1)
+        bed.streams.kill()
+        bed.streams.checkpoint()
+    code, (found,) = verify(tmp_path / "data", capsys)
+    assert (code, found["checkpoint"], found["results"]) == (0, 2, [])
+    assert found["written_after"] == 2
+
+
 def test_closed_windows_must_be_there_and_open_ones_may_be_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
