@@ -106,7 +106,7 @@ class DirectoryVerification:
     """Verifies streams of one directory."""
 
     def __init__(self, parts: EngineParts, paths: DataPaths, advanced: Advanced) -> None:
-        """`parts`: of an engine over a stand-in of the directory `paths`, of which logs and states are read."""
+        """`parts`: of an engine over a stand-in of the directory `paths`, of which checkpoints and states are read."""
         self._parts = parts
         self._catalog = parts.directory.catalog
         self._paths = paths
@@ -264,7 +264,8 @@ class DirectoryVerification:
         return {child.uid: child.name for child in self._catalog.children(target.uid)}
 
     def _vnode(self, vgroup_id: int) -> DetachedVnode:
-        return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
+        # The engine has taken what was written, but not acknowledged any more.
+        return DetachedVnode(self._parts.directory.paths.vnode(vgroup_id), vgroup_id, self._fs)
 
 
 @contextmanager
