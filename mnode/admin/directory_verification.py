@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.common.clock import SystemClock
@@ -58,6 +57,8 @@ Advanced = Callable[[str, int], None]
 """Called with what is compared, and how many results of it were compared since the last call."""
 
 _FSCK = "penstock fsck says what else is damaged"
+_ROWS = pa.schema([(CHILD, pa.string()), ("moment", pa.int64())])
+_DELETES = pa.schema([(CHILD, pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
 
 @contextmanager
@@ -171,8 +172,7 @@ class DirectoryVerification:
         for task in chosen.tasks:
             known = saved[task]
             if isinstance(known, Unreadable):
-                raise CorruptionError(f"the state of {task} can't be read: {known.why}",
-                                      hint=_FSCK)
+                raise CorruptionError(f"the state of {task} can't be read: {known.why}", hint=_FSCK)
             tasks[task] = known
         if any(task.reads_back for task in tasks.values()):
             raise UnavailableError(f"stream {subject.stream.name} can't be verified: at its last checkpoint it was "
@@ -213,32 +213,21 @@ class DirectoryVerification:
         since = self._read_since(subject, record)
         if since is None:
             return None
-        uids: list[pa.Array] = []
-        moments: list[pa.Array] = []
-        deletes: list[tuple[str | None, int, int]] = []
+        rows, deletes = [_ROWS.empty_table()], [_DELETES.empty_table()]
         names = self._names(subject.target)
-        database = require_database(subject.target.database, self._catalog)
-        for vgroup_id in vgroups_of(database, subject.target):
+        for vgroup_id in vgroups_of(require_database(subject.target.database, self._catalog), subject.target):
             vnode = self._vnode(vgroup_id)
             behind = vnode.version_before(since)
             if behind is None:
-                deletes.append((None, TS_MIN, TS_MAX))
+                deletes.append(_deleted([None], TS_MIN, TS_MAX))
                 continue
             for change in vnode.changes(subject.target.storage_uid, behind):
                 if isinstance(change, RowsRecord):
-                    uids.append(change.batch.column(0))
-                    moments.append(change.batch.column(1).cast(pa.int64()))
+                    rows.append(_written(change.batch, names))
                 elif isinstance(change, DeleteRecord):
-                    tuids = (None,) if change.tuids is None else change.tuids
-                    deletes += [(None if tuid is None else names.get(tuid), change.first_ts, change.last_ts)
-                                for tuid in tuids]
-        unique, place = np.unique(pa.chunked_array(uids, pa.uint64()).to_numpy(), return_inverse=True)
-        children = pa.array([names.get(uid) for uid in unique.tolist()], pa.string()).take(pa.array(place))
-        rows = pa.table({CHILD: children, "moment": pa.chunked_array(moments, pa.int64())})
-        return LaterWrites(rows, pa.table(
-            [pa.array(values, kind) for values, kind in zip(
-                zip(*deletes, strict=True) if deletes else ((), (), ()), (pa.string(), pa.int64(), pa.int64()),
-                strict=True)], names=[CHILD, "first", "last"]))
+                    children = [None] if change.tuids is None else [names.get(tuid) for tuid in change.tuids]
+                    deletes.append(_deleted(children, change.first_ts, change.last_ts))
+        return LaterWrites(pa.concat_tables(rows), pa.concat_tables(deletes))
 
     def _read_since(self, subject: Subject, record: CommitRecord) -> int | None:
         """Returns since when (ms) there are rows behind the checkpoint that the stream may have read; None: never.
@@ -276,3 +265,15 @@ def _refusing(stream: StreamRecord, found: dict[int, Finding]) -> Iterator[None]
     except Exception as error:  # noqa: BLE001  whatever is wrong with it, the others are verified
         found[stream.id] = Finding(
             stream.name, error=error if isinstance(error, PenstockError) else InternalError.of(error))
+
+
+def _written(batch: pa.RecordBatch, names: Mapping[int, str]) -> pa.Table:
+    """Returns which results the rows of a record are, as `LaterWrites` has them."""
+    uids = batch.column(0).dictionary_encode()
+    children = pa.array([names.get(uid) for uid in uids.dictionary.to_pylist()], pa.string()).take(uids.indices)
+    return pa.table([children, batch.column(1).cast(pa.int64())], schema=_ROWS)
+
+
+def _deleted(children: Sequence[str | None], first: int, last: int) -> pa.Table:
+    """Returns what a record deletes, as `LaterWrites` has it; None: of all children."""
+    return pa.Table.from_pylist([{CHILD: child, "first": first, "last": last} for child in children], _DELETES)
