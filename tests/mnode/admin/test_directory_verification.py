@@ -312,6 +312,18 @@ def test_directories_that_can_not_be_opened(sound: Path, tmp_path: Path, capsys:
     assert "node of a cluster" in refused(data, capsys)
 
 
+def test_help_and_wrong_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help names the options; an option that there isn't is a wrong call, as what can't be verified."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--data", "--stream", "--from", "--to", "--json", "--progress"))
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--streams"])
+    assert ended.value.code == 2
+
+
 def cut_off(data: Path) -> Path:
     segment = log_segments(data)[0]
     segment.write_bytes(segment.read_bytes()[:-200])
