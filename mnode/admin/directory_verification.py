@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.common.clock import SystemClock
@@ -52,6 +51,8 @@ Advanced = Callable[[str, int], None]
 """Called with what is compared, and how many results of it were compared since the last call."""
 
 _FSCK = "penstock fsck says what else is damaged"
+_ROWS = pa.schema([(CHILD, pa.string()), ("moment", pa.int64())])
+_DELETES = pa.schema([(CHILD, pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def resting_engine(root: Path, config: Config) -> Iterator[EngineParts]:
 class Finding:
     """What was found of a stream. `result`: as VERIFY STREAM tells it, None if it can't be verified: `error` says why.
 
-    `equal`, `others`, `later`: so many results are equal, aren't, and differ but were written after the `checkpoint`.
+    `equal`, `others`, `later`: so many results are equal, aren't, and may be of rows behind the `checkpoint`.
     """
 
     stream: str
@@ -100,7 +101,7 @@ class DirectoryVerification:
     """Verifies streams of one directory."""
 
     def __init__(self, parts: EngineParts, paths: DataPaths, advanced: Advanced) -> None:
-        """`parts`: of an engine over a stand-in of the directory `paths`, of which logs and states are read."""
+        """`parts`: of an engine over a stand-in of the directory `paths`, of which checkpoints and states are read."""
         self._parts = parts
         self._catalog = parts.directory.catalog
         self._paths = paths
@@ -165,8 +166,7 @@ class DirectoryVerification:
         for task in chosen.tasks:
             known = saved[task]
             if isinstance(known, Unreadable):
-                raise CorruptionError(f"the state of {task} can't be read: {known.why}",
-                                      hint=_FSCK)
+                raise CorruptionError(f"the state of {task} can't be read: {known.why}", hint=_FSCK)
             tasks[task] = known
         if any(task.reads_back for task in tasks.values()):
             raise UnavailableError(f"stream {subject.stream.name} can't be verified: at its last checkpoint it was "
@@ -199,46 +199,37 @@ class DirectoryVerification:
     # --- what was written behind the checkpoint ----------------------------------------------------------------
 
     def _later(self, subject: Subject, record: CommitRecord) -> LaterWrites | None:
-        """Returns what became of the result table since the checkpoint began; None where that is of rows before it.
+        """Returns what became of the result table since there were rows behind the checkpoint; None if there are none.
 
-        Sinks don't note what they write for which checkpoint. But what was written before it began is of rows that the
-        stream had read, so the time of the log's records tells; where the log has lost them, nothing is judged.
+        Neither the checkpoint nor its time tells: an attempt before the one that took it may have read further. But
+        nothing was made of rows before they were there, which the times of the logs' records tell. Where the log of the
+        result table doesn't reach back so far, nothing is judged.
         """
-        if not self._reads_on(subject, record):
+        since = self._read_since(subject, record)
+        if since is None:
             return None
-        uids: list[pa.Array] = []
-        moments: list[pa.Array] = []
-        deletes: list[tuple[str | None, int, int]] = []
+        rows, deletes = [_ROWS.empty_table()], [_DELETES.empty_table()]
         names = self._names(subject.target)
-        database = require_database(subject.target.database, self._catalog)
-        for vgroup_id in vgroups_of(database, subject.target):
+        for vgroup_id in vgroups_of(require_database(subject.target.database, self._catalog), subject.target):
             vnode = self._vnode(vgroup_id)
-            behind = vnode.version_before(record.started_ms)
+            behind = vnode.version_before(since)
             if behind is None:
-                deletes.append((None, TS_MIN, TS_MAX))
+                deletes.append(_deleted([None], TS_MIN, TS_MAX))
                 continue
             for change in vnode.changes(subject.target.storage_uid, behind):
                 if isinstance(change, RowsRecord):
-                    uids.append(change.batch.column(0))
-                    moments.append(change.batch.column(1).cast(pa.int64()))
+                    rows.append(_written(change.batch, names))
                 elif isinstance(change, DeleteRecord):
-                    tuids = (None,) if change.tuids is None else change.tuids
-                    deletes += [(None if tuid is None else names.get(tuid), change.first_ts, change.last_ts)
-                                for tuid in tuids]
-        unique, place = np.unique(pa.chunked_array(uids, pa.uint64()).to_numpy(), return_inverse=True)
-        children = pa.array([names.get(uid) for uid in unique.tolist()], pa.string()).take(pa.array(place))
-        rows = pa.table({CHILD: children, "moment": pa.chunked_array(moments, pa.int64())})
-        return LaterWrites(rows, pa.table(
-            [pa.array(values, kind) for values, kind in zip(
-                zip(*deletes, strict=True) if deletes else ((), (), ()), (pa.string(), pa.int64(), pa.int64()),
-                strict=True)], names=[CHILD, "first", "last"]))
+                    children = [None] if change.tuids is None else [names.get(tuid) for tuid in change.tuids]
+                    deletes.append(_deleted(children, change.first_ts, change.last_ts))
+        return LaterWrites(pa.concat_tables(rows), pa.concat_tables(deletes))
 
-    def _reads_on(self, subject: Subject, record: CommitRecord) -> bool:
-        """Whether the logs have rows behind the checkpoint that the stream may have read.
+    def _read_since(self, subject: Subject, record: CommitRecord) -> int | None:
+        """Returns since when (ms) there are rows behind the checkpoint that the stream may have read; None: never.
 
-        Raises UnavailableError if they have other tags: as of the checkpoint these are gone.
+        Raises UnavailableError if child tables have other tags: as of the checkpoint these are gone.
         """
-        found = False
+        since: int | None = None
         for vgroup_id, version in record.versions:
             for change in self._vnode(vgroup_id).changes(subject.source.storage_uid, version):
                 if moves_tables(change):
@@ -246,8 +237,9 @@ class DirectoryVerification:
                         f"stream {subject.stream.name} can't be verified: child tables of {subject.source.name} got "
                         "other tags, or were dropped, behind its last checkpoint",
                         hint="let an engine run until the next one")
-                found |= isinstance(change, RowsRecord | DeleteRecord)
-        return found
+                if isinstance(change, RowsRecord | DeleteRecord):
+                    since = change.ingest_time_ms if since is None else min(since, change.ingest_time_ms)
+        return since
 
     def _names(self, target: Table) -> dict[int, str]:
         """Returns the child tables of a result table by their uids."""
@@ -256,7 +248,8 @@ class DirectoryVerification:
         return {child.uid: child.name for child in self._catalog.children(target.uid)}
 
     def _vnode(self, vgroup_id: int) -> DetachedVnode:
-        return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
+        # The engine has taken what was written, but not acknowledged any more.
+        return DetachedVnode(self._parts.directory.paths.vnode(vgroup_id), vgroup_id, self._fs)
 
 
 @contextmanager
@@ -267,3 +260,15 @@ def _refusing(stream: StreamRecord, found: dict[int, Finding]) -> Iterator[None]
     except Exception as error:  # noqa: BLE001  whatever is wrong with it, the others are verified
         found[stream.id] = Finding(
             stream.name, error=error if isinstance(error, PenstockError) else InternalError.of(error))
+
+
+def _written(batch: pa.RecordBatch, names: Mapping[int, str]) -> pa.Table:
+    """Returns which results the rows of a record are, as `LaterWrites` has them."""
+    uids = batch.column(0).dictionary_encode()
+    children = pa.array([names.get(uid) for uid in uids.dictionary.to_pylist()], pa.string()).take(uids.indices)
+    return pa.table([children, batch.column(1).cast(pa.int64())], schema=_ROWS)
+
+
+def _deleted(children: Sequence[str | None], first: int, last: int) -> pa.Table:
+    """Returns what a record deletes, as `LaterWrites` has it; None: of all children."""
+    return pa.Table.from_pylist([{CHILD: child, "first": first, "last": last} for child in children], _DELETES)

@@ -34,8 +34,11 @@ def stand_in(directory: Path) -> Iterator[Path]:
             _lock(DataPaths(directory), held)
             _fill(directory, root)
         except OSError as error:
-            raise StorageError(f"cannot read {error.filename or directory}: {error.strerror}",
-                               hint="run penstock as the user who owns the directory, or on a copy of it") from error
+            refused = isinstance(error, PermissionError)
+            raise StorageError(
+                f"cannot {'read' if refused else 'copy'} {error.filename or directory}: {error.strerror}",
+                hint="run penstock as the user who owns the directory, or on a copy of it" if refused else
+                     "TMPDIR says where the copies go") from error
         try:
             yield root
         except PenstockError as error:

@@ -42,8 +42,7 @@ def run_verify(arguments: argparse.Namespace, config: Config) -> int:
         with (resting_engine(root, load_config(config, _OWN)) as parts,
               counting_bar(arguments.progress, None, "results") as advanced):
             verification = DirectoryVerification(parts, paths, advanced)
-            found = list(verification.verify(
-                arguments.streams, arguments.first, arguments.last))
+            found = list(verification.verify(arguments.streams, arguments.first, arguments.last))
         write = _as_json if arguments.json else _as_text
         text = write(found, config.timezone, lambda text: text.replace(str(root), str(data)))
     sys.stdout.write(text)

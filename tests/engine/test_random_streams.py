@@ -65,7 +65,7 @@ def tiny_pages() -> Iterator[None]:
 @settings(max_examples=HISTORIES)
 @given(history=histories())
 def test_every_stream_equals_the_batch(played: Callable[[Counter[str]], None], history: History) -> None:
-    """Whatever schema, window, trigger, order of rows, updates, deletes, kills and vnodes; so says the second judge."""
+    """Whatever schema, window, trigger, order of rows, updates, deletes, kills and vnodes; VERIFY STREAM agrees."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         player = Player(Path(folder), history)
         try:

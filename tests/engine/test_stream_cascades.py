@@ -9,6 +9,7 @@ from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
+from kits.engines.verdicts import verify_running
 
 from penstock.common.errors import InvalidStreamError
 
@@ -37,6 +38,7 @@ def make(vgroups: int, levels: tuple[str, ...] = LEVELS) -> TestBed:
 def check(bed: TestBed) -> None:
     for stream, batch in CHECKS:
         assert sorted(bed.rows(stream)) == sorted(bed.rows(batch)), stream
+    assert verify_running(bed.rows, ["s1", "s2", "s3"]) == {}
 
 
 STEP = st.one_of(

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kits.basics.shared_duckdb import duckdb_with
 from kits.streams.interval_streams import AGGREGATES, INTO, PARTITIONS, STEP, WIDTH, WRITE, batch, stream
+from kits.streams.kit_verdict import verify_kit
 from kits.streams.stream_kit import (
     COLUMNS,
     Catalog,
@@ -25,7 +26,7 @@ from kits.streams.stream_kit import (
     unhurried,
 )
 
-from penstock.sql.schema import Column
+from penstock.sql.schema import Column, Session
 from penstock.sql.types import timestamp
 
 
@@ -52,6 +53,7 @@ def test_at_once_equals_batch(
         play(kit, steps)
         kit.run()
         assert_same(stream(kit, key), batch(kit, oracle_key))
+        assert verify_kit(kit, sql, Session("p")) is None
     finally:
         kit.close()
 
@@ -86,6 +88,7 @@ def test_window_close_equals_batch(
             until = newest[table_vnode(kit, head[0])] if partition == "table" else min(newest.values())
             if head[-1] + WIDTH <= until - watermark * 1000:
                 assert head in got, f"{head} should be closed"
+        assert verify_kit(kit, sql, Session("p")) is None
     finally:
         kit.close()
 

@@ -3,9 +3,9 @@
 A history has two streams over a super table, statements (rows in order, late, rewritten, some columns only; deletes of
 ranges; child tables that get other tags, or are made anew), pauses, and kills of the engine, of Spark's Java and of
 workers, in any order. Now and then, and in the end, each stream must equal its batch query, before later changes can
-hide what is wrong, and VERIFY STREAM must say so. `--paused` plays the same order of kills around pauses each time.
-Prints which seeds differ in which rows, and where their stories and data are; exit code 1 if any did. `--seed N` plays
-one.
+hide what is wrong, and VERIFY STREAM must say so, as `penstock verify` must of what a killed engine leaves. `--paused`
+plays the same order of kills around pauses each time. Prints which seeds differ in which rows, and where their stories
+and data are; exit code 1 if any did. `--seed N` plays one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 from kits.engines.engine_process import daemons_below
 from kits.engines.statement_engine import StatementEngine
+from kits.engines.verdicts import verify_at_rest
 
 T0 = 1_700_000_000_000
 PATIENCE_S = 90.0
@@ -74,6 +75,7 @@ class History:
     seed: int
     data: Path
     story: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -217,6 +219,10 @@ class History:
             threading.Event().wait(self.chance.random() * 0.05)
         java = psutil.Process(self.engine.process.pid).children(recursive=True)
         self.engine.kill()
+        try:
+            verify_at_rest(self.data)
+        except AssertionError as error:
+            self.wrong.append(f"at rest: {error}")
         if self.chance.random() < 0.5:
             for process in java:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -237,6 +243,8 @@ class History:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def _verdict(self) -> str:
+        if self.wrong:
+            return "\n".join(self.wrong)
         self.story.append("-- compared")
         deadline = time.monotonic() + PATIENCE_S
         while True:

@@ -662,6 +662,8 @@ class Run:
                 extra = [row for row in got if row not in wanted][:5]
                 missing = [row for row in wanted if row not in got][:5]
                 problems.append(f"stream {stream.name}: too much {extra}, missing {missing}")
+            problems += [f"stream {stream.name}: {line}" for line in self._rows(f"VERIFY STREAM {stream.name}")
+                         if line[0] != "verified"]
         if problems:
             raise SimulationError("; ".join(problems[:6]))
 

@@ -150,10 +150,12 @@ class DetachedVnode:
 
         Raises CorruptionError, or WalGapError if the log begins later.
         """
-        for record in self._log(behind, self.acknowledged_version()):
-            if isinstance(record, MetaRecord) or (
-                    isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == table_uid):
-                yield record
+        reader = WalReader(LogFiles(self._directory / "wal", self._fs), behind + 1)
+        try:
+            while records := reader.read_of(frozenset({table_uid})):
+                yield from (one for one in records if isinstance(one, RowsRecord | DeleteRecord | MetaRecord))
+        finally:
+            reader.close()
 
     def version_before(self, moment_ms: int) -> int | None:
         """Returns the last version that was written before a moment, 0 if none was; None if the log begins later.

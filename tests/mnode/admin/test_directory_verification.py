@@ -158,6 +158,35 @@ def test_results_behind_the_checkpoint_are_not_judged(tmp_path: Path, capsys: py
     assert (found["equal"], found["others"], found["written_after"]) == (1, 1, 4)
 
 
+def test_an_attempt_before_may_have_read_further(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last checkpoint is of an attempt that had not caught up with what the one before it has written."""
+    with engine(tmp_path / "data", STREAMS[1]) as bed:
+        insert(bed, 0, 1)
+        bed.checkpoint()
+        insert(bed, 0, 2)
+        insert(bed, 0, 11)
+        bed.clock.advance(1)
+        bed.streams.kill()
+        bed.streams.checkpoint()
+    code, (found,) = verify(tmp_path / "data", capsys)
+    assert (code, found["checkpoint"], found["results"]) == (0, 2, [])
+    assert found["written_after"] == 2
+
+
+def test_what_was_written_and_not_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A killed engine's log may be longer than it says: what is behind counts, as it does for the next engine."""
+    with engine(tmp_path / "data", STREAMS[1]) as bed:
+        insert(bed, 0, 1)
+        bed.checkpoint()
+        ends = {path: path.read_bytes() for path in tmp_path.glob("data/vnode/*/wal/END")}
+        insert(bed, 0, 2)
+        insert(bed, 0, 11)
+    for path, content in ends.items():
+        path.write_bytes(content)
+    code, (found,) = verify(tmp_path / "data", capsys)
+    assert (code, found["results"], found["written_after"]) == (0, [], 2)
+
+
 def test_closed_windows_must_be_there_and_open_ones_may_be_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,6 +310,18 @@ def test_directories_that_can_not_be_opened(sound: Path, tmp_path: Path, capsys:
     lock.release()
     (data / "CLUSTER").write_bytes(b"")
     assert "node of a cluster" in refused(data, capsys)
+
+
+def test_help_and_wrong_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help names the options; an option that there isn't is a wrong call, as what can't be verified."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(option in shown for option in ("--data", "--stream", "--from", "--to", "--json", "--progress"))
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "--streams"])
+    assert ended.value.code == 2
 
 
 def cut_off(data: Path) -> Path:
