@@ -31,7 +31,7 @@ class IntakeWatch:
         self._before: LoggedRows | None = None
         self._position: int | None = None
         self._at = 0.0
-        self._since: float | None = None
+        self._since: float | None = None  # it was seen to read nothing there, though there was more
         self._behind = 0
         self._skipped_to = 0
         # How many rows more the log had had than the task had read, when that had come to the end for the first time.
@@ -47,9 +47,9 @@ class IntakeWatch:
             before, self._surplus = None, None
         self._at = now
         position = status.log.processed_version
-        # What isn't acknowledged yet can't be read yet.
-        known = logged if logged.version <= logged.acknowledged else before
-        readable = known if known is not None and known.version <= logged.acknowledged else None
+        # What isn't acknowledged yet can't be read yet: then what was there at the last look counts.
+        acknowledged = [one for one in (logged, before) if one is not None and one.version <= logged.acknowledged]
+        readable = acknowledged[0] if acknowledged else None
         moved, self._position = position != self._position, position
         unread = readable is not None and position < readable.version
         # Rows in its queue were read; what keeps it from computing them is told of its state.

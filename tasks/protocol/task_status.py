@@ -205,7 +205,7 @@ class TimeSpent(NamedTuple):
     limit: str = ""
     """The rate limit that held it up last."""
     unanswered_s: float = 0.0
-    """What isn't of time in its status the task has said so long ago: a step of its stream takes long."""
+    """So long ago the task said what else its status has: its stream was in one step, or rested, since it was asked."""
 
 
 class Pacing(NamedTuple):

@@ -614,6 +614,9 @@ class Run:
         hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host
                   for stream_id, each in worker.streams.items() if not each.over}
         seen: list[object] = []
+        for info in infos.values():
+            if info.verdict_kind in ("intake", "unbalanced"):
+                raise SimulationError(info.verdict)
         for stream_id, report in reports.items():
             for index in range(infos[stream_id].stored.graph.nodes.workers):
                 each = hosted.get((index, stream_id))
@@ -623,6 +626,8 @@ class Run:
                     status = task.status()
                     if status.state not in _STATES:
                         raise SimulationError(f"{task.id} is in the state {status.state}")
+                    if status.account.missing:
+                        raise SimulationError(f"{task.id} has lost rows: {status.account}")
                     task.input.validate()
                     # Barriers of checkpoints are always on their way; rows must not be.
                     if status.state not in ("IDLE", "ALIGNING", "RUNNING") or task.input.used_bytes:

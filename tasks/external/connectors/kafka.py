@@ -138,17 +138,20 @@ class Sender:
             raise self._error(other)
         return refused
 
-    def mark(self) -> int:
-        """Returns what the last committed transaction left, 0 if there is none. Raises ExternalSystemErrors."""
+    def mark(self) -> tuple[int, str]:
+        """Returns mark and note of the last committed transaction, 0 and "" if there is none.
+
+        Raises ExternalSystemErrors.
+        """
         assert self._consumer is not None
         with self._translating():
             (found,) = self._consumer.committed([TopicPartition(self._topic, 0)], self._timeout_s)
         if found.error is not None:
             raise self._error(found.error)
-        return max(0, found.offset)
+        return max(0, found.offset), found.metadata or ""
 
-    def send_marked(self, messages: Iterable[Message], mark: int) -> list[tuple[int, str]]:
-        """Sends messages in one transaction that leaves `mark`; returns as `send`: then nothing was sent.
+    def send_marked(self, messages: Iterable[Message], mark: int, note: str) -> list[tuple[int, str]]:
+        """Sends messages in one transaction that leaves `mark` and `note`; returns as `send`: then nothing was sent.
 
         Raises ExternalSystemErrors, StaleAttemptError if another producer has taken over.
         """
@@ -160,7 +163,7 @@ class Sender:
                 self._producer.abort_transaction(self._timeout_s)
                 return refused
             self._producer.send_offsets_to_transaction(
-                [TopicPartition(self._topic, 0, mark)], self._consumer.consumer_group_metadata(), self._timeout_s)
+                [TopicPartition(self._topic, 0, mark, note)], self._consumer.consumer_group_metadata(), self._timeout_s)
             self._producer.commit_transaction(self._timeout_s)
         return []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -24,11 +24,13 @@ class Delivery:
     """Rows, as `ExternalRows.of` makes them, that a target takes as a whole or not at all.
 
     `number` tells it from all others of its task and grows from one to the next. A delivery that comes again has the
-    same number and the same rows, unless numbers are counted by attempts (`DirectWriter`).
+    same number and the same rows, unless numbers are counted by attempts (`DirectWriter`). `digest` tells other rows,
+    also where some of them go to the DLQ; empty where nobody asks for it.
     """
 
     number: int
     rows: pa.RecordBatch
+    digest: str = ""
 
 
 class ExternalTarget(Protocol):
@@ -219,7 +221,7 @@ class AsyncSinkWriter:
                 rows = delivery.rows
                 self._dead.keep(rows.slice(error.row, 1), str(error))
                 kept = [n for n in range(rows.num_rows) if n != error.row]
-                delivery = Delivery(delivery.number, rows.take(pa.array(kept, pa.int64())))
+                delivery = replace(delivery, rows=rows.take(pa.array(kept, pa.int64())))
                 self._waiting[0] = delivery
             else:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from penstock.tasks.state.state_store import StateStore
 _PREFIX = b"staged/"
 _PART_BITS = 20
 _PART_BYTES = 16 * 1024 * 1024
+_DIGEST_BYTES = 8
 
 
 def checkpoint_of(number: int) -> int:
@@ -226,7 +228,8 @@ class StagedWriter(_DeliveringWriter):
         if stored is None:
             raise InternalError(f"part {number} of the results to be delivered is missing")
         with pa.ipc.open_stream(stored) as reader:
-            self._sink_writer.put(Delivery(number, reader.read_next_batch()))
+            digest = hashlib.blake2b(stored, digest_size=_DIGEST_BYTES).hexdigest()
+            self._sink_writer.put(Delivery(number, reader.read_next_batch(), digest))
         self._sent = 1
 
 

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from penstock.common.errors import ContentRefusedError
 from penstock.planner.task_plans.stream_plan import ExternalSinkPlan
 from penstock.tasks.external.connectors.kafka import Message, Sender
 from penstock.tasks.external.emit.async_sink_writer import Delivery
+from penstock.tasks.external.emit.external_writers import checkpoint_of, part_of
 from penstock.tasks.external.emit.result_events import ExternalRows, json_text
 from penstock.tasks.external.emit.result_messages import Encoder, refuse
+
+#: So many deliveries can be told from others: with their digests they fit into what brokers keep beside an offset.
+_DIGESTS = 64
 
 
 class KafkaTarget:
@@ -30,24 +35,40 @@ class KafkaTarget:
 class KafkaTransactionTarget:
     """A topic in which each delivery is one transaction, which leaves the delivery's number as its mark.
 
-    A delivery whose mark is there was committed, whatever was heard of it. A sender of the same transactional id keeps
-    all earlier ones from going on.
+    A delivery whose mark is there was committed, whatever was heard of it: it isn't sent again. Other rows under its
+    number are refused, as far as the digests of the last deliveries tell, which are beside the mark. A sender of the
+    same transactional id keeps all earlier ones from going on.
     """
 
     def __init__(self, sender: Sender, plan: ExternalSinkPlan, rows: ExternalRows) -> None:
         self._encode = Encoder(plan.format, rows)
         self._sender = sender
-        self._mark = self._sender.mark()
+        self._place = f"topic {plan.place}"
+        self._mark, note = self._sender.mark()
+        self._digests = _digests_in(note)
 
     def deliver(self, delivery: Delivery) -> None:
         mark = delivery.number + 1
         if mark <= self._mark:
+            if self._digests.get(mark, delivery.digest) != delivery.digest:
+                raise ContentRefusedError(
+                    f"refused: {self._place} has other results of checkpoint {checkpoint_of(delivery.number)}, part "
+                    f"{part_of(delivery.number)}", hint="the data directory was set back to an older copy: make the "
+                    "stream anew, into another topic")
             return
-        refuse(self._sender.send_marked(kafka_messages(delivery.rows, self._encode), mark))
-        self._mark = mark
+        digests = dict([*self._digests.items(), (mark, delivery.digest)][-_DIGESTS:])
+        note = " ".join(f"{one}:{digest}" for one, digest in digests.items())
+        refuse(self._sender.send_marked(kafka_messages(delivery.rows, self._encode), mark, note))
+        self._mark, self._digests = mark, digests
 
     def close(self) -> None:
         self._sender.close()
+
+
+def _digests_in(note: str) -> dict[int, str]:
+    """Returns digests by marks; what isn't of this form, as of older versions, has none."""
+    pairs = [pair.partition(":") for pair in note.split()]
+    return {int(mark): digest for mark, _, digest in pairs if mark.isdecimal()}
 
 
 def kafka_messages(batch: pa.RecordBatch, encode: Encoder) -> Iterator[Message]:

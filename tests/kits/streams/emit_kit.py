@@ -58,7 +58,7 @@ class Topic:
 
     def __init__(self) -> None:
         self.committed: list[Message] = []
-        self.marks: dict[str, int] = {}
+        self.marks: dict[str, tuple[int, str]] = {}
         self.epochs: dict[str, int] = {}
 
     def values(self) -> list[dict[str, Any]]:
@@ -73,19 +73,19 @@ class MemorySender:
         self._name = name
         self._epoch = topic.epochs[name] = topic.epochs.get(name, 0) + 1
 
-    def mark(self) -> int:
-        return self._topic.marks.get(self._name, 0)
+    def mark(self) -> tuple[int, str]:
+        return self._topic.marks.get(self._name, (0, ""))
 
     def send(self, messages: Iterable[Message]) -> list[tuple[int, str]]:
         self._topic.committed += messages
         return []
 
-    def send_marked(self, messages: Iterable[Message], mark: int) -> list[tuple[int, str]]:
+    def send_marked(self, messages: Iterable[Message], mark: int, note: str) -> list[tuple[int, str]]:
         if self._topic.epochs[self._name] != self._epoch:
             raise StaleAttemptError("fenced")
         sent = list(messages)
         self._topic.committed += sent
-        self._topic.marks[self._name] = mark
+        self._topic.marks[self._name] = mark, note
         return []
 
     def close(self) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from kits.engines.sandboxes import T0, TestBed
 
+from penstock.mnode.admin.sandbox import Sandbox
 from penstock.mnode.coordinator.task_intake import IntakeFault, IntakeWatch
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.task_status import LogProgress, QueueStatus, TaskState, TaskStatus, TimeSpent
+from penstock.tasks.source.log_input import LogInput
 from penstock.tasks.source.source_task import SourceTask
 from penstock.vnode.read.vnode_reader import LoggedRows
 from penstock.wal.record import OtherRecord
@@ -176,23 +178,30 @@ def test_a_reader_that_passes_rows_over_is_told(bed: TestBed, monkeypatch: pytes
     assert bed.rows("SELECT missing_rows FROM information_schema.ins_stream_tasks WHERE level = 'source'") == [(3,)]
 
 
-def test_rows_that_are_lost_on_their_way_are_told(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> None:
+LOSSES: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "in its queue": (LogInput, "next_part", lambda log: log.discard() and ()),
+    "in its step": (SourceTask, "_process", lambda task, records: None),
+}
+
+
+@pytest.mark.parametrize("place", LOSSES)
+def test_rows_that_are_lost_on_their_way_are_told(
+    bed: TestBed, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stream goes on; what it has counted is named."""
     bed.execute(STREAMS["windows"])
     insert(bed, 1, 2)
-    process: Callable[..., None] = SourceTask._process
+    monkeypatch.setattr(TestBed, "run", Sandbox.run)  # which doesn't look after the counts
     with monkeypatch.context() as broken:
-        broken.setattr(TestBed, "run", TestBed.__mro__[1].run)  # which doesn't look after the counts
-        broken.setattr(SourceTask, "_process", lambda *ignored: None)
+        broken.setattr(*LOSSES[place])
         insert(bed, 3, 4, 5)
-        broken.setattr(SourceTask, "_process", process)
-        insert(bed, 6)
-        assert verdict(bed) == (
-            "unbalanced", "source s/v2 is unbalanced in attempt 1: nothing is known of 3 rows; 6 taken, 3 handed on")
-        assert bed.rows("SELECT taken_rows, handed_on_rows, filtered_rows, missing_rows FROM "
-                        "information_schema.ins_stream_tasks WHERE level = 'source'") == [(6, 3, 0, 3)]
-        bed.kill()
-        assert verdict(bed)[0] != "unbalanced", "it counts by attempts"
+    insert(bed, 6)
+    assert verdict(bed) == (
+        "unbalanced", "source s/v2 is unbalanced in attempt 1: nothing is known of 3 rows; 6 taken, 3 handed on")
+    assert bed.rows("SELECT taken_rows, handed_on_rows, filtered_rows, missing_rows FROM "
+                    "information_schema.ins_stream_tasks WHERE level = 'source'") == [(6, 3, 0, 3)]
+    bed.kill()
+    assert verdict(bed)[0] != "unbalanced", "it counts by attempts"
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,6 +127,58 @@ def test_files_have_each_result_exactly_once(
     got = events_by_window([{**row, "_wstart": row["_wstart"].timestamp() * 1000} for row in rows])
     assert got == {key: [row] for key, row in want.items()}
     assert not list((root / "a" / "b").glob(".*"))
+
+
+def test_a_replay_with_other_results_is_not_taken_for_what_a_topic_has(kits: Kits) -> None:
+    """Without a word it would be lost: its mark is there."""
+    topic = Topic()
+
+    def open_target(connection: OpenedConnection, known: bool) -> ExternalTarget:
+        assert kit.plan.sink.external is not None
+        sender = cast(Sender, MemorySender(topic, "s-0"))
+        return KafkaTransactionTarget(sender, kit.plan.sink.external, ExternalRows(kit.plan.sink, "s"))
+
+    for value in (1, 1, 2):
+        kit = kits(CLOSED.format("TRIGGER AT_ONCE", "CONNECTION kafka (TOPIC 't')"), connection=opened("kafka"),
+                   open_target=open_target)
+        with closing(kit):
+            kit.insert([(0, 1_000, value, 1.0, "n")])
+            kit.run()
+            kit.checkpoint()
+            kit.kill()
+            kit.pass_time(LONG_ENOUGH_S)
+            (sink,) = [task.status() for task in kit.tasks if task.id.operator == "sink"]
+        assert [event["v"] for event in topic.values()] == [1]
+        if value == 1:
+            assert sink.state == "IDLE"
+        else:
+            assert sink.state == "RETRYING"
+            assert "topic t has other results of checkpoint 1, part 0" in sink.reason
+
+
+def test_a_topic_tells_its_last_deliveries_from_others(kits: Kits) -> None:
+    """Their digests are beside the mark, where there isn't room for all that ever were."""
+    sql, topic = CLOSED.format("", "CONNECTION kafka (TOPIC 't')"), Topic()
+    with closing(kits(sql, connection=opened("kafka"))) as kit:
+        sink = kit.plan.sink
+
+    def target() -> KafkaTransactionTarget:
+        assert sink.external is not None
+        return KafkaTransactionTarget(cast(Sender, MemorySender(topic, "s-0")), sink.external, ExternalRows(sink, "s"))
+
+    none = pa.RecordBatch.from_pylist([], schema=ExternalRows(sink, "s").schema)
+    first = target()
+    for number in range(70):
+        first.deliver(Delivery(1 << 20 | number, none, f"{number:016x}"))
+    assert len(topic.marks["s-0"][1]) < 4096
+    later = target()
+    later.deliver(Delivery(1 << 20 | 69, none, f"{69:016x}"))
+    for number in (6, 69):
+        with pytest.raises(ContentRefusedError, match=f"other results of checkpoint 1, part {number}"):
+            later.deliver(Delivery(1 << 20 | number, none, "other"))
+    later.deliver(Delivery(1 << 20 | 5, none, "too old to be known"))
+    topic.marks["s-0"] = 1 << 30, "of an older version"
+    target().deliver(Delivery(1 << 20 | 69, none, "not known either"))
 
 
 def test_a_replay_with_other_results_replaces_no_file(kits: Kits, tmp_path: Path) -> None:
