@@ -33,7 +33,7 @@ from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine_parts import EngineParts
-from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, known_since
+from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, known_since, snapshots_of
 from penstock.mnode.streams.stream_verification import pieces_of, told
 from penstock.planner.query.compared_results import LaterWrites, compared_results
 from penstock.planner.task_plans.column_names import CHILD
@@ -178,7 +178,8 @@ class DirectoryVerification:
         cuts, later = (known_since(subject, cut), cut), self._later(subject, record)
         wanted = self._range(subject, first, last)
         pieces = []
-        for piece in pieces_of(subject, wanted, subject.snapshots(self._catalog, self._parts.directory.storage)):
+        snapshots = snapshots_of(subject.source, self._catalog, self._parts.directory.storage)
+        for piece in pieces_of(subject, wanted, snapshots):
             rows = self._parts.queries.run_planned(
                 compared_results(subject.results, subject.target, cuts, piece, until, later), self._session)
             pieces.append(compared(rows))

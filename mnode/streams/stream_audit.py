@@ -1,7 +1,7 @@
 """The audit: compares results of running streams with their queries, a few windows at a time, all the time.
 
 What it looks at is drawn: the earliest rows that were written, deleted or replayed lately, others of these, those of
-child tables that have got other tags, and any.
+child tables that have got other tags, and any rows and results.
 Results that differ are looked at once more, at a checkpoint of then; only what differs again is an incident.
 """
 
@@ -31,6 +31,7 @@ from penstock.mnode.streams.stream_statements import Streams
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.schema import ChildTable, Session
 from penstock.vnode.read.snapshot import Snapshot
+from penstock.vnode.store.memtable import clipped
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 ROWS_MAX = 1_000_000
@@ -161,12 +162,19 @@ class StreamAudit:
             if count > ROWS_MAX:
                 return [], f"its results aren't audited: they may come of any of {count} rows"
             return [(TS_MIN, TS_MAX)] if every else [], ""
-        moments = []
+        results = self._comparison.snapshots(subject.target)
         lately = _written(rows, {**begin, **known.since})
-        if lately:
-            moments += [min(first for first, _ in lately), self._one_of(lately)]
         moved = self._ranges_of_moved(subject, known, rows)
-        moments += [self._one_of(each) for each in (moved, every) if each]
+        # Deletes may be of all times: where there is nothing, there is nothing to see.
+        known_spans = (snapshot.span(TS_MIN, TS_MAX) for snapshot in [*rows.values(), *results.values()])
+        where = [(each.first_ts, each.last_ts) for each in known_spans if each is not None]
+        if not where:
+            return [], ""
+        low, high = min(first for first, _ in where), max(last for _, last in where)
+        ranges = [[each for span in spans if (each := clipped(span, low, high)) is not None]
+                  for spans in (lately, moved, every, _written(results, {}))]
+        moments = [min(first for first, _ in ranges[0])] if ranges[0] else []
+        moments += [self._one_of(each) for each in ranges if each]
         opened = open_incidents(self._incidents.of(subject.stream.id))
         if opened:
             moments.append(self._random.choice(opened).moment)
@@ -199,7 +207,8 @@ class StreamAudit:
         subject = self._subject(stream, known)
         again = known.suspects
         known.suspects = {}
-        spans, note = ([*again], "") if again else self._drawn(subject, known, self._comparison.snapshots(subject))
+        spans, note = ([*again], "") if again else self._drawn(
+            subject, known, self._comparison.snapshots(subject.source))
         if not spans:
             return note or "there is nothing to look at"
         now = Session(time_zone=subject.plan.time_zone, now_ms=self._services.clock.now_ms())
@@ -224,7 +233,7 @@ class StreamAudit:
         """Returns differences of which nothing is known that explains them, of windows without rows behind the cut."""
         if not compared.differences:
             return []
-        behind = _written(self._comparison.snapshots(subject), dict(cut))
+        behind = _written(self._comparison.snapshots(subject.source), dict(cut))
         left_out = self._comparison.left_out(subject.stream)
         return [one for one in compared.differences
                 if not _may_change(subject, one, behind) and known_reasons(subject, one, left_out) is None]

@@ -95,12 +95,6 @@ class Subject:
             raise NotSupportedError("results that leave Penstock can't be verified yet")
         return cls(stream, stored.plan, results, target, source, stored.options.on_mismatch or "report")
 
-    def snapshots(self, catalog: Catalog, storage: Storage) -> dict[int, Snapshot]:
-        """Returns the rows of the source as they are now, by vgroup."""
-        database = require_database(self.source.database, catalog)
-        return {vgroup_id: storage.snapshot(vgroup_id, self.source.storage_uid)
-                for vgroup_id in vgroups_of(database, self.source)}
-
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -157,9 +151,9 @@ class StreamComparison:
                                    "has lost", hint="RESUME or START it first")
         return Subject.of(stream, stored, self._streams.planning, self._services.catalog)
 
-    def snapshots(self, subject: Subject) -> dict[int, Snapshot]:
-        """Returns what `Subject.snapshots` does."""
-        return subject.snapshots(self._services.catalog, self._services.storage)
+    def snapshots(self, table: Table) -> dict[int, Snapshot]:
+        """Returns what `snapshots_of` does."""
+        return snapshots_of(table, self._services.catalog, self._services.storage)
 
     def look(
         self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
@@ -251,6 +245,12 @@ class StreamComparison:
         return [report.status for report in self._streams.reports.snapshot().tasks.get(stream.id, [])]
 
 
+def snapshots_of(table: Table, catalog: Catalog, storage: Storage) -> dict[int, Snapshot]:
+    """Returns the rows of a table as they are now, by vgroup."""
+    return {vgroup_id: storage.snapshot(vgroup_id, table.storage_uid)
+            for vgroup_id in vgroups_of(require_database(table.database, catalog), table)}
+
+
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
     times = subject.results.sources(difference.moment, difference.ends)
@@ -261,6 +261,8 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
+    if difference.state == "extra" and not subject.stream.created_target:
+        parts.append("the table was there before the stream: others may have written to it")
     return "; ".join(parts) or None
 
 

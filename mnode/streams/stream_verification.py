@@ -62,7 +62,7 @@ class StreamVerification:
         """
         subject = self._comparison.subject(self._known.require(statement.name))
         pieces = pieces_of(
-            subject, _range(statement, subject.plan, session), self._comparison.snapshots(subject))
+            subject, _range(statement, subject.plan, session), self._comparison.snapshots(subject.source))
         drawn = ""
         if statement.sample is not None:
             drawn = "; not drawn, since results may come of any rows"

@@ -217,6 +217,34 @@ def test_incidents_outlive_the_engine(tmp_path: Path, monkeypatch: pytest.Monkey
         assert Incidents(bed.engine.paths, bed.engine.fs).of(1) == []
 
 
+def test_results_without_rows_are_found() -> None:
+    """One that is left, or made up, where the source has nothing any more, also in a table without rows."""
+    with made(STREAMS[1]) as bed:
+        for second in (1, 12, 100_000):
+            insert(bed, 0, second, 5)
+        (child,), = bed.rows("SELECT DISTINCT tbname FROM o0")
+        bed.execute("DELETE FROM t0")
+        assert bed.rows(COUNTS) == []
+        audit(bed)
+        bed.execute(f"INSERT INTO `{child}` (_wstart, n) VALUES ({T0 + 50_000_000}, 7)")
+        audit(bed)
+        assert [line[:2] for line in bed.rows(INCIDENTS)] == [("extra", 50_000_000)]
+
+
+def test_rows_of_others_in_an_existing_table_are_known() -> None:
+    """Rows that were there before the stream."""
+    query = "SELECT _wstart, count(*) n FROM m"
+    with made() as bed:
+        bed.all("CREATE STABLE o0 (_wstart TIMESTAMP, n BIGINT) TAGS (name VARCHAR(20))",
+                "CREATE TABLE mine USING o0 TAGS ('mine')", f"INSERT INTO mine VALUES ({T0}, 1)",
+                f"CREATE STREAM s0 {BATCH} INTO o0 TAGS (name) SUBTABLE(concat('s0_', tbname)) AS {query} "
+                "PARTITION BY tbname name INTERVAL(10s)")
+        insert(bed, 0, 1)
+        audit(bed, looks=12)
+        assert bed.rows(INCIDENTS) == []
+        assert shown(bed, "audited_results")[0] > 0
+
+
 def test_what_cannot_be_audited_is_said() -> None:
     """Streams that VERIFY STREAM refuses, those that don't run, and windows of too many rows have a note."""
     with made(("TRIGGER FORCE_WINDOW_CLOSE", "SELECT _wstart, count(*) n FROM m PARTITION BY tbname INTERVAL(10s)"),
