@@ -25,12 +25,14 @@ Row = tuple[Any, ...]
 class MovedTables:
     """Child tables whose rows get out of the groups that they were in: they have other tags, or are gone.
 
-    `before`, `after`: rows of the relation `children`; what is gone is only in the first. `first_ts`: older rows stay
-    where they are.
+    `before`, `after`: rows of the relation `children`; what is gone is only in the first. `between`: what they were
+    meanwhile, if there is more than one record of them: an earlier attempt may have seen each by itself, and written
+    results of groups that are over by now. `first_ts`: older rows stay where they are.
     """
 
     before: pa.Table
     after: pa.Table
+    between: tuple[pa.Table, ...] = ()
     first_ts: int = TS_MIN
 
     @property
@@ -79,14 +81,22 @@ class ChildTables:
         bodies = [body for body in bodies if body.get("table_uid") == self._uid]
         told = [uid for body in bodies for uid in
                 (body["children"] if body["op"] == "drop_children" else body["child"][:1])]
-        before = {uid: self._rows[uid] for uid in told if uid in self._rows and self._only in (None, uid)}
+        were = {uid: [self._rows[uid]] for uid in told if uid in self._rows and self._only in (None, uid)}
         for body in bodies:
             self.apply(body)
-        moved = {uid: row for uid, row in before.items() if self._seen(row) != self._seen(self._rows.get(uid))}
+            for uid, rows in were.items():
+                row = self._rows.get(uid)
+                if row is not None and self._seen(row) != self._seen(rows[-1]):
+                    rows.append(row)
+        # The last is what they are now, but of those that are gone.
+        left = {uid: rows[:-1] if uid in self._rows else rows for uid, rows in were.items()}
+        moved = {uid: rows for uid, rows in left.items() if rows}
         if not moved:
             return None
-        return MovedTables(self._as_table(moved), self._as_table({
-            uid: self._rows[uid] for uid in moved if uid in self._rows}))
+        before, *between = (self._as_table({uid: rows[n] for uid, rows in moved.items() if n < len(rows)})
+                            for n in range(max(map(len, moved.values()))))
+        after = self._as_table({uid: self._rows[uid] for uid in moved if uid in self._rows})
+        return MovedTables(before, after, tuple(between))
 
     def go_back(self, bodies: Sequence[Mapping[str, Any]]) -> None:
         """Has the child tables be as they were before these records, which are to be applied later."""

@@ -153,7 +153,7 @@ class Recalculation:
     def moved_rows(self, change: Change, moved: MovedTables) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields (operation, result rows) of a scalar stream, as `rows` does."""
         for rows, children in self.rows_of_moved(change, moved):
-            yield int(children is moved.before), self._told(rows, children)
+            yield int(children is not moved.after), self._told(rows, children)
 
     def _told(self, rows: pa.Table, children: pa.Table) -> pa.RecordBatch:
         """Returns what rows come to if their child tables are called and tagged so."""
@@ -161,7 +161,7 @@ class Recalculation:
             return self._partials(rows)
 
     def rows_of_moved(self, change: Change, moved: MovedTables) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Yields the rows that the stream has seen of child tables that move, with `before` and then with `after`.
+        """Yields the rows that the stream has seen of child tables that move, with what these were, in order.
 
         They come by time, some at once: there may be more than memory has room for.
         """
@@ -171,8 +171,10 @@ class Recalculation:
             rows = self._stored.seen(moved.tuids, *piece, change.before)
             pieces.observe(rows.num_rows)
             yield rows, moved.before
+            for children in moved.between:
+                yield _of(rows, children), children
             with self._first_stage.told(moved.after):
-                left = self._stored.tried(rows.filter(pc.is_in(rows.column("_tuid"), moved.after.column("_tuid"))))
+                left = self._stored.tried(_of(rows, moved.after))
             yield left, moved.after
             if piece[1] == TS_MAX:
                 return
@@ -271,6 +273,11 @@ class Recalculation:
         columns = [*windows.columns[: width - 1], pa.repeat(pa.scalar(0, pa.int64()), count)]
         columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _of(rows: pa.Table, children: pa.Table) -> pa.Table:
+    """Returns the rows of some child tables."""
+    return rows.filter(pc.is_in(rows.column("_tuid"), children.column("_tuid")))
 
 
 def _one_per_window(sources: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
