@@ -298,4 +298,6 @@ def _known(moment: int | None, ends: int | None, plan: StreamPlan, left_out: Seq
     parts = [f"{reasons.count(reason)} rows of this time were left out: {reason}" for reason in sorted(set(reasons))]
     if plan.policies.ignore_update:
         parts.append("rewritten rows count once more: IGNORE UPDATE 1")
+    if plan.policies.guarantee == "at_least_once":
+        parts.append("rows may count again after a restart: GUARANTEE AT_LEAST_ONCE")
     return "; ".join(parts) or None
