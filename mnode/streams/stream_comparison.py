@@ -257,6 +257,8 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     parts = left_out.reasons(times)
     if subject.plan.policies.ignore_update:
         parts.append("rewritten rows count once more: IGNORE UPDATE 1")
+    if subject.plan.policies.guarantee == "at_least_once":
+        parts.append("rows may count again after a restart: GUARANTEE AT_LEAST_ONCE")
     unlike = subject.stream.unlike
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):

@@ -112,6 +112,15 @@ def test_rows_that_were_left_out_are_known() -> None:
             ("differs", 10_000, "n = 3", "n = 2", "rewritten rows count once more: IGNORE UPDATE 1")]
 
 
+def test_rows_that_may_count_twice_are_known() -> None:
+    """AT_LEAST_ONCE may be why a result differs: after a restart rows count again."""
+    with made((f"GUARANTEE AT_LEAST_ONCE {BATCH}", "SELECT _wstart, count(*) n FROM m INTERVAL(10s)")) as bed:
+        insert(bed, 0, 1)
+        assert verified(bed) == []
+        bed.execute("DELETE FROM o0")
+        assert [line[4] for line in verified(bed)] == ["rows may count again after a restart: GUARANTEE AT_LEAST_ONCE"]
+
+
 @pytest.mark.parametrize("query", [
     "SELECT ts, length({}) n FROM l", "SELECT _wstart, count(*) n, max(length({})) s FROM l INTERVAL(10s)",
     "SELECT _wstart, count(*) n, apercentile(length({}), 50) p FROM l INTERVAL(10s)",
