@@ -234,6 +234,7 @@ def test_a_planted_fault_is_found(plant: Plant) -> None:
     with pytest.MonkeyPatch.context() as patch, made(STREAMS[1]) as bed:
         insert(bed, 0, 1, 5)
         bed.checkpoint()
+        bed.loses_rows = True
         plant(patch)
         bed.kill()
         insert(bed, 0, 2, 6)
