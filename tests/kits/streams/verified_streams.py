@@ -114,7 +114,7 @@ FAULTS: list[Plant] = [
 
 def meet_fault(bed: TestBed, plant: Plant) -> None:
     """Has stream s0 meet a fault when a row of its first window comes late, behind a restart."""
-    bed.is_right = False
+    bed.loses_rows = True
     with pytest.MonkeyPatch.context() as patch:
         insert(bed, 0, 1, 5)
         bed.checkpoint()
