@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine_parts import EngineParts
-from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, known_since, snapshots_of
+from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, snapshots_of
 from penstock.mnode.streams.stream_verification import pieces_of, told
 from penstock.planner.query.compared_results import LaterWrites, compared_results
 from penstock.planner.task_plans.column_names import CHILD
@@ -175,10 +176,10 @@ class DirectoryVerification:
             subject.plan, *({task.index: known.mark for task, known in tasks.items() if task.operator == operator}
                             for operator in ("agg", "source")))
         cut = tuple(sorted(record.versions))
-        cuts, later = (known_since(subject, cut), cut), self._later(subject, record)
+        cuts, later = subject.cuts(cut, self._catalog), self._later(subject, record)
         wanted = self._range(subject, first, last)
         pieces = []
-        snapshots = snapshots_of(subject.source, self._catalog, self._parts.directory.storage)
+        snapshots = snapshots_of(subject.sources, self._catalog, self._parts.directory.storage)
         for piece in pieces_of(subject, wanted, snapshots):
             rows = self._parts.queries.run_planned(
                 compared_results(subject.results, subject.target, cuts, piece, until, later), self._session)
@@ -231,13 +232,12 @@ class DirectoryVerification:
         Raises UnavailableError if child tables have other tags: as of the checkpoint these are gone.
         """
         since: int | None = None
-        for vgroup_id, version in record.versions:
-            for change in self._vnode(vgroup_id).changes(subject.source.storage_uid, version):
+        for (vgroup_id, version), table in product(record.versions, subject.sources):
+            for change in self._vnode(vgroup_id).changes(table.storage_uid, version):
                 if moves_tables(change):
                     raise UnavailableError(
-                        f"stream {subject.stream.name} can't be verified: child tables of {subject.source.name} got "
-                        "other tags, or were dropped, behind its last checkpoint",
-                        hint="let an engine run until the next one")
+                        f"stream {subject.stream.name} can't be verified: child tables of {table.name} got other tags, "
+                        "or were dropped, behind its last checkpoint", hint="let an engine run until the next one")
                 if isinstance(change, RowsRecord | DeleteRecord):
                     since = change.ingest_time_ms if since is None else min(since, change.ingest_time_ms)
         return since

@@ -153,20 +153,21 @@ class StreamAudit:
             known.subject = stream, generation, self._comparison.subject(stream)
         return known.subject[2]
 
-    def _drawn(self, subject: Subject, known: _Audited, rows: Mapping[int, Snapshot]) -> tuple[list[Span], str]:
+    def _drawn(self, subject: Subject, known: _Audited, rows: Sequence[tuple[int, Snapshot]]) -> tuple[list[Span], str]:
         """Returns the spans to look at, and what keeps others from being looked at."""
-        begin = dict.fromkeys(rows, 0) if subject.plan.source.history is not None else dict(subject.stream.start_cut)
+        has_history = subject.plan.source.history is not None
+        begin = {vgroup_id: 0 for vgroup_id, _ in rows} if has_history else dict(subject.stream.start_cut)
         every = _written(rows, begin)
         if subject.results.around(0) is None:
-            count = sum(snapshot.row_count_estimate for snapshot in rows.values())
+            count = sum(snapshot.row_count_estimate for _, snapshot in rows)
             if count > ROWS_MAX:
                 return [], f"its results aren't audited: they may come of any of {count} rows"
             return [(TS_MIN, TS_MAX)] if every else [], ""
-        results = self._comparison.snapshots(subject.target)
+        results = self._comparison.snapshots([subject.target])
         lately = _written(rows, {**begin, **known.since})
         moved = self._ranges_of_moved(subject, known, rows)
         # Deletes may be of all times: where there is nothing, there is nothing to see.
-        known_spans = (snapshot.span(TS_MIN, TS_MAX) for snapshot in [*rows.values(), *results.values()])
+        known_spans = (snapshot.span(TS_MIN, TS_MAX) for _, snapshot in [*rows, *results])
         where = [(each.first_ts, each.last_ts) for each in known_spans if each is not None]
         if not where:
             return [], ""
@@ -183,9 +184,9 @@ class StreamAudit:
         small = [span for span in wide if _count(subject, span, rows) <= ROWS_MAX]
         return small, "" if len(small) == len(wide) else f"windows of more than {ROWS_MAX} rows aren't audited"
 
-    def _ranges_of_moved(self, subject: Subject, known: _Audited, rows: Mapping[int, Snapshot]) -> list[Span]:
+    def _ranges_of_moved(self, subject: Subject, known: _Audited, rows: Sequence[tuple[int, Snapshot]]) -> list[Span]:
         """Returns ranges of time with all rows of a child table that has got other tags, if there is one."""
-        children = self._services.catalog.children(subject.source.storage_uid)
+        children = self._services.catalog.children(subject.sources[0].storage_uid)
         if children is not known.children:
             if max(len(children), len(known.children)) <= _CHILDREN_MAX:
                 before = {child.uid: child.tag_values for child in known.children}
@@ -195,7 +196,7 @@ class StreamAudit:
         if not known.moved:
             return []
         uid = known.moved.pop()
-        return [span for snapshot in rows.values() for span in snapshot.ranges_of(uid)]
+        return [span for _, snapshot in rows for span in snapshot.ranges_of(uid)]
 
     def _one_of(self, ranges: Sequence[Span]) -> int:
         return self._random.randint(*self._random.choice(ranges))
@@ -208,7 +209,7 @@ class StreamAudit:
         again = known.suspects
         known.suspects = {}
         spans, note = ([*again], "") if again else self._drawn(
-            subject, known, self._comparison.snapshots(subject.source))
+            subject, known, self._comparison.snapshots(subject.sources))
         if not spans:
             return note or "there is nothing to look at"
         now = Session(time_zone=subject.plan.time_zone, now_ms=self._services.clock.now_ms())
@@ -233,7 +234,7 @@ class StreamAudit:
         """Returns differences of which nothing is known that explains them, of windows without rows behind the cut."""
         if not compared.differences:
             return []
-        behind = _written(self._comparison.snapshots(subject.source), dict(cut))
+        behind = _written(self._comparison.snapshots(subject.sources), dict(cut))
         left_out = self._comparison.left_out(subject.stream)
         return [one for one in compared.differences
                 if not _may_change(subject, one, behind) and known_reasons(subject, one, left_out) is None]
@@ -295,9 +296,9 @@ class StreamAudit:
         self._streams.known.tell(incident.stream_id, f"audit, incident {incident.number}: {text}")
 
 
-def _written(rows: Mapping[int, Snapshot], since: Mapping[int, int]) -> list[Span]:
+def _written(rows: Sequence[tuple[int, Snapshot]], since: Mapping[int, int]) -> list[Span]:
     """Returns ranges of time that were written to behind a cut."""
-    return [span for vgroup_id, snapshot in rows.items() for span in snapshot.written_since(since.get(vgroup_id, 0))]
+    return [span for vgroup_id, snapshot in rows for span in snapshot.written_since(since.get(vgroup_id, 0))]
 
 
 def _may_change(subject: Subject, one: Difference, written: Sequence[Span]) -> bool:
@@ -308,14 +309,14 @@ def _may_change(subject: Subject, one: Difference, written: Sequence[Span]) -> b
     return any(first <= times[1] and times[0] <= last for first, last in written)
 
 
-def _count(subject: Subject, span: Span, rows: Mapping[int, Snapshot]) -> int:
+def _count(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]]) -> int:
     """Returns about how many rows the results of a span come of."""
     first, last = subject.results.bounds(*span) or (TS_MIN, TS_MAX)
-    spans = [snapshot.span(first, TS_MAX if last is None else last) for snapshot in rows.values()]
+    spans = [snapshot.span(first, TS_MAX if last is None else last) for _, snapshot in rows]
     return sum(span.rows for span in spans if span is not None)
 
 
-def _widened(subject: Subject, span: Span, rows: Mapping[int, Snapshot]) -> Span:
+def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]]) -> Span:
     """Returns a span around this one with enough rows, if there are so many near it."""
     for _ in range(_DOUBLINGS):
         if _count(subject, span, rows) >= _ROWS_MIN:

@@ -27,7 +27,7 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.compared_results import COUNTED, compared_results, drawn_times, rows_between
-from penstock.planner.task_plans.stream_plan import RowWindow, StreamPlan, WindowsPlan
+from penstock.planner.task_plans.stream_plan import JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import OnMismatch
@@ -82,7 +82,6 @@ class Subject:
     plan: StreamPlan
     results: BatchResults
     target: Table
-    source: Table
     on_mismatch: OnMismatch
 
     @classmethod
@@ -90,10 +89,21 @@ class Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
         check_comparable(stored.plan)
         results = planning.results_of(stream)
-        target, source = (catalog.table_by_uid(uid) for uid in (stream.target_uid, stream.source_uid))
-        if target is None or source is None:
+        target = catalog.table_by_uid(stream.target_uid)
+        if target is None:
             raise NotSupportedError("results that leave Penstock can't be verified yet")
-        return cls(stream, stored.plan, results, target, source, stored.options.on_mismatch or "report")
+        return cls(stream, stored.plan, results, target, stored.options.on_mismatch or "report")
+
+    @property
+    def sources(self) -> tuple[Table, ...]:
+        """The tables that the stream reads: one, or the two of a join, the driving one first, which may be the same."""
+        return tuple(scan.table for scan in self.results.scans)
+
+    def cuts(self, cut: Cut, catalog: Catalog) -> dict[str, tuple[Cut, Cut]]:
+        """Returns by database, behind which cut rows belong to the stream, and the part of `cut` that it has."""
+        vgroup_ids = {table.database: require_database(table.database, catalog).vgroup_ids for table in self.sources}
+        since = known_since(self, cut)
+        return {name: (_part(since, ids), _part(cut, ids)) for name, ids in vgroup_ids.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +161,9 @@ class StreamComparison:
                                    "has lost", hint="RESUME or START it first")
         return Subject.of(stream, stored, self._streams.planning, self._services.catalog)
 
-    def snapshots(self, table: Table) -> dict[int, Snapshot]:
+    def snapshots(self, tables: Sequence[Table]) -> list[tuple[int, Snapshot]]:
         """Returns what `snapshots_of` does."""
-        return snapshots_of(table, self._services.catalog, self._services.storage)
+        return snapshots_of(tables, self._services.catalog, self._services.storage)
 
     def look(
         self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
@@ -166,55 +176,57 @@ class StreamComparison:
         """
         until = self._closed_until(subject)
         with ExitStack() as stack:
-            database = subject.plan.source.database
-            cut = self._known_cut(subject.stream, database, age_ms)
+            cut = self._known_cut(subject, age_ms)
             if cut is None:
-                rows = stack.enter_context(self._held(database))
+                rows = stack.enter_context(self._held(subject))
                 cut = self._checkpointed(subject.stream, rows, timeout_s)
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
                 table = self._queries.run_planned(compared_results(
-                    subject.results, subject.target, (known_since(subject, cut), cut), span, until), session)
+                    subject.results, subject.target, subject.cuts(cut, self._services.catalog), span, until), session)
                 found[span] = compared(table)
         return cut, found
 
     def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
         """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
         return self._queries.run_planned(rows_between(
-            subject.results, (known_since(subject, cut), cut), span, ROWS_KEPT), session)
+            subject.results, subject.cuts(cut, self._services.catalog), span, ROWS_KEPT), session)
 
     def times(self, subject: Subject, span: Span, most: int, seed: int, session: Session) -> list[int]:
         """Returns what `drawn_times` finds as of now, in any order."""
-        with self._held(subject.plan.source.database) as cut:
+        with self._held(subject) as cut:
             found = self._queries.run_planned(drawn_times(
-                subject.results, subject.target, (known_since(subject, cut), cut), span, most, seed), session)
+                subject.results, subject.target, subject.cuts(cut, self._services.catalog), span, most, seed), session)
         return [int(moment) for moment in found.column("moment").to_pylist()]
 
     def left_out(self, stream: StreamRecord) -> LeftOut:
         return LeftOut.of(self._statuses(stream))
 
     @contextmanager
-    def _held(self, database: str) -> Iterator[Cut]:
+    def _held(self, subject: Subject) -> Iterator[Cut]:
         """Keeps rows readable as of now and as of later; yields the cut of now."""
-        _, now, owner = self._cuts.hold(database, None)
-        try:
-            yield parse_cut(now)
-        finally:
-            self._cuts.release(database, owner)
+        now: list[tuple[int, int]] = []
+        with ExitStack() as stack:
+            for database in {table.database for table in subject.sources}:
+                _, cut, owner = self._cuts.hold(database, None)
+                stack.callback(self._cuts.release, database, owner)
+                now += parse_cut(cut)
+            yield tuple(sorted(now))
 
-    def _known_cut(self, stream: StreamRecord, database: str, age_ms: int) -> Cut | None:
+    def _known_cut(self, subject: Subject, age_ms: int) -> Cut | None:
         """Returns the cut of the newest checkpoint if nothing has come since, or if it isn't so old; else None.
 
         Its rows stay readable for as long as it is kept. Raises UnavailableError for a stream that is that young.
         """
         if not age_ms:
             return None
-        clock = self._services.clock
+        clock, stream = self._services.clock, subject.stream
         newest = self._services.stores.records.newest(stream.id)
         since_ms = stream.asked.created_ms if newest is None else newest.started_ms
         is_young = clock.now_ms() - since_ms < age_ms
-        if newest is not None and not newest.unwritten and (is_young or _has_all(newest, self._cuts.now(database))):
+        if newest is not None and not newest.unwritten and (is_young or all(
+                _has_all(newest, self._cuts.now(table.database)) for table in subject.sources)):
             return newest.versions
         if is_young:
             raise UnavailableError(f"stream {stream.name} has no checkpoint yet that could be compared",
@@ -245,10 +257,10 @@ class StreamComparison:
         return [report.status for report in self._streams.reports.snapshot().tasks.get(stream.id, [])]
 
 
-def snapshots_of(table: Table, catalog: Catalog, storage: Storage) -> dict[int, Snapshot]:
-    """Returns the rows of a table as they are now, by vgroup."""
-    return {vgroup_id: storage.snapshot(vgroup_id, table.storage_uid)
-            for vgroup_id in vgroups_of(require_database(table.database, catalog), table)}
+def snapshots_of(tables: Sequence[Table], catalog: Catalog, storage: Storage) -> list[tuple[int, Snapshot]]:
+    """Returns the rows of tables as they are now, each with its vgroup."""
+    return [(vgroup_id, storage.snapshot(vgroup_id, table.storage_uid)) for table in tables
+            for vgroup_id in vgroups_of(require_database(table.database, catalog), table)]
 
 
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
@@ -278,6 +290,10 @@ def known_since(subject: Subject, cut: Cut) -> Cut:
     return tuple(sorted(subject.stream.start_cut))
 
 
+def _part(cut: Cut, vgroup_ids: Sequence[int]) -> Cut:
+    return tuple((vgroup_id, version) for vgroup_id, version in sorted(cut) if vgroup_id in vgroup_ids)
+
+
 def _has_all(record: CommitRecord, rows: Cut) -> bool:
     """Whether a checkpoint has all rows of a cut."""
     reached: Mapping[int, int] = dict(record.versions)
@@ -289,8 +305,8 @@ def check_comparable(plan: StreamPlan) -> None:
     if plan.trigger == "continuous_window_close":
         raise NotSupportedError("results of TRIGGER CONTINUOUS_WINDOW_CLOSE can't be verified: late rows wait for the "
                                 "next recalculation")
-    if plan.source.key_column is not None and plan.sink.key_column is None and not isinstance(
-            plan.computation, WindowsPlan):
+    if plan.source.key_column is not None and plan.sink.key_column is None and isinstance(
+            plan.computation, RowsPlan):
         raise NotSupportedError("rows of one time overwrite each other in the result table: it can't be verified",
                                 hint="write the key column too, as the second one")
 
@@ -300,18 +316,19 @@ def closed_until(
 ) -> int | None:
     """Returns until when windows surely are closed, so that their results must be there; None: all must.
 
-    `marks`: the watermarks of agg tasks, `newest`: the greatest event times of source tasks, each by their place.
+    `marks`: the watermarks of agg tasks, `newest`: the greatest event times of source tasks, each by their place; those
+    of the right side of a join come behind those of the left one.
     """
-    if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan):
+    if plan.trigger == "at_once" or not isinstance(plan.computation, WindowsPlan | JoinPlan):
         return None
-    if plan.grouping.colocated:  # of vnodes that have had no row there are no windows
-        silent = {place for place, ts in newest.items() if ts is None}
-        marks = {place: mark for place, mark in marks.items() if place not in silent}
+    if plan.grouping.colocated:  # of vnodes that have had no row there are no results
+        times = {place: [ts for of, ts in newest.items() if of % len(marks) == place] for place in marks}
+        marks = {place: mark for place, mark in marks.items() if set(times[place]) != {None}}
     known = [mark for mark in marks.values() if mark is not None]
     if not known or len(known) < len(marks):
         return TS_MIN
     # Windows that rows define are closed once their last row is older than the watermark.
-    of_rows = isinstance(plan.computation.windows, RowWindow)
+    of_rows = isinstance(plan.computation, WindowsPlan) and isinstance(plan.computation.windows, RowWindow)
     return min(known) - plan.policies.time.lateness - int(of_rows)
 
 

@@ -6,7 +6,7 @@ changed between the two looks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ class StreamVerification:
         """
         subject = self._comparison.subject(self._known.require(statement.name))
         pieces = pieces_of(
-            subject, _range(statement, subject.plan, session), self._comparison.snapshots(subject.source))
+            subject, _range(statement, subject.plan, session), self._comparison.snapshots(subject.sources))
         drawn = ""
         if statement.sample is not None:
             drawn = "; not drawn, since results may come of any rows"
@@ -102,12 +102,12 @@ def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> Span:
     return first, last
 
 
-def pieces_of(subject: Subject, wanted: Span, rows: Mapping[int, Snapshot]) -> list[Span]:
+def pieces_of(subject: Subject, wanted: Span, rows: Sequence[tuple[int, Snapshot]]) -> list[Span]:
     """Returns ranges of time of results that are compared one by one, so that memory has room for each."""
     first, last = wanted
     if subject.results.bounds(first, last) is None:
         return [wanted]
-    spans = [span for snapshot in rows.values() if (span := snapshot.span(first, last)) is not None]
+    spans = [span for _, snapshot in rows if (span := snapshot.span(first, last)) is not None]
     count = -(-sum(span.rows for span in spans) // ROWS_PER_PIECE)
     if count < 2:
         return [wanted]

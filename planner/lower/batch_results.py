@@ -26,7 +26,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 )
 from penstock.planner.duckdb_sql.group_ids import group_value
 from penstock.planner.duckdb_sql.interval_windows import Grid, grid_of, latest_end
-from penstock.planner.duckdb_sql.pieces import from_here, ignoring_nulls, over
+from penstock.planner.duckdb_sql.pieces import from_here, ignoring_nulls, nested, ordered, over, row_number, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import Aggregate, FillColumn, FillGaps, Operator, Project, Scan, Window
@@ -50,7 +50,7 @@ FOR_EVER = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class BatchResults:
-    """`steps`, (name, SQL), over the relation of `scan`, and `body` over these: a row per result row.
+    """`steps`, (name, SQL), over the relations of `scans`, and `body` over these: a row per result row.
 
     Its columns are CHILD, ENDS (from when on no row in order changes the result, FOR_EVER if one always may, NULL if it
     is known with its row), and `r0`, `r1`, ... of the types of the target's columns, TIMESTAMP as BIGINT. `functions`
@@ -58,42 +58,47 @@ class BatchResults:
     time of the row that the result is made of. `times` is SQL of all `r0`, some several times, that is quicker than
     that of the results; None if only these tell. `delayed`: what is stored of a window that is open may be behind its
     rows. `far`: a row may change results of any times. `early`: what is stored before a result's ENDS isn't the last.
+    Of a join, the first of the scans is of the driving side, and rows of the other one may be older than these by
+    `back`, newer by `forth`.
     """
 
     steps: tuple[tuple[str, str], ...]
     body: str
-    scan: Scan
+    scans: tuple[Scan, ...]
     functions: tuple[UserCall, ...]
     grid: Grid | None
     of_rows: bool
     times: str | None
     delayed: bool
     far: bool
-    early: bool
+    early: bool = False
+    back: int = 0
+    forth: int = 0
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
         """Returns the times of the first and the last row that results from `first` to `last` may come of.
 
         The end is None if there is none; all is None if they may come of any rows.
         """
-        if self.of_rows:
-            return first, last
-        if self.grid is None:
+        if self.far or not (self.of_rows or self.grid):
             return None
-        return first, latest_end(last, self.grid) - 1 if last < FOR_EVER else None
+        if self.grid is not None and last < FOR_EVER:
+            last = latest_end(last, self.grid) - 1
+        return max(first - self.back, -FOR_EVER), last + self.forth if last < FOR_EVER else None
 
     def sources(self, moment: int, ends: int | None) -> tuple[int, int] | None:
         """Returns the times of the first and the last row that may change a result of a time, which has these ENDS.
 
         None: any row may.
         """
-        return None if self.far else (moment, moment if ends is None else ends - 1)
+        return None if self.far else (moment - self.back, moment if ends is None else ends - 1)
 
     def around(self, moment: int) -> tuple[int, int] | None:
         """Returns a range with the times of all results that a row may be part of; None if that may be any."""
-        if self.of_rows:
-            return moment, moment
-        return None if self.grid is None else (moment - self.grid.longest - self.grid.turn, moment)
+        if self.far or not (self.of_rows or self.grid):
+            return None
+        length = 0 if self.grid is None else self.grid.longest + self.grid.turn
+        return moment - self.forth - length, moment + self.back
 
 
 def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> BatchResults:
@@ -129,16 +134,16 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
         times = _times(below.input, time)
     steps, body = results_sql(stream, below, ends, results)
     far = fill is not None or (isinstance(below, Aggregate) and below.interval is None)
-    return BatchResults(steps, body, rows.scan, tuple(dict.fromkeys((*functions, *users_aggregates(stream.plan)))),
+    return BatchResults(steps, body, (rows.scan,), tuple(dict.fromkeys((*functions, *users_aggregates(stream.plan)))),
                         grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None)
 
 
 def results_sql(
-    stream: LogicalStream, below: Operator, ends: Tree, results: Sequence[Tree]
+    stream: LogicalStream, below: Operator, ends: Tree, results: Sequence[Tree], *, greatest: bool = False
 ) -> tuple[tuple[tuple[str, str], ...], str]:
     """Returns `steps` and `body` of the results, which are computed of what is below, where groups have GROUP_ID.
 
-    Raises NotSupportedError for what is never the same again.
+    `greatest`: of results of one place the greatest counts. Raises NotSupportedError for what is never the same again.
     """
     shown = [named(column(GROUP_ID), GROUP_ID), named(ends, ENDS), *_keys(stream), *(
         named(result, f"r{n}") for n, result in enumerate(results))]
@@ -156,7 +161,8 @@ def results_sql(
     keys = ", ".join([GROUP_ID, *(field.name for field in key_fields(stream.keys))])
     named_steps = [(name, render(step)) for name, step in steps]
     named_steps += [
-        (_RESULTS, render(select(shown, "grouped"))),
+        (_RESULTS, render(_one_per_place(select(shown, "grouped"), stream, len(results)) if greatest
+                          else select(shown, "grouped"))),
         (_GROUPS, f"SELECT DISTINCT {keys} FROM {_RESULTS}"),
         (_CHILDREN, sink.children_sql)]
     wanted = ", ".join([CHILD, ENDS, *(f"r{n}" for n in range(len(columns)))])
@@ -164,6 +170,13 @@ def results_sql(
     body = (f"SELECT {wanted} FROM {_RESULTS} JOIN {_CHILDREN} USING ({GROUP_ID}) "
             f"WHERE {' AND '.join(render(each) for each in counts)}{fits}")
     return tuple(named_steps), body
+
+
+def _one_per_place(results: exp.Select, stream: LogicalStream, count: int) -> exp.Select:
+    """The greatest of the results of a place, by its values from left to right."""
+    place = [column(GROUP_ID), column("r0"), *([column("r1")] if stream.target.keyed else [])]
+    first = row_number(place, [ordered(column(f"r{n}"), descending=True) for n in range(count)])
+    return select([star()], nested(results), qualify=fragment(":first = 1", first=first))
 
 
 def _times(rows: Operator, time: SqlExpr) -> str:

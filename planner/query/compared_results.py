@@ -5,7 +5,7 @@ Numbers that differ by less than a millionth are equal: how floating point numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -28,6 +28,8 @@ COUNTED = "counted"
 """The state of the last row."""
 _STORED, _LATER, _DELETED = "stored", "later", "later_deletes"
 _OTHER = "state NOT IN ('equal', 'open', 'later')"
+Cuts = Mapping[str, tuple[Cut, Cut]]
+"""By database, behind which cut rows were written that are read, and up to which one."""
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
 
 
@@ -66,7 +68,7 @@ class LaterWrites:
 
 
 def compared_results(
-    results: BatchResults, target: Table, cuts: tuple[Cut, Cut], span: tuple[int, int], closed_until: int | None,
+    results: BatchResults, target: Table, cuts: Cuts, span: tuple[int, int], closed_until: int | None,
     later: LaterWrites | None = None,
 ) -> Comparison:
     """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
@@ -111,7 +113,7 @@ def compared_results(
     sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
            f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, later::VARCHAR, NULL FROM counts")
     tables = () if later is None else ((_LATER, later.rows), (_DELETED, later.deletes))
-    return Comparison((_scan(results, cuts, span), stored), sql, steps, results.functions, tables=tables)
+    return Comparison((*_scans(results, cuts, span), stored), sql, steps, results.functions, tables=tables)
 
 
 def _is_later(later: LaterWrites | None) -> str:
@@ -122,19 +124,20 @@ def _is_later(later: LaterWrites | None) -> str:
             f"WHERE coalesce(d.{CHILD}, child) = child AND moment BETWEEN d.first AND d.last))")
 
 
-def rows_between(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, int], most: int) -> Comparison:
+def rows_between(results: BatchResults, cuts: Cuts, span: tuple[int, int], most: int) -> Comparison:
     """Returns a query for the rows that results come of whose time is in `span`, as `compared_results` reads them.
 
-    It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT.
+    It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT; of a join, those
+    of the driving side.
     """
-    scan = _scan(results, cuts, span)
+    scan = _scans(results, cuts, span)[0]
     columns = tuple(ResultColumn(column.name, column.type) for column in scan.output)
     names = ", ".join(quote_name(column.name) for column in columns)
     return Comparison((scan,), f"SELECT {names} FROM {quote_name(scan.name)} LIMIT {most}", (), (), columns)
 
 
 def drawn_times(
-    results: BatchResults, target: Table, cuts: tuple[Cut, Cut], span: tuple[int, int], most: int, seed: int
+    results: BatchResults, target: Table, cuts: Cuts, span: tuple[int, int], most: int, seed: int
 ) -> Comparison:
     """Returns a query for times of results, as BIGINT `moment`: of all that are in `span`, `most` at most.
 
@@ -147,14 +150,14 @@ def drawn_times(
     stored = Scan(_STORED, target, (time.name,), first, last, precision=time.type.precision)
     sql = (f"SELECT r0 AS moment FROM ({results.times} UNION ALL SELECT {quote_name(time.name)} FROM {_STORED}) "
            f"WHERE r0 BETWEEN {first} AND {last} GROUP BY r0 ORDER BY hash(r0, {seed}) LIMIT {most}")
-    return Comparison((_scan(results, cuts, span), stored), sql, (), results.functions, (
+    return Comparison((_scans(results, cuts, span)[0], stored), sql, (), results.functions, (
         ResultColumn("moment", BIGINT),))
 
 
-def _scan(results: BatchResults, cuts: tuple[Cut, Cut], span: tuple[int, int]) -> Scan:
+def _scans(results: BatchResults, cuts: Cuts, span: tuple[int, int]) -> tuple[Scan, ...]:
     """Rows before and behind those that results of the span may come of are left out."""
     first, last = results.bounds(*span) or (None, None)
-    return replace(results.scan, cuts=cuts, first_ts=first, last_ts=last)
+    return tuple(replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last) for scan in results.scans)
 
 
 def _distinct(column: Column, one: str, other: str) -> str:

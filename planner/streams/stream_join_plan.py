@@ -121,15 +121,18 @@ def routing(stream: StreamContext, query: JoinedTables) -> Routing:
 def _one_row_per_place(stream: StreamContext, query: JoinedTables, partition: set[Mark]) -> bool:
     """Whether no two rows of the driving table give results of one place."""
     relation, join = query.driver, query.reading
-    first = stream.query.items[0].expression
-    if stream.query.window is not None or query.both or relation.table is None or relation.time is None:
+    if stream.query.window is not None or query.both or relation.table is None or relation.table.key_column is not None:
         return False
-    if relation.table.key_column is not None or not isinstance(first, exp.Column):
-        return False
-    found = join.scope.find(first)
-    if found is None or found.origins[0] is not relation.time:
-        return False
-    return relation.table.kind != "super" or _has_name(join, join.driver, partition)
+    return has_own_time(stream, query) and (
+        relation.table.kind != "super" or _has_name(join, join.driver, partition))
+
+
+def has_own_time(stream: StreamContext, query: JoinedTables) -> bool:
+    """Whether the time of a result is the start of its window, or that of its driving row."""
+    if stream.query.window is not None:
+        return True
+    found = query.reading.scope.find(stream.query.items[0].expression)
+    return not query.both and found is not None and found.origins[0] is query.driver.time
 
 
 def _has_name(join: JoinReading, side: Side, partition: set[Mark]) -> bool:

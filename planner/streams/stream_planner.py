@@ -13,6 +13,7 @@ from penstock.planner.logical.operators import Operator
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.window_kinds import END, START, ByClock, ByInterval, Shape
 from penstock.planner.lower.batch_results import BatchResults, batch_results
+from penstock.planner.lower.joined_results import joined_results
 from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.lower.tolerant_plan import tolerant_lookup
@@ -21,8 +22,8 @@ from penstock.planner.streams.stream_checks import check_shape, check_window
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_context import StreamDefaults as StreamDefaults
 from penstock.planner.streams.stream_force import plan_force
-from penstock.planner.streams.stream_join_plan import plan_join
-from penstock.planner.streams.stream_join_query import plan_join_query, projections_of
+from penstock.planner.streams.stream_join_plan import has_own_time, plan_join
+from penstock.planner.streams.stream_join_query import JoinQuery, plan_join_query, projections_of
 from penstock.planner.streams.stream_joins import JoinedTables
 from penstock.planner.streams.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.streams.stream_projections import Projections
@@ -39,7 +40,7 @@ from penstock.planner.streams.stream_row_windows import StreamFacts, check_row_w
 from penstock.planner.streams.stream_target import BoundTarget, bind_target
 from penstock.planner.streams.stream_time import check_skew, described, plan_time, zoned
 from penstock.planner.streams.stream_triggers import TriggerPlan, plan_trigger
-from penstock.planner.task_plans.stream_plan import Grouping, History, OnError, Policies, StreamPlan, TimePlan
+from penstock.planner.task_plans.stream_plan import Grouping, History, JoinPlan, OnError, Policies, StreamPlan, TimePlan
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import CreateStream, IntervalWindow
 
@@ -82,7 +83,9 @@ def plan_results(
     check_shape(stream)
     trigger = _trigger(stream)
     if stream.join is not None:
-        raise NotSupportedError("streams over joins can't be verified yet")
+        logical, asked, join = _joined(stream, stream.join, trigger)
+        return joined_results(logical, join, asked.batch.scans, (*stream.functions, *asked.batch.functions),
+                              own_time=has_own_time(stream, stream.join))
     check_window(stream)
     if trigger.mode == "force_window_close":
         raise NotSupportedError("results of TRIGGER FORCE_WINDOW_CLOSE can't be verified: they depend on what was "
@@ -113,7 +116,7 @@ def _plan(stream: StreamContext) -> StreamPlan:
     check_shape(stream)
     trigger = _trigger(stream)
     if stream.join is not None:
-        return _joined(stream, stream.join, trigger)
+        return _planned_join(stream, *_joined(stream, stream.join, trigger))
     check_window(stream)
     if stream.lookup is not None and trigger.mode == "force_window_close":
         raise NotSupportedError("a stream by the clock can't look up rows in another table yet",
@@ -205,8 +208,10 @@ def _logical(
 # --- joins ------------------------------------------------------------------------------------------------------
 
 
-def _joined(stream: StreamContext, join: JoinedTables, trigger: TriggerPlan) -> StreamPlan:
-    """Returns the plan of a stream over a join."""
+def _joined(
+    stream: StreamContext, join: JoinedTables, trigger: TriggerPlan
+) -> tuple[LogicalStream, JoinQuery, JoinPlan]:
+    """Returns a stream over a join, the query that it asks for, and what its tasks compute."""
     if trigger.ignore_update:
         raise InvalidStreamError("a join counts the newest version of each row", hint="leave IGNORE UPDATE out")
     check_window(stream)
@@ -220,9 +225,12 @@ def _joined(stream: StreamContext, join: JoinedTables, trigger: TriggerPlan) -> 
     casts = converted_results(bound.values, bound.target.result_columns)
     plan = plan_join(stream, join, asked, casts, policies)
     shown = results(without_labels(asked.batch.plan), bound, ())
-    logical = replace(stream.logical(shown, bound.target, trigger.mode, policies),
-                      history=History(None, None) if stream.statement.options.fill_history else None,
-                      dlq=plan.left.dlq)
+    return replace(stream.logical(shown, bound.target, trigger.mode, policies),
+                   history=History(None, None) if stream.statement.options.fill_history else None,
+                   dlq=plan.left.dlq), asked, plan
+
+
+def _planned_join(stream: StreamContext, logical: LogicalStream, asked: JoinQuery, join: JoinPlan) -> StreamPlan:
     fields = key_fields(logical.keys)
-    return assembled(logical, plan.left.source, Grouping(fields, colocated=plan.distribution == "vnode"), plan,
-                     (*stream.functions, *asked.batch.functions), described(time, stream.precision))
+    return assembled(logical, join.left.source, Grouping(fields, colocated=join.distribution == "vnode"), join,
+                     (*stream.functions, *asked.batch.functions), described(logical.policies.time, stream.precision))
