@@ -232,6 +232,8 @@ def is_plain(data: bytes, dialect: CsvDialect) -> bool:
     edges[[ord(dialect.delimiter), ord("\n"), ord("\r")]] = True
     quotes = np.flatnonzero(codes == quote[0]) if quote in data else np.empty(0, np.int64)
     if len(quotes):
+        if codes[-1] == ord(dialect.delimiter):
+            return False  # Arrow takes a last value without anything for quoted if the one before is
         allowed = edges.copy()
         allowed[quote[0]] = True
         before, behind = quotes[0::2] - 1, quotes[1::2] + 1

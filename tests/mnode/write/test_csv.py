@@ -188,6 +188,7 @@ bits = st.sampled_from([*"ab ,\n'\"\\\r", ",", "\n", '""', '"a"', "'a'", " NULL"
 
 
 @example(content=',""', quote="'")
+@example(content="'',", quote="'")
 @given(content=st.lists(bits, max_size=25).map("".join), quote=st.sampled_from(["'", '"', None]))
 def test_the_library_reads_what_the_definition_says(content: str, quote: str | None) -> None:
     """Whatever the bytes are: where Arrow is asked at all, it gives the rows that `cut` gives, or the same refusal."""

@@ -21,6 +21,8 @@ CALLS = ("count(*)", *(f"{call}({name})" for name in COLUMNS for call in (
     "count", "sum", "avg", "min", "max", "spread", "stddev", "var_pop", "first", "last", "hyperloglog")),
     "apercentile(x, 50)", "apercentile(b, 90)", "sum(x * 10)", "avg(x * x)", "sum(b) + 1", "max(x) - min(x)",
     "sum(b * 2)", "avg(abs(b))")
+#: By which sums of large DOUBLEs of both signs differ with the order of rows.
+SCALES = {"sum(b * 2)": 1e6}
 ROW = st.tuples(st.integers(0, 3), st.integers(0, 39), *(st.sampled_from(ENDS[name]) for name in COLUMNS))
 STEP = st.one_of(st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=6)),
                  st.tuples(st.sampled_from(["checkpoint", "kill"]), st.none()))
@@ -65,7 +67,8 @@ def test_streams_equal_queries(vgroups: int, by: str, steps: list[Any]) -> None:
         assert found.keys() == wanted.keys()
         for key, values in wanted.items():
             for call, got, want in zip(CALLS, found[key], values, strict=True):
-                assert is_near(got, want, 1e-3 if "stddev" in call or "var" in call else 0.0), (key, call, got, want)
+                assert is_near(got, want, SCALES.get(call, 1e-3 if "stddev" in call or "var" in call else 0.0)), (
+                    key, call, got, want)
                 assert not isinstance(want, float) or math.isfinite(want), (key, call, want)
         for name, low, high in (("b", -(2**63), 2**63 - 1), ("u", 0, 2**64 - 1)):
             place = list(COLUMNS).index(name)
