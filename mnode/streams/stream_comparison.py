@@ -34,7 +34,7 @@ from penstock.sql.tree.statements import OnMismatch
 from penstock.tasks.protocol.messages import DroppedRow
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.vnode.read.snapshot import Snapshot
-from penstock.vnode.store.sorted_keys import TS_MIN
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 _CHECKPOINTS = 20
 """So many are taken at most until one has all rows that there were."""
@@ -97,9 +97,7 @@ class Subject:
 
     def snapshots(self, catalog: Catalog, storage: Storage) -> dict[int, Snapshot]:
         """Returns the rows of the source as they are now, by vgroup."""
-        database = require_database(self.source.database, catalog)
-        return {vgroup_id: storage.snapshot(vgroup_id, self.source.storage_uid)
-                for vgroup_id in vgroups_of(database, self.source)}
+        return _snapshots(self.source, catalog, storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +158,13 @@ class StreamComparison:
     def snapshots(self, subject: Subject) -> dict[int, Snapshot]:
         """Returns what `Subject.snapshots` does."""
         return subject.snapshots(self._services.catalog, self._services.storage)
+
+    def extent(self, subject: Subject) -> Span | None:
+        """Returns the times between which all rows and results are, None if there are none."""
+        spans = [span for table in (subject.source, subject.target)
+                 for snapshot in _snapshots(table, self._services.catalog, self._services.storage).values()
+                 if (span := snapshot.span(TS_MIN, TS_MAX)) is not None]
+        return (min(span.first_ts for span in spans), max(span.last_ts for span in spans)) if spans else None
 
     def look(
         self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
@@ -257,6 +262,10 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     parts = left_out.reasons(times)
     if subject.plan.policies.ignore_update:
         parts.append("rewritten rows count once more: IGNORE UPDATE 1")
+    grid = subject.results.grid
+    if subject.plan.policies.ignore_expired and grid is not None and not grid.tumbling:
+        parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
+                     "EXPIRED 1")
     unlike = subject.stream.unlike
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
@@ -272,6 +281,11 @@ def known_since(subject: Subject, cut: Cut) -> Cut:
         raise NotSupportedError("the database has other vnodes than when the stream was created: it can't be told any "
                                 "more which rows it was to read")
     return tuple(sorted(subject.stream.start_cut))
+
+
+def _snapshots(table: Table, catalog: Catalog, storage: Storage) -> dict[int, Snapshot]:
+    return {vgroup_id: storage.snapshot(vgroup_id, table.storage_uid)
+            for vgroup_id in vgroups_of(require_database(table.database, catalog), table)}
 
 
 def _has_all(record: CommitRecord, rows: Cut) -> bool:
