@@ -266,6 +266,8 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     if subject.plan.policies.ignore_expired and grid is not None and not grid.tumbling:
         parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
                      "EXPIRED 1")
+    if difference.state == "extra" and not subject.stream.created_target:
+        parts.append("the result table was there before the stream, and may have rows of others")
     unlike = subject.stream.unlike
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):

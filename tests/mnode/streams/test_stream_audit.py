@@ -273,6 +273,21 @@ def test_rows_that_are_late_for_some_windows_are_no_incident() -> None:
         assert shown(bed, "audited_results")[0] > 0
 
 
+def test_rows_of_others_in_the_result_table_are_no_incident() -> None:
+    """A stream may write into a table that was there before, with what it holds."""
+    with made() as bed:
+        bed.all("CREATE STABLE o0 (ts TIMESTAMP, n BIGINT) TAGS (g INT)", "CREATE TABLE mine USING o0 TAGS (1)",
+                f"INSERT INTO mine VALUES ({T0}, 3)",
+                f"CREATE STREAM s0 {BATCH} INTO o0 TAGS (g) AS SELECT _wstart, count(*) n FROM m PARTITION BY g "
+                "INTERVAL(10s)")
+        insert(bed, 0, 1)
+        audit(bed)
+        assert bed.rows(INCIDENTS) == []
+        bed.execute(f"DELETE FROM o0 WHERE ts = {T0}")
+        audit(bed)
+        assert [line[:2] for line in bed.rows(INCIDENTS)] == [("missing", 0)]
+
+
 def test_tags_that_change_while_it_looks_are_no_incident(monkeypatch: pytest.MonkeyPatch) -> None:
     """The query goes by the tags of now, the results by those of the checkpoint."""
     with made(STREAMS[2]) as bed:
