@@ -21,6 +21,7 @@ from penstock.common.paths import DataPaths, numbered
 from penstock.common.typed_json import TypedJson
 from penstock.sql.types import Precision
 from penstock.vnode.store.parts import parquet_bytes
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 KEPT = 100
 """So many incidents of a stream are kept; more are only told."""
@@ -94,10 +95,12 @@ class Incidents:
         """
         with self._lock:
             known = self._load(incident.stream_id)
-            if len(known) >= KEPT:
-                raise StorageError(f"{len(known)} incidents of stream {incident.stream} are kept, as many as may be",
-                                   hint=f"move folders away from {self._paths.incidents(incident.stream_id)}")
             taken = numbered(self._paths.incidents(incident.stream_id), 10)
+            for gone in known.keys() - set(taken):
+                del known[gone]
+            if len(taken) >= KEPT:
+                raise StorageError(f"{len(taken)} incidents of stream {incident.stream} are kept, as many as may be",
+                                   hint=f"move folders away from {self._paths.incidents(incident.stream_id)}")
             numbered_one = replace(incident, number=max(taken, default=0) + 1, rows=rows.num_rows)
             folder = self.folder(numbered_one)
             self._fs.make_dirs(folder)
@@ -138,15 +141,27 @@ class Incidents:
 
     def _read(self, stream_id: int, number: int) -> Incident:
         path = self._paths.incidents(stream_id) / str(number) / _JSON
+        if not path.is_file():  # a device or a pipe has no end
+            raise CorruptionError(f"{path} is no file")
         if self._fs.size(path) > _FILE_MAX:
             raise CorruptionError(f"{path} is too large for an incident")
         try:
-            incident = _CODEC.decode(json.loads(self._fs.read(path)))
+            parts = json.loads(self._fs.read(path), parse_int=_whole)
+            json.dumps(parts, ensure_ascii=False).encode()  # half a surrogate pair is no text
+            incident = _CODEC.decode(parts)
         except (ValueError, RecursionError) as error:
             raise CorruptionError(f"{path} is no incident: {error}") from error
         if (incident.stream_id, incident.number) != (stream_id, number):
             raise CorruptionError(f"{path} is of another incident")
         return incident
+
+
+def _whole(digits: str) -> int:
+    """Returns a number that a column has room for. Raises ValueError."""
+    number = int(digits)
+    if not TS_MIN <= number <= TS_MAX:
+        raise ValueError(f"{digits[:40]} has more than 64 bits")
+    return number
 
 
 def open_incidents(incidents: Sequence[Incident]) -> list[Incident]:

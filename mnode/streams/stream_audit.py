@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from penstock import __version__
-from penstock.common.errors import InternalError, PenstockError
+from penstock.common.errors import InternalError, PenstockError, StorageError
 from penstock.common.logging import logger
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stream_status import AuditInfo
@@ -52,6 +52,9 @@ _CHECKPOINT_TIMEOUT_S = 10.0
 
 _log = logger(__name__)
 
+Result = tuple[str | None, int]
+"""Which result: `child` and `moment` of a difference."""
+
 
 @dataclass(slots=True)
 class _Audited:
@@ -59,13 +62,15 @@ class _Audited:
 
     `since`: the cut behind which rows count as written lately. `children`: the child tables of the source, `moved`: the
     uids of those that have got other tags, and weren't looked at since. `suspects`: by span, what differed in the look
-    before. `subject`: what is looked at, as of a record and a generation of the catalog.
+    before. `unkept`: wrong results for whose incidents there was no room. `subject`: what is looked at, as of a record
+    and a generation of the catalog.
     """
 
     since: Mapping[int, int] = field(default_factory=dict)
     children: tuple[ChildTable, ...] = ()
     moved: set[int] = field(default_factory=set)
-    suspects: dict[Span, set[tuple[str | None, int]]] = field(default_factory=dict)
+    suspects: dict[Span, set[Result]] = field(default_factory=dict)
+    unkept: set[Result] = field(default_factory=set)
     subject: tuple[StreamRecord, int, Subject] | None = None
     info: AuditInfo = field(default_factory=AuditInfo)
 
@@ -141,7 +146,7 @@ class StreamAudit:
             # A defect that one stream shows must not keep the others from being looked at.
             _log.exception("stream %s can't be audited", stream.name)
             note, known.suspects = str(InternalError.of(error)), {}
-        mismatches = len(open_incidents(self._incidents.of(stream.id)))
+        mismatches = len(open_incidents(self._incidents.of(stream.id))) + len(known.unkept)
         known.info = AuditInfo(known.info.last_ms, known.info.cut, known.info.results, mismatches, note)
         if self._services.catalog.streams.by_id(stream.id) is not None:
             self._streams.known.audits[stream.id] = known.info
@@ -180,7 +185,8 @@ class StreamAudit:
         if opened:
             moments.append(self._random.choice(opened).moment)
         spans = [span for moment in moments if (span := subject.results.around(moment)) is not None]
-        wide = list(dict.fromkeys(_widened(subject, span, rows) for span in spans))
+        whole = (subject.results.around(low) or (low, high))[0], high
+        wide = list(dict.fromkeys(_widened(subject, span, rows, whole) for span in spans))
         small = [span for span in wide if _count(subject, span, rows) <= ROWS_MAX]
         return small, "" if len(small) == len(wide) else f"windows of more than {ROWS_MAX} rows aren't audited"
 
@@ -212,56 +218,75 @@ class StreamAudit:
             subject, known, self._comparison.snapshots(subject.sources))
         if not spans:
             return note or "there is nothing to look at"
+        children = self._children(subject)
         now = Session(time_zone=subject.plan.time_zone, now_ms=self._services.clock.now_ms())
         cut, found = self._comparison.look(subject, spans, now, age_ms=0 if again else AGE_MS,
                                           timeout_s=_CHECKPOINT_TIMEOUT_S)
         if not again:
             known.since = dict(cut)
-        wrong = {span: self._unexplained(subject, compared, cut) for span, compared in found.items()}
+        wrong = {span: self._unexplained(subject, compared, cut, children) for span, compared in found.items()}
         results = known.info.results + sum(compared.equal for compared in found.values())
         known.info = AuditInfo(self._services.clock.now_ms(), cut, results, known.info.mismatches, "")
-        self._settle(subject, found)
+        self._settle(subject, known, found)
         if again:
-            twice = [one for span, differences in wrong.items() for one in differences
-                     if (one.child, one.moment) in again[span]]
-            self._note_incidents(subject, cut, twice, now)
+            # Spans may overlap.
+            twice = [*dict.fromkeys(one for span, differences in wrong.items() for one in differences
+                                    if (one.child, one.moment) in again[span])]
+            self._note_incidents(subject, known, cut, twice, now)
         else:
             known.suspects = {span: {(one.child, one.moment) for one in differences}
                               for span, differences in wrong.items() if differences}
         return note
 
-    def _unexplained(self, subject: Subject, compared: Compared, cut: Cut) -> list[Difference]:
-        """Returns differences of which nothing is known that explains them, of windows without rows behind the cut."""
-        if not compared.differences:
+    def _children(self, subject: Subject) -> set[ChildTable]:
+        """Returns the child tables of the sources as they are now."""
+        return {child for table in subject.sources for child in self._services.catalog.children(table.storage_uid)}
+
+    def _unexplained(
+        self, subject: Subject, compared: Compared, cut: Cut, children: set[ChildTable]
+    ) -> list[Difference]:
+        """Returns differences of which nothing is known that explains them, of windows without rows behind the cut.
+
+        `children`: those of the sources before the look. If they have other tags by now, nothing is told: the query
+        goes by those of now, results by those of the cut.
+        """
+        stream = self._services.catalog.streams.by_id(subject.stream.id)
+        if not compared.differences or stream is None or not children <= self._children(subject):
             return []
         behind = _written(self._comparison.snapshots(subject.sources), dict(cut))
-        left_out = self._comparison.left_out(subject.stream)
+        left_out = self._comparison.left_out(stream)
+        current = replace(subject, stream=stream)
         return [one for one in compared.differences
-                if not _may_change(subject, one, behind) and known_reasons(subject, one, left_out) is None]
+                if not _may_change(subject, one, behind) and known_reasons(current, one, left_out) is None]
 
-    def _settle(self, subject: Subject, found: Mapping[Span, Compared]) -> None:
-        """Notes which results of incidents are right again."""
+    def _settle(self, subject: Subject, known: _Audited, found: Mapping[Span, Compared]) -> None:
+        """Notes which results that were wrong are right again."""
         for incident in open_incidents(self._incidents.of(subject.stream.id)):
-            for span, compared in found.items():
-                differs = {(one.child, one.moment) for one in compared.differences}
-                if span[0] <= incident.moment <= span[1] and compared.others == len(differs) and (
-                        incident.child, incident.moment) not in differs:
-                    self._incidents.settle(incident, self._services.clock.now_ms())
-                    self._tell(incident, "its result is what the query says again")
-                    break
+            if _is_right((incident.child, incident.moment), found):
+                self._incidents.settle(incident, self._services.clock.now_ms())
+                self._tell(incident, "its result is what the query says again")
+        known.unkept = {one for one in known.unkept if not _is_right(one, found)}
 
     # --- incidents -----------------------------------------------------------------------------------------------
 
-    def _note_incidents(self, subject: Subject, cut: Cut, differences: Sequence[Difference], now: Session) -> None:
+    def _note_incidents(
+        self, subject: Subject, known: _Audited, cut: Cut, differences: Sequence[Difference], now: Session
+    ) -> None:
         """Keeps incidents of results that are wrong, but of those that are known to be."""
-        opened = {(one.child, one.moment) for one in open_incidents(self._incidents.of(subject.stream.id))}
-        new = [one for one in differences if (one.child, one.moment) not in opened]
+        stream_id = subject.stream.id
+        told = known.unkept | {(one.child, one.moment) for one in open_incidents(self._incidents.of(stream_id))}
+        new = [one for one in differences if (one.child, one.moment) not in told]
         for one in new[:_NEW_INCIDENTS]:
             made = self._incident(subject, cut, one)
             rows = self._comparison.rows(subject, cut, (one.moment, one.moment), now)
-            # First the evidence, then what may destroy it.
-            kept = self._incidents.add(made, rows)
+            try:
+                kept = self._incidents.add(made, rows)
+            except StorageError as error:
+                known.unkept.add((one.child, one.moment))
+                self._streams.known.tell(stream_id, f"audit: {_text(one)}; no incident is kept of it: {error}")
+                continue
             self._tell(kept, f"{_text(one)}; what it is made of is in {self._incidents.folder(kept)}")
+            # Only now, since it may destroy the evidence.
             if subject.on_mismatch == "recalculate":
                 self._recalculate(subject, kept)
 
@@ -296,6 +321,14 @@ class StreamAudit:
         self._streams.known.tell(incident.stream_id, f"audit, incident {incident.number}: {text}")
 
 
+def _is_right(result: Result, found: Mapping[Span, Compared]) -> bool:
+    """Whether a look has found a result to be what the query says; of more differences than are shown nothing is."""
+    for (first, last), compared in found.items():
+        if first <= result[1] <= last and compared.others == len(compared.differences):
+            return result not in {(one.child, one.moment) for one in compared.differences}
+    return False
+
+
 def _written(rows: Sequence[tuple[int, Snapshot]], since: Mapping[int, int]) -> list[Span]:
     """Returns ranges of time that were written to behind a cut."""
     return [span for vgroup_id, snapshot in rows for span in snapshot.written_since(since.get(vgroup_id, 0))]
@@ -316,14 +349,14 @@ def _count(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]]) -
     return sum(span.rows for span in spans if span is not None)
 
 
-def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]]) -> Span:
-    """Returns a span around this one with enough rows, if there are so many near it."""
+def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]], whole: Span) -> Span:
+    """Returns a span around this one, within `whole`, with enough rows, if there are so many."""
     for _ in range(_DOUBLINGS):
         if _count(subject, span, rows) >= _ROWS_MIN:
             break
         width = span[1] - span[0] + 1
-        wider = max(TS_MIN, span[0] - width), min(TS_MAX, span[1] + width)
-        if _count(subject, wider, rows) > ROWS_MAX:
+        wider = max(whole[0], span[0] - width), min(whole[1], span[1] + width)
+        if wider == span or _count(subject, wider, rows) > ROWS_MAX:
             break
         span = wider
     return span

@@ -275,8 +275,12 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
+    grid = subject.results.grid
+    if subject.plan.policies.ignore_expired and grid is not None and not grid.tumbling:
+        parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
+                     "EXPIRED 1")
     if difference.state == "extra" and not subject.stream.created_target:
-        parts.append("the table was there before the stream: others may have written to it")
+        parts.append("the result table was there before the stream, and may have rows of others")
     return "; ".join(parts) or None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -28,6 +29,7 @@ from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.streams import audit_incidents, stream_audit
 from penstock.mnode.streams.audit_incidents import Incidents
+from penstock.mnode.streams.stream_comparison import StreamComparison
 from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.tasks.sink.sink_task import SinkTask
 
@@ -203,13 +205,9 @@ def test_incidents_outlive_the_engine(tmp_path: Path, monkeypatch: pytest.Monkey
         for second in range(0, 60, 10):
             insert(bed, 0, second, 5)
         bed.execute("DELETE FROM o0")
-        notes = []
-        for _ in range(12):
-            audit(bed, looks=1)
-            notes += shown(bed, "audit_note")
+        audit(bed, looks=12)
         before = bed.rows(INCIDENTS)
         assert len(before) == 3
-        assert any("as many as may be" in (note or "") for note in notes)
         folders = [Path(line[0]) for line in bed.rows("SELECT folder FROM information_schema.ins_stream_incidents")]
     (folders[0] / "incident.json").write_text('[{"class": "Incident", "number": 1}]')
     with TestBed(directory=tmp_path) as bed:
@@ -231,18 +229,112 @@ def test_results_without_rows_are_found() -> None:
         assert [line[:2] for line in bed.rows(INCIDENTS)] == [("extra", 50_000_000)]
 
 
-def test_rows_of_others_in_an_existing_table_are_known() -> None:
-    """Rows that were there before the stream."""
-    query = "SELECT _wstart, count(*) n FROM m"
-    with made() as bed:
-        bed.all("CREATE STABLE o0 (_wstart TIMESTAMP, n BIGINT) TAGS (name VARCHAR(20))",
-                "CREATE TABLE mine USING o0 TAGS ('mine')", f"INSERT INTO mine VALUES ({T0}, 1)",
-                f"CREATE STREAM s0 {BATCH} INTO o0 TAGS (name) SUBTABLE(concat('s0_', tbname)) AS {query} "
-                "PARTITION BY tbname name INTERVAL(10s)")
+@pytest.mark.parametrize("is_full", [True, False])
+def test_what_there_is_no_room_for_is_told_and_counted(is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of results whose incidents can't be kept the verdict and the events tell; moved folders make room."""
+    with made(STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        spoil(bed)
+        audit(bed)
+        folder = Path(bed.rows("SELECT folder FROM information_schema.ins_stream_incidents")[0][0])
+        if is_full:
+            monkeypatch.setattr(audit_incidents, "KEPT", 1)
+        else:
+            shutil.rmtree(folder.parent)
+            folder.parent.write_text("")
+        insert(bed, 0, 12, 5)
+        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        audit(bed)
+        assert shown(bed, "mismatches, verdict_kind, audit_note") == (2, "mismatch", None)
+        events = [text for (text,) in bed.rows("SELECT event FROM information_schema.ins_stream_events")]
+        assert sum("no incident is kept of it" in text for text in events) == (1 if is_full else 2)
+        insert(bed, 0, 12, 6)
+        audit(bed)
+        assert shown(bed, "mismatches")[0] == 1
+        if is_full:
+            shutil.rmtree(folder)
+        else:
+            folder.parent.unlink()
+        bed.execute(f"DELETE FROM o0 WHERE _wstart = {T0 + 10_000}")
+        audit(bed)
+        assert folder.exists()
+
+
+@pytest.mark.parametrize("number", ["moment", "found_ms", "rows"])
+def test_forged_incidents_are_passed_over(number: str, tmp_path: Path) -> None:
+    """Numbers without a column, texts that are none, and files without an end keep no other from being shown."""
+    with made(STREAMS[1], directory=tmp_path) as bed:
+        insert(bed, 0, 1, 5)
+        spoil(bed)
+        audit(bed)
+        before = bed.rows(INCIDENTS)
+        folder = Path(bed.rows("SELECT folder FROM information_schema.ins_stream_incidents")[0][0])
+    text = (folder / "incident.json").read_text()
+    for place, forged in enumerate(({number: 2**64}, {"found": "\ud800"}), 2):
+        (folder.parent / str(place)).mkdir()
+        parts = [{**json.loads(text)[0], "number": place, **forged}, *json.loads(text)[1:]]
+        (folder.parent / str(place) / "incident.json").write_text(json.dumps(parts))
+    (folder.parent / "4").mkdir()
+    (folder.parent / "4" / "incident.json").symlink_to("/dev/null")
+    with TestBed(directory=tmp_path) as bed:
+        assert bed.rows(INCIDENTS) == before
+
+
+def test_calendar_windows_are_audited_where_all_rows_were_deleted() -> None:
+    """Few rows, and deletes of all times, lead to no day that no calendar has."""
+    query = "SELECT _wstart, count(*) n FROM m INTERVAL(1d)"
+    with made((BATCH, query), time_zone="Europe/Berlin") as bed:
         insert(bed, 0, 1)
-        audit(bed, looks=12)
+        bed.execute("DELETE FROM m")
+        insert(bed, 0, 2)
+        for _ in range(9):
+            audit(bed, looks=1)
+            assert "checkpoint" in (shown(bed, "audit_note")[0] or "checkpoint")
+        assert shown(bed, "audited_results")[0] > 0
+
+
+def test_rows_that_are_late_for_some_windows_are_no_incident() -> None:
+    """With IGNORE EXPIRED 1 a row counts in those of its windows that are open."""
+    query = "SELECT _wstart, count(*) n FROM m INTERVAL(10s) SLIDING(4s)"
+    with made(("TRIGGER AT_ONCE", query)) as bed:
+        for second in (0.5, 15.8, 11.1):
+            insert(bed, 0, second)
+        assert bed.rows(COUNTS) == [(1,), (1,), (1,), (2,), (1,)]
+        audit(bed)
         assert bed.rows(INCIDENTS) == []
         assert shown(bed, "audited_results")[0] > 0
+
+
+def test_rows_of_others_in_the_result_table_are_no_incident() -> None:
+    """A stream may write into a table that was there before, with what it holds."""
+    with made() as bed:
+        bed.all("CREATE STABLE o0 (ts TIMESTAMP, n BIGINT) TAGS (g INT)", "CREATE TABLE mine USING o0 TAGS (1)",
+                f"INSERT INTO mine VALUES ({T0}, 3)",
+                f"CREATE STREAM s0 {BATCH} INTO o0 TAGS (g) AS SELECT _wstart, count(*) n FROM m PARTITION BY g "
+                "INTERVAL(10s)")
+        insert(bed, 0, 1)
+        audit(bed)
+        assert bed.rows(INCIDENTS) == []
+        bed.execute(f"DELETE FROM o0 WHERE ts = {T0}")
+        audit(bed)
+        assert [line[:2] for line in bed.rows(INCIDENTS)] == [("missing", 0)]
+
+
+def test_tags_that_change_while_it_looks_are_no_incident(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query goes by the tags of now, the results by those of the checkpoint."""
+    with made(STREAMS[2]) as bed:
+        insert(bed, 0, 1, 5)
+        checkpointed, tags = StreamComparison._checkpointed, iter(range(5, 50))
+
+        def retagged(self: StreamComparison, *given: Any) -> Any:
+            cut = checkpointed(self, *given)
+            bed.engine.execute(f"ALTER TABLE t0 SET TAG g = {next(tags)}", bed.session)
+            return cut
+
+        monkeypatch.setattr(StreamComparison, "_checkpointed", retagged)
+        audit(bed, looks=8)
+        assert next(tags) > 6
+        assert bed.rows(INCIDENTS) == []
 
 
 def test_what_cannot_be_audited_is_said() -> None:
