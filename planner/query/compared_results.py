@@ -1,6 +1,8 @@
 """A result table beside the query that says what it is to hold: one query that counts what is equal and shows the rest.
 
 Numbers that differ by less than a millionth are equal: how floating point numbers are added up depends on their order.
+So are those that differ by less than what is lost of the largest value that was read, and columns that follow from such
+a number in jumps aren't compared.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import pyarrow as pa
 
 from penstock.planner.duckdb_sql.duckdb_tree import render, text
 from penstock.planner.duckdb_sql.quoting import quote_name
-from penstock.planner.logical.operators import Scan
+from penstock.planner.logical.operators import TABLE_UID, Scan
 from penstock.planner.lower.batch_results import ENDS, FOR_EVER, BatchResults
 from penstock.planner.query.batch_plan import relations_sql
 from penstock.planner.task_plans.column_names import CHILD
@@ -20,7 +22,7 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import Column, Table
-from penstock.sql.types import BIGINT, FLOATS, VARCHAR, Kind
+from penstock.sql.types import BIGINT, FLOATS, INTEGERS, VARCHAR, Kind
 
 SHOWN = 1_000
 """At most so many rows that differ are shown."""
@@ -30,7 +32,7 @@ _STORED, _LATER, _DELETED = "stored", "later", "later_deletes"
 _OTHER = "state NOT IN ('equal', 'open', 'later')"
 Cuts = Mapping[str, tuple[Cut, Cut]]
 """By database, behind which cut rows were written that are read, and up to which one."""
-_RELATIVE, _ABSOLUTE = 1e-6, 1e-9
+_RELATIVE, _DIGITS = 1e-6, 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,10 @@ def compared_results(
     found = ", ".join(f"{quote_name(column.name)} AS {name}" for column, name in zip(columns, names, strict=True))
     keys = [n for n, column in enumerate(columns) if n == 0 or column.primary_key]
     same = " AND ".join([f"w.{CHILD} = f.{CHILD}", *(f"w.{names[n]} = f.{names[n]}" for n in keys)])
-    values = [n for n in range(len(columns)) if n not in keys]
-    distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}") for n in values]
+    judged = results.judged
+    values = [n for n in range(len(columns)) if n not in keys and n not in judged.unsure]
+    distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}", "squared" if n in judged.squared else "plain")
+                for n in values]
     missing, extra = f"f.{CHILD} IS NULL", f"w.{CHILD} IS NULL"
     behind = "false"
     if closed_until is not None:
@@ -99,11 +103,12 @@ def compared_results(
         ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
         ("found", f"SELECT tbname AS {CHILD}, {found} FROM {_STORED} WHERE "
                   f"{quote_name(columns[0].name)} BETWEEN {first} AND {last}"),
+        ("scale", _scale(results)),
         ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
                   f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
                   f"{_shown(columns, values, distinct, 'f', missing, extra)} AS found, "
                   f"{_shown(columns, values, distinct, 'w', missing, extra)} AS wanted "
-                  f"FROM wanted AS w FULL JOIN found AS f ON {same}"),
+                  f"FROM (wanted AS w FULL JOIN found AS f ON {same}) CROSS JOIN scale"),
         ("judged", f"SELECT * REPLACE (CASE WHEN {_OTHER} AND {_is_later(later)} THEN 'later' ELSE state END AS state) "
                    "FROM pairs"),
         ("counts", "SELECT count(*) FILTER (WHERE state = 'equal') AS equal, "
@@ -160,12 +165,26 @@ def _scans(results: BatchResults, cuts: Cuts, span: tuple[int, int]) -> tuple[Sc
     return tuple(replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last) for scan in results.scans)
 
 
-def _distinct(column: Column, one: str, other: str) -> str:
-    """The condition that two values of a column aren't the same."""
+def _scale(results: BatchResults) -> str:
+    """By how much sums of the rows that are read may differ with their order: of their values, and of their squares."""
+    largest, rows = [], []
+    for scan in results.scans:
+        numbers = [each.name for each in scan.output if each.type.kind in (*INTEGERS, *FLOATS)]
+        largest += [f"(SELECT max(abs({quote_name(name)}::DOUBLE)) FROM {quote_name(scan.name)})"
+                    for name in numbers if name != TABLE_UID]
+        rows.append(f"(SELECT count(*) FROM {quote_name(scan.name)})")
+    most = f"greatest({', '.join(['1', *largest])})"
+    return (f"SELECT lost * most AS plain, lost * least(most, 1e150) ** 2 AS squared FROM "
+            f"(SELECT {_DIGITS} * sqrt({' + '.join(rows)}) AS lost, {most} AS most)")
+
+
+def _distinct(column: Column, one: str, other: str, scale: str) -> str:
+    """The condition that two values of a column aren't the same. `scale`: that of `_scale` which holds for it."""
     if column.type.kind not in FLOATS:
         return f"{one} IS DISTINCT FROM {other}"
     finite = f"isfinite({one}) AND isfinite({other})"
-    near = f"{finite} AND abs({one} - {other}) <= {_ABSOLUTE} + {_RELATIVE} * greatest(abs({one}), abs({other}))"
+    near = (f"{finite} AND abs({one} - {other}) <= scale.{scale} + {_RELATIVE} * "
+            f"greatest(abs({one}), abs({other}))")
     return f"({one} IS DISTINCT FROM {other} AND NOT coalesce({near}, false))"
 
 

@@ -1,0 +1,57 @@
+"""How surely columns of results are known: floating point sums depend on the order in which they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from penstock.planner.duckdb_sql.duckdb_tree import called
+from penstock.planner.logical.group_values import AggregateCall
+from penstock.planner.logical.operators import Aggregate, FillGaps, Project
+from penstock.planner.logical.stream import LogicalStream
+from penstock.planner.lower.stages import aggregate_of
+from penstock.sql.types import FLOATS
+
+#: Aggregates that give a value of a row, or two, in whatever order rows come; and those that add up squares.
+_EXACT = frozenset({"min", "max", "first", "last", "last_row", "spread"})
+_SQUARES = frozenset({"stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance"})
+#: What gives another value altogether where its argument is a little different.
+_JUMPS, _JUMPING = (exp.Case, exp.Predicate, exp.Mod), frozenset({"floor", "ceil", "round", "trunc", "sign"})
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedColumns:
+    """By their places: columns that are `unsure`, and those that are made of squares.
+
+    The last digits of a sum may change them altogether, or the stream doesn't write them.
+    """
+
+    unsure: frozenset[int] = frozenset()
+    squared: frozenset[int] = frozenset()
+
+
+SURE = JudgedColumns()
+
+
+def judged_columns(stream: LogicalStream, project: Project) -> JudgedColumns:
+    """Returns what is known of the columns that `project` makes."""
+    groups = project.input
+    calls = {} if not isinstance(groups, FillGaps | Aggregate) else {
+        each.name: each for each in aggregate_of(groups).calls if isinstance(each, AggregateCall)}
+    unsure, squared = set(), set()
+    for place, target in enumerate(stream.target.columns):
+        if place >= len(project.columns):
+            unsure.add(place)
+            continue
+        node = project.columns[place].value.node
+        summed = [call for found in node.find_all(exp.Column) if (call := calls.get(found.name)) is not None
+                  and call.type.kind in FLOATS and call.function not in _EXACT]
+        jumps = target.type.kind not in FLOATS or any(
+            isinstance(each, _JUMPS) or called(each) in _JUMPING for each in node.walk())
+        if isinstance(node, exp.Null) or (summed and jumps):
+            unsure.add(place)
+        if any(call.function in _SQUARES for call in summed) or any(
+                each.find(exp.Mul) for each in (node, *(part.node for call in summed for part in call.arguments))):
+            squared.add(place)
+    return JudgedColumns(frozenset(unsure), frozenset(squared))
