@@ -32,10 +32,10 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import Aggregate, FillColumn, FillGaps, Operator, Project, Scan, Window
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.window_kinds import END, START, BySession
+from penstock.planner.lower.column_certainty import CERTAIN, ColumnCertainty, column_certainty
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.inner_names import with_inner_names
-from penstock.planner.lower.judged_columns import SURE, JudgedColumns, judged_columns
 from penstock.planner.lower.stages import SourceRows, aggregate_of, computed_below, fill_of_results, rows_of
 from penstock.planner.lower.targets import converted, converted_results, key_fields, sink_plan, tolerant
 from penstock.planner.lower.tolerant_plan import tolerant_plan
@@ -60,7 +60,7 @@ class BatchResults:
     that of the results; None if only these tell. `delayed`: what is stored of a window that is open may be behind its
     rows. `far`: a row may change results of any times. `early`: what is stored before a result's ENDS isn't the last.
     Of a join, the first of the scans is of the driving side, and rows of the other one may be older than these by
-    `back`, newer by `forth`. `judged`: how surely the columns are known.
+    `back`, newer by `forth`. `certainty`: how surely the columns are known.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -75,7 +75,7 @@ class BatchResults:
     early: bool = False
     back: int = 0
     forth: int = 0
-    judged: JudgedColumns = SURE
+    certainty: ColumnCertainty = CERTAIN
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
         """Returns the times of the first and the last row that results from `first` to `last` may come of.
@@ -138,7 +138,7 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
     far = fill is not None or (isinstance(below, Aggregate) and below.interval is None)
     return BatchResults(steps, body, (rows.scan,), tuple(dict.fromkeys((*functions, *users_aggregates(stream.plan)))),
                         grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None,
-                        judged=judged_columns(stream, project))
+                        certainty=column_certainty(stream, project))
 
 
 def results_sql(

@@ -85,10 +85,11 @@ def compared_results(
     found = ", ".join(f"{quote_name(column.name)} AS {name}" for column, name in zip(columns, names, strict=True))
     keys = [n for n, column in enumerate(columns) if n == 0 or column.primary_key]
     same = " AND ".join([f"w.{CHILD} = f.{CHILD}", *(f"w.{names[n]} = f.{names[n]}" for n in keys)])
-    judged = results.judged
-    values = [n for n in range(len(columns)) if n not in keys and n not in judged.unsure]
-    distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}", "squared" if n in judged.squared else "plain")
-                for n in values]
+    certainty = results.certainty
+    values = [n for n in range(len(columns)) if n not in keys and n not in certainty.unsure]
+    scales = ["squared" if n in certainty.squared else "plain" for n in values]
+    distinct = [_distinct(columns[n], f"w.{names[n]}", f"f.{names[n]}", scale)
+                for n, scale in zip(values, scales, strict=True)]
     missing, extra = f"f.{CHILD} IS NULL", f"w.{CHILD} IS NULL"
     behind = "false"
     if closed_until is not None:

@@ -21,7 +21,7 @@ _JUMPS, _JUMPING = (exp.Case, exp.Predicate, exp.Mod), frozenset({"floor", "ceil
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedColumns:
+class ColumnCertainty:
     """By their places: columns that are `unsure`, and those that are made of squares.
 
     The last digits of a sum may change them altogether, or the stream doesn't write them.
@@ -31,10 +31,10 @@ class JudgedColumns:
     squared: frozenset[int] = frozenset()
 
 
-SURE = JudgedColumns()
+CERTAIN = ColumnCertainty()
 
 
-def judged_columns(stream: LogicalStream, project: Project) -> JudgedColumns:
+def column_certainty(stream: LogicalStream, project: Project) -> ColumnCertainty:
     """Returns what is known of the columns that `project` makes."""
     groups = project.input
     calls = {} if not isinstance(groups, FillGaps | Aggregate) else {
@@ -54,4 +54,4 @@ def judged_columns(stream: LogicalStream, project: Project) -> JudgedColumns:
         if any(call.function in _SQUARES for call in summed) or any(
                 each.find(exp.Mul) for each in (node, *(part.node for call in summed for part in call.arguments))):
             squared.add(place)
-    return JudgedColumns(frozenset(unsure), frozenset(squared))
+    return ColumnCertainty(frozenset(unsure), frozenset(squared))
