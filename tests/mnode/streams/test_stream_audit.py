@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import times
@@ -31,6 +32,7 @@ from penstock.mnode.streams import audit_incidents, stream_audit
 from penstock.mnode.streams.audit_incidents import Incidents
 from penstock.mnode.streams.stream_comparison import StreamComparison
 from penstock.mnode.streams.stream_starts import StreamStarts
+from penstock.tasks.join.join_task import JoinTask
 from penstock.tasks.sink.sink_task import SinkTask
 
 LOOK_S = 10.0
@@ -88,6 +90,24 @@ def test_a_wrong_column_is_found_within_a_minute(monkeypatch: pytest.MonkeyPatch
         assert bed.rows("SELECT a, b FROM o0") == [(6, 5)]
         audit(bed)
         assert [line[3:5] for line in bed.rows(INCIDENTS)] == [("a = 6, b = 5", "a = 5, b = 6")]
+
+
+@pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])
+def test_a_join_that_reads_one_side_is_found_within_a_minute(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join that gives nothing, or rows without partner, though there are such on both sides."""
+    merge = JoinTask._merge
+
+    def merge_left(self: JoinTask, data: pa.RecordBatch, place: int) -> None:
+        if self._upstream[place].index < self._left_sources:
+            merge(self, data, place)
+
+    query = f"SELECT a.ts, a.v x, b.v y FROM m a {kind} m b ON a.g = b.g AND a.ts = b.ts PARTITION BY a.g, a.tbname"
+    monkeypatch.setattr(JoinTask, "_merge", merge_left)
+    with made(("TRIGGER AT_ONCE IGNORE EXPIRED 0", query)) as bed:
+        insert(bed, 0, 1, 5)
+        insert(bed, 2, 1, 6)
+        audit(bed)
+        assert {line[:2] for line in bed.rows(INCIDENTS)} == {("missing" if kind == "JOIN" else "differs", 1_000)}
 
 
 def test_an_incident_has_what_is_needed_to_see_why() -> None:
