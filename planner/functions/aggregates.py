@@ -146,7 +146,7 @@ def _split_moments(final: str) -> Callable[[GroupedCall, Names], Partial]:
 def _deviation(name: str, summary: str) -> FunctionSpec:
     return FunctionSpec(name, "aggregate", (NUMBER,), always(DOUBLE), summary, example=f"{name}(v) FROM m",
                         aggregate=_of_doubles("stddev_pop"),
-                        split=_split_moments("sqrt(greatest(:squares / :count, 0))"))
+                        split=_split_moments("sqrt(greatest(:squares / :count, 0))"), adds_squares=True)
 
 
 def _spread(given: GroupedCall) -> Tree:
@@ -326,7 +326,7 @@ FUNCTIONS = (
     _deviation("stddev_pop", "The same as stddev."),
     FunctionSpec(
         "var_pop", "aggregate", (NUMBER,), always(DOUBLE), "The population variance.", example="var_pop(v) FROM m",
-        aggregate=_of_doubles("var_pop"), split=_split_moments("(:squares / :count)")),
+        aggregate=_of_doubles("var_pop"), split=_split_moments("(:squares / :count)"), adds_squares=True),
     FunctionSpec(
         "apercentile", "aggregate",
         (NUMBER, _PERCENT, Argument("algorithm", TEXTS, literal=True, choices=("default", "t-digest"), optional=True)),

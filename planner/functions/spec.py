@@ -92,6 +92,7 @@ class FunctionSpec:
     `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
     `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `by_stretches`: what it
     computes of the stretches of time between rows.
+    `adds_squares`: it is made of a sum of squares.
     `selects`: which row it takes its value from, if columns of that row can stand next to it; `selects_equal`: they
     can, and the row is the first that has its value.
     `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
@@ -124,6 +125,7 @@ class FunctionSpec:
     scalar: ScalarBuilder | str | None = None
     along: AlongRows | None = None
     picks: PicksRows | None = None
+    adds_squares: bool = False
     pseudo: PseudoColumn | None = None
 
     @property

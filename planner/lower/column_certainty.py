@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_tree import called
+from penstock.planner.functions.table import FUNCTIONS
 from penstock.planner.logical.group_values import AggregateCall
 from penstock.planner.logical.operators import Aggregate, FillGaps, Project
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.lower.stages import aggregate_of
 from penstock.sql.types import FLOATS
 
-#: Aggregates that give a value of a row, or two, in whatever order rows come; and those that add up squares.
-_EXACT = frozenset({"min", "max", "first", "last", "last_row", "spread"})
-_SQUARES = frozenset({"stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance"})
 #: What gives another value altogether where its argument is a little different.
 _JUMPS, _JUMPING = (exp.Case, exp.Predicate, exp.Mod), frozenset({"floor", "ceil", "round", "trunc", "sign"})
 
@@ -46,12 +44,17 @@ def column_certainty(stream: LogicalStream, project: Project) -> ColumnCertainty
             continue
         node = project.columns[place].value.node
         summed = [call for found in node.find_all(exp.Column) if (call := calls.get(found.name)) is not None
-                  and call.type.kind in FLOATS and call.function not in _EXACT]
+                  and call.type.kind in FLOATS and not _is_of_a_row(call)]
         jumps = target.type.kind not in FLOATS or any(
             isinstance(each, _JUMPS) or called(each) in _JUMPING for each in node.walk())
         if isinstance(node, exp.Null) or (summed and jumps):
             unsure.add(place)
-        if any(call.function in _SQUARES for call in summed) or any(
+        if any(call.user is None and FUNCTIONS[call.function].adds_squares for call in summed) or any(
                 each.find(exp.Mul) for each in (node, *(part.node for call in summed for part in call.arguments))):
             squared.add(place)
     return ColumnCertainty(frozenset(unsure), frozenset(squared))
+
+
+def _is_of_a_row(call: AggregateCall) -> bool:
+    """Whether a call gives a value of a row: that is the same in whatever order rows come."""
+    return call.user is None and FUNCTIONS[call.function].category == "selection"

@@ -33,6 +33,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "duckdb_sql/duckdb_select_parts.py": ({"replace"}, "a clause of DuckDB's *"),
     "duckdb_sql/interval_windows.py": ({"first", "last"}, "holes of a template"),
     "logical/explain.py": ({"mode", "count", "timezone"}, "words of EXPLAIN"),
+    "lower/column_certainty.py": ({"ceil", "floor", "round", "sign", "trunc"}, "DuckDB's functions that jump"),
     "lower/duckdb/group_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest"},

@@ -170,7 +170,8 @@ def test_a_browser_shows_the_streams(listener: tuple[HttpListener, dict[str, Any
         expect(card.locator("svg path")).to_have_count(8)  # 2 sources to 2 aggs to 2 sinks
         expect(card.locator("tbody").first.locator("tr")).to_have_count(2)
         expect(card.get_by_text("COMMITTED")).to_be_visible()
-        expect(card.locator(".facts").last).to_contain_text("1 late, 0 from the future")
+        expect(card.locator(".facts").nth(1)).to_contain_text("1 late, 0 from the future")
+        expect(card.locator(".facts").last).to_contain_text("audited")
         expect(card.locator("svg path.flow")).to_have_count(0)
 
         later = copy.deepcopy(told["streams"])
