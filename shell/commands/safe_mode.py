@@ -17,6 +17,7 @@ from penstock.common.paths import DataPaths
 
 _LEFT_OUT = {"LOCK", "PLACE", "lock.mdb", "views.sql", "views.duckdb", "log", "spill", "scratch", "state", "copies",
              "damaged", "penstock.sock"}
+_PLACE = "TMPDIR says where the copies go"
 
 
 @contextmanager
@@ -28,8 +29,12 @@ def stand_in(directory: Path) -> Iterator[Path]:
     """
     if not directory.is_dir():
         raise NotFoundError(f"{directory} is not a data directory", hint="name one with --data")
-    with tempfile.TemporaryDirectory(prefix="penstock-safe-") as name, ExitStack() as held:
-        root = Path(name) / "data"
+    with ExitStack() as held:
+        try:
+            root = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="penstock-safe-"))) / "data"
+        except OSError as error:
+            raise StorageError(f"cannot make a folder for copies in {tempfile.gettempdir()}: {error.strerror}",
+                               hint=_PLACE) from error
         try:
             _lock(DataPaths(directory), held)
             _fill(directory, root)
@@ -38,7 +43,7 @@ def stand_in(directory: Path) -> Iterator[Path]:
             raise StorageError(
                 f"cannot {'read' if refused else 'copy'} {error.filename or directory}: {error.strerror}",
                 hint="run penstock as the user who owns the directory, or on a copy of it" if refused else
-                     "TMPDIR says where the copies go") from error
+                     _PLACE) from error
         try:
             yield root
         except PenstockError as error:

@@ -86,10 +86,15 @@ def test_a_file_of_somebody_else_is_named_and_nothing_is_changed(directory: Path
         shutil.rmtree(root)
 
 
-def test_results_of_somebody_else_are_not_verified(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_somebody_else_are_not_verified(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """penstock verify names what it can't read, be it the whole directory or a file of it; nothing is changed."""
-    root = directory.with_name("verified")
+    root, copies = directory.with_name("verified"), directory.with_name("copies")
     shutil.copytree(directory, root)
+    copies.mkdir()
+    copies.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(copies))
     try:
         before = tree(root)
         assert main(["verify", "-d", str(root)]) == 0  # another account may not be able to load what this takes
