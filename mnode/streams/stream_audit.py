@@ -224,7 +224,7 @@ class StreamAudit:
                                           timeout_s=_CHECKPOINT_TIMEOUT_S)
         if not again:
             known.since = dict(cut)
-        wrong = {span: self._unexplained(subject, compared, cut, children) for span, compared in found.items()}
+        wrong = self._unexplained(subject, found, cut, children)
         results = known.info.results + sum(compared.equal for compared in found.values())
         known.info = AuditInfo(self._services.clock.now_ms(), cut, results, known.info.mismatches, "")
         self._settle(subject, known, found)
@@ -238,26 +238,29 @@ class StreamAudit:
                               for span, differences in wrong.items() if differences}
         return note
 
-    def _children(self, subject: Subject) -> set[ChildTable]:
-        """Returns the child tables of the sources as they are now."""
-        return {child for table in subject.sources for child in self._services.catalog.children(table.storage_uid)}
+    def _children(self, subject: Subject) -> list[tuple[ChildTable, ...]]:
+        """Returns the child tables of the sources as they are now; the same tuples while they don't change."""
+        return [self._services.catalog.children(table.storage_uid) for table in subject.sources]
 
     def _unexplained(
-        self, subject: Subject, compared: Compared, cut: Cut, children: set[ChildTable]
-    ) -> list[Difference]:
+        self, subject: Subject, found: Mapping[Span, Compared], cut: Cut, children: list[tuple[ChildTable, ...]]
+    ) -> dict[Span, list[Difference]]:
         """Returns differences of which nothing is known that explains them, of windows without rows behind the cut.
 
         `children`: those of the sources before the look. If they have other tags by now, nothing is told: the query
         goes by those of now, results by those of the cut.
         """
+        different = {span: compared.differences for span, compared in found.items() if compared.differences}
         stream = self._services.catalog.streams.by_id(subject.stream.id)
-        if not compared.differences or stream is None or not children <= self._children(subject):
-            return []
+        if not different or stream is None or not all(
+                before is now or set(before) <= set(now)
+                for before, now in zip(children, self._children(subject), strict=True)):
+            return {}
         behind = _written(self._comparison.snapshots(subject.sources), dict(cut))
         left_out = self._comparison.left_out(stream)
         current = replace(subject, stream=stream)
-        return [one for one in compared.differences
-                if not _may_change(subject, one, behind) and known_reasons(current, one, left_out) is None]
+        return {span: [one for one in differences if not _may_change(subject, one, behind) and known_reasons(
+            current, one, left_out) is None] for span, differences in different.items()}
 
     def _settle(self, subject: Subject, known: _Audited, found: Mapping[Span, Compared]) -> None:
         """Notes which results that were wrong are right again."""

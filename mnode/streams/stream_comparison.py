@@ -180,11 +180,12 @@ class StreamComparison:
             if cut is None:
                 rows = stack.enter_context(self._held(subject))
                 cut = self._checkpointed(subject.stream, rows, timeout_s)
+            cuts = subject.cuts(cut, self._services.catalog)
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
                 table = self._queries.run_planned(compared_results(
-                    subject.results, subject.target, subject.cuts(cut, self._services.catalog), span, until), session)
+                    subject.results, subject.target, cuts, span, until), session)
                 found[span] = compared(table)
         return cut, found
 
