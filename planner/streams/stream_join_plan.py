@@ -78,9 +78,10 @@ _LONGEST_SHIFT_S = 4 * 3_600
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What keeps results of one place together: the equalities whose values tell where rows go.
+    """What keeps results of one place together.
 
-    `single`: why one join task must have all rows; empty if it needn't.
+    `keys`: the equalities by whose values rows come together, and go to join tasks if there are several. `single`: why
+    one join task must have all rows; empty if it needn't.
     """
 
     distribution: JoinDistribution
@@ -90,9 +91,10 @@ class Routing:
 
 
 def routing(stream: StreamContext, query: JoinedTables) -> Routing:
-    """Returns how rows come together. Two results of one place in the target must come from one join task.
+    """Returns how rows come together. All results that a place in the target ever has must come from one join task.
 
-    A place is a group, a time, and the target's key column.
+    A place is a group, a time, and the target's key column. Rows may change: were a result withdrawn by another task
+    than writes the next one, either might come last.
     """
     join, described = query.reading, query.described
     partition = {key.mark for key in stream.keys}
@@ -105,17 +107,20 @@ def routing(stream: StreamContext, query: JoinedTables) -> Routing:
         return Routing("vnode", described.reason, keys, "")
     reason = described.reason if described.distribution == "exchange" else (
         "groups of PARTITION BY have rows of several vnodes")
-    if keys:
-        return Routing("exchange", f"{reason}; rows go by {', '.join(text_of(key.left) for key in keys)}", keys, "")
+    if in_partition:
+        names = ", ".join(text_of(key.left) for key in in_partition)
+        return Routing("exchange", f"{reason}; rows go by {names}", in_partition, "")
     if not join.conditions.keys:
         why = "no values are equal on both sides"
     elif not partition:
         why = "all results are of one group, since there is no PARTITION BY"
     elif not usable:
         why = "what is equal on both sides has different types"
+    elif by_row:
+        why = "a row may get other values of what is equal on both sides, and stay in its group of PARTITION BY"
     else:
         why = "a group of PARTITION BY may have rows with different values of what is equal on both sides"
-    return Routing("exchange", reason, (), why)
+    return Routing("exchange", reason, keys, why)
 
 
 def _one_row_per_place(stream: StreamContext, query: JoinedTables, partition: set[Mark]) -> bool:

@@ -11,6 +11,7 @@ class Watermarks:
     def __init__(self, inputs: int) -> None:
         self._ts: list[int | None] = [None] * inputs
         self._idle = [False] * inputs
+        self._first: int | None = None  # the least that an input said when it first spoke
         self.current: int | None = None
 
     def update(self, input: int, ts: int | None, idle: bool) -> bool:
@@ -21,6 +22,8 @@ class Watermarks:
         known = self._ts[input]
         if ts is not None:
             self._ts[input] = ts if known is None else max(known, ts)
+            if known is None:
+                self._first = ts if self._first is None else min(self._first, ts)
         self._idle[input] = idle
         active = [self._ts[n] for n in range(len(self._ts)) if not self._idle[n]]
         if not active:
@@ -54,8 +57,13 @@ class Watermarks:
         return True
 
     def ahead(self, skew: int) -> list[int]:
-        """Returns the inputs whose time is more than `skew` ahead of the slowest; of silent ones nothing is known."""
-        least = min((ts for n, ts in enumerate(self._ts) if ts is not None and not self._idle[n]), default=None)
+        """Returns the inputs whose time is more than `skew` ahead of the slowest.
+
+        One that has said nothing yet, and isn't idle, counts as being where the first began.
+        """
+        active = [ts for ts, idle in zip(self._ts, self._idle, strict=True) if not idle]
+        known = [ts for ts in active if ts is not None]
+        least = self._first if len(known) < len(active) else min(known, default=None)
         return [n for n, ts in enumerate(self._ts) if ts is not None and least is not None and ts > least + skew]
 
     def holding_back(self) -> list[int]:
@@ -68,7 +76,8 @@ class Watermarks:
         return [n for n in active if self._ts[n] == least]
 
     def save(self) -> dict[str, Any]:
-        return {"ts": self._ts, "idle": self._idle, "current": self.current}
+        return {"ts": self._ts, "idle": self._idle, "first": self._first, "current": self.current}
 
     def restore(self, saved: dict[str, Any]) -> None:
         self._ts, self._idle, self.current = list(saved["ts"]), list(saved["idle"]), saved["current"]
+        self._first = saved.get("first")  # checkpoints of older versions have none

@@ -13,6 +13,7 @@ from kits.basics.query_harness import Harness
 from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError, NotSupportedError
 from penstock.planner.streams.stream_joins import StreamJoin, read_stream_join
 from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import JoinPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Database, DatabaseOptions, Session
 from penstock.sql.tree.statements import CreateStream, JoinSource
@@ -121,6 +122,24 @@ def test_where_rows_meet(source: str, vgroups: int, distribution: str, reason: s
     join = planned(source, Catalog(vgroups))
     assert join.distribution == distribution
     assert reason in join.reason
+
+
+@pytest.mark.parametrize(("query", "single"), [
+    ("a.ts, b.v from s a join s b on a.k = b.k and a.ts = b.ts partition by a.k", ""),
+    ("a.ts, b.v from s a join s b on a.k = b.k and a.ts = b.ts partition by a.tbname, a.k", ""),
+    ("a.ts, b.v from s a join s b on a.k = b.k and a.ts = b.ts partition by a.tbname", "may get other values"),
+    ("a.ts, b.v from s a join s b on a.g = b.g and a.ts = b.ts partition by a.tbname", "may get other values"),
+    ("a.ts, b.v from s a join s b on a.k = b.k and a.ts = b.ts partition by a.g", "rows with different values"),
+    ("a.ts, b.v from s a join s b on a.tbname = b.tbname and a.ts = b.ts partition by a.tbname", ""),
+])
+def test_results_of_one_place_come_from_one_task(query: str, single: str) -> None:
+    """A row that is written anew keeps its place: another task must not withdraw what the new row's task writes."""
+    statement = parse_one(f"create stream x trigger at_once into o as select {query}")
+    assert isinstance(statement, CreateStream)
+    join = plan_stream(statement, Catalog(3), SESSION).computation
+    assert isinstance(join, JoinPlan)
+    assert bool(join.single) == bool(single)
+    assert single in join.single
 
 
 @pytest.mark.parametrize(("source", "error", "message"), [
