@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sqlglot import exp
+
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.access.audit_log import words_of
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
@@ -26,7 +28,6 @@ from penstock.sql.tree.statements import (
     ExternalSource,
     Insert,
     InsertTarget,
-    JoinSource,
     KillQuery,
     Name,
     NoteTime,
@@ -35,9 +36,7 @@ from penstock.sql.tree.statements import (
     SetOperation,
     SetQueryTimeout,
     Show,
-    Source,
     Statement,
-    SubquerySource,
     TableSource,
     UseDatabase,
     VerifyStream,
@@ -209,24 +208,26 @@ class _Finder:
         if name is not None and name not in SYSTEM_DATABASES:
             yield Need(GrantObject("table", None, name))
 
-    def of_query(self, query: Query) -> Iterator[Need]:
-        if isinstance(query, SetOperation):
-            for one in query.queries:
-                yield from self.of_query(one)
-        elif query.source is not None:
-            yield from self.of_source(query.source)
-
-    def of_source(self, source: Source) -> Iterator[Need]:
-        match source:
-            case TableSource():
-                yield from self.of_table(source.name, "read")
-            case ExternalSource():
-                yield Need(GrantObject("connection", source.connection.name), "read")
-            case SubquerySource():
-                yield from self.of_query(source.query)
-            case JoinSource():
-                yield from self.of_source(source.left)
-                yield from self.of_source(source.right)
+    def of_query(self, query: Query, named: frozenset[str] = frozenset()) -> Iterator[Need]:
+        """`named`: queries that WITH names around it."""
+        for cte in query.ctes:
+            yield from self.of_query(cte.query, named)
+            named |= {cte.name}
+        pending = [part for name, part in query.args.items() if name != "ctes"]
+        while pending:
+            match pending.pop():
+                case TableSource(name=Name(database=None) as name, cuts=None) if name.name in named:
+                    pass
+                case TableSource() as source:
+                    yield from self.of_table(source.name, "read")
+                case ExternalSource() as source:
+                    yield Need(GrantObject("connection", source.connection.name), "read")
+                case Select() | SetOperation() as inner:
+                    yield from self.of_query(inner, named)
+                case list() as parts:
+                    pending += parts
+                case exp.Expression() as part:
+                    pending += part.args.values()
 
     def of_explained(self, statement: Statement) -> Iterator[Need]:
         """Yields what planning takes: nothing is written, but it is told what columns the target has."""

@@ -45,7 +45,7 @@ from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import ChildTable, Session, Table
 from penstock.sql.tree.statements import Query, Select, SetOperation, Statement
 
-_QUERY = re.compile(r"[\s(]*SELECT\b", re.IGNORECASE)
+_QUERY = re.compile(r"[\s(]*(SELECT|WITH)\b", re.IGNORECASE)
 _CHILDREN_MAX = 10_000
 
 

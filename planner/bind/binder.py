@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
@@ -18,12 +19,12 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan, Side
+from penstock.planner.logical.operators import TABLE_UID, Children, NewestRows, Operator, Project, Scan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect.literals import position
 from penstock.sql.schema import CatalogView, ChildTable, Session, Table
 from penstock.sql.tree.expression_nodes import source_range
-from penstock.sql.tree.statements import ExternalSource, JoinSource, Name, Source
+from penstock.sql.tree.statements import ExternalSource, JoinSource, Name, Query, Source
 from penstock.sql.types import BIGINT, UBIGINT, DataType, Kind, Precision
 
 UNKNOWN_DATABASE = 0x0388
@@ -46,8 +47,9 @@ class RelColumn:
     """A column that expressions may name.
 
     `column` names it among the relation's columns, of the `side` of a join in conditions of that. `origins` are the
-    columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name, else
-    "column". `folded` is what a column of a sub-query is called as well that has no name but what was typed.
+    columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name,
+    "outer" for what a sub-query names of the query around it, whose rows are called `side` then, else "column".
+    `folded` is what a column of a sub-query is called as well that has no name but what was typed.
     """
 
     name: str
@@ -57,7 +59,7 @@ class RelColumn:
     role: str = "column"
     origins: tuple[RelColumn, ...] = ()
     used: bool = False
-    side: Side | None = None
+    side: str | None = None
     folded: str | None = None
 
     def mark(self) -> None:
@@ -109,9 +111,9 @@ class Relation:
         below = self.plan
         return replace(self, plan=lambda: plan(below()))
 
-    def extended(self, columns: Sequence[Computed]) -> Relation:
-        """Returns the rows with more columns."""
-        return self.over(lambda below: Project(below, tuple(columns), extends=True)) if columns else self
+    def extended(self, columns: Sequence[Computed], called: str | None = None) -> Relation:
+        """Returns the rows with more columns. `called`: see `Project`."""
+        return self.over(lambda below: Project(below, tuple(columns), extends=True, called=called)) if columns else self
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -147,12 +149,30 @@ class ScanSlot:
                     self.newest, self.counted, self.names)
 
 
+class Around(Protocol):
+    """What a sub-query may name of the query around it."""
+
+    def find(self, name: str, qualifier: str | None, node: exp.Expression, /) -> RelColumn | None:
+        """Returns the column of this name, or None; raises InvalidStatementError if it can't be used there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A sub-query in an expression: what DuckDB computes for it, and the types of its columns `o0`, ..."""
+
+    query: exp.Query
+    columns: tuple[SqlExpr, ...]
+
+
 @dataclass(slots=True)
 class Builder:
     """Collects the scans and constant tables of one statement.
 
     `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
-    have an order where the statement doesn't ask for one. `of_stream`: scans are what tasks are given.
+    have an order where the statement doesn't ask for one. `of_stream`: scans are what tasks are given. `plan_inner`
+    plans a query in an expression. `around`: the queries around the one that is bound, the next one first. `called`:
+    what sub-queries call the rows of the query that is bound, None while none names these.
     """
 
     catalog: CatalogView
@@ -163,6 +183,9 @@ class Builder:
     of_stream: bool = False
     scans: list[ScanSlot] = field(default_factory=list)
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
+    plan_inner: Callable[[Query], Inner] | None = None
+    around: tuple[Around, ...] = ()
+    called: str | None = None
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:

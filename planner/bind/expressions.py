@@ -8,8 +8,20 @@ from typing import Protocol, runtime_checkable
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, PenstockError, Position
+from penstock.planner.bind.binder import Inner
 from penstock.planner.bind.user_functions import bound_function
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, all_of, any_of, cast, fragment, integer, made, text
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    Tree,
+    all_of,
+    any_of,
+    cast,
+    closed,
+    fragment,
+    integer,
+    made,
+    select,
+    text,
+)
 from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import add_months
@@ -35,7 +47,7 @@ from penstock.sql.tree.expression_nodes import (
     Trim,
     cast_type,
 )
-from penstock.sql.tree.statements import Duration
+from penstock.sql.tree.statements import Duration, Query
 from penstock.sql.types import (
     BIGINT,
     BOOL,
@@ -81,6 +93,10 @@ class Scope(Protocol):
 
     def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression, /) -> SqlExpr:
         """Returns the value of an aggregate, selection or time-series function, or raises."""
+        ...
+
+    def inner(self, query: Query, node: exp.Expression, /) -> Inner:
+        """Returns a query that stands in the expression, planned, or raises."""
         ...
 
 
@@ -284,8 +300,12 @@ class _Compiler:
         return SqlExpr(arithmetic.in_row(type(node), to_integer(left), to_integer(right)), BIGINT)
 
     def _comparison(self, node: exp.Expression) -> SqlExpr:
-        left, right = self.compile(node.this), self.compile(node.expression)
-        return SqlExpr(self._comparer.compare(type(node), left, right), BOOL)
+        left, other = self.compile(node.this), node.expression
+        if isinstance(other, exp.Any | exp.All):
+            value, query = self._values(other, left, "a query behind ANY and ALL")
+            quantified = made(type(other), this=made(exp.Subquery, this=query))
+            return SqlExpr(made(type(node), this=closed(value), expression=quantified), BOOL)
+        return SqlExpr(self._comparer.compare(type(node), left, self.compile(other)), BOOL)
 
     def _and_or(self, node: exp.Expression) -> SqlExpr:
         # Long chains are flattened: deep nesting would exhaust the stacks of both compilers.
@@ -311,7 +331,35 @@ class _Compiler:
             return SqlExpr(value.is_null(), BOOL)
         return SqlExpr(fragment(":value IS NULL", value=value.node), BOOL)
 
+    def _inner(self, node: exp.Expression, what: str) -> tuple[exp.Query, SqlExpr]:
+        """Returns a sub-query, and its one column."""
+        inner = self._scope.inner(node.this, node)
+        if len(inner.columns) != 1:
+            raise self._wrong(f"{what} has one column, not {len(inner.columns)}", node)
+        type_ = inner.columns[0].type
+        if type_.kind is Kind.TIMESTAMP and type_.precision != self._precision:
+            raise self._wrong(f"times in {type_.precision} cannot be compared with times in {self._precision}", node,
+                              hint="CAST them AS BIGINT")
+        return inner.query, inner.columns[0]
+
+    def _subquery(self, node: exp.Subquery) -> SqlExpr:
+        query, column = self._inner(node, "a sub-query that is a value")
+        return SqlExpr(made(exp.Subquery, this=query), column.type)
+
+    def _exists(self, node: exp.Exists) -> SqlExpr:
+        return SqlExpr(made(exp.Exists, this=self._scope.inner(node.this, node).query), BOOL)
+
+    def _values(self, node: exp.Expression, left: SqlExpr, what: str) -> tuple[Tree, exp.Query]:
+        """Returns both sides of a comparison of a value with those of a sub-query."""
+        query, column = self._inner(node, what)
+        value, compared = self._comparer.pair(left, column)
+        return value, select([compared], query)
+
     def _in(self, node: exp.In) -> SqlExpr:
+        inner = node.args.get("query")
+        if inner is not None:
+            value, query = self._values(inner, self.compile(node.this), "a query behind IN")
+            return SqlExpr(made(exp.In, this=closed(value), query=made(exp.Subquery, this=query)), BOOL)
         items = [self.compile(item) for item in node.expressions]
         return SqlExpr(self._comparer.in_list(self.compile(node.this), items, queries=not self._calls), BOOL)
 
@@ -481,6 +529,8 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Not: _Compiler._not,
     exp.Is: _Compiler._is_null,
     exp.In: _Compiler._in,
+    exp.Subquery: _Compiler._subquery,
+    exp.Exists: _Compiler._exists,
     exp.Between: _Compiler._between,
     exp.Like: _Compiler._like,
     Match: _Compiler._match,

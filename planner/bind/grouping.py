@@ -196,12 +196,16 @@ class GroupScope(RowScope):
         key = key_of(node, self.keys) if qualifier is None else None
         if key is not None:
             return key.use()
-        assert self.relation is not None
         return self._member(self.find(node), node)
 
     def _member(self, found: RelColumn | None, node: exp.Expression) -> SqlExpr:
         if found is None:
             raise self.builder.error(f"{node.name} is not available here", node)
+        if found.role == "outer":
+            return found.use()
+        key = next((key for key in self.keys if key.mark == mark_of(found)), None)
+        if key is not None:
+            return key.use()
         if any(found is column for column in self.constants):
             return self.aggregation.constant_of_group(found)
         if self.selecting is not None:

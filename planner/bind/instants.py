@@ -7,10 +7,12 @@ import math
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
+from penstock.planner.bind.binder import Inner
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.time_range import time_constant
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.schema import Session
+from penstock.sql.tree.statements import Query
 from penstock.sql.types import Precision
 
 
@@ -30,6 +32,9 @@ class _NoNames:
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         return self.column(f"{name}()", None, node)
+
+    def inner(self, query: Query, node: exp.Expression) -> Inner:
+        raise InvalidStatementError("an instant is expected, a sub-query is not a constant")
 
 
 def instant(expression: exp.Expression, precision: Precision, session: Session) -> int:

@@ -61,7 +61,7 @@ class Ending:
 
     `partition` are the columns that tell partitions apart: SLIMIT counts them, and LIMIT counts within each of them
     if `per_partition` and nothing orders the whole. `default` names columns that order rows where the query doesn't
-    say how; `sort` tells to apply them even where no LIMIT depends on it.
+    say how; `sort` tells to apply them even where no LIMIT depends on it. `called`: see `Project`.
     """
 
     terms: Sequence[OrderTerm] = ()
@@ -72,20 +72,21 @@ class Ending:
     per_partition: bool = False
     default: Sequence[str] = ()
     sort: bool = False
+    called: str | None = None
 
     def over(self, rows: Operator, outputs: Sequence[Output]) -> Operator:
         """Returns the operator whose rows have the outputs as `o0`, `o1`, ..., from rows of a query."""
         shown = [Computed(output_name(index), output.value, output.name) for index, output in enumerate(outputs)]
         order = [term.key(index) for index, term in enumerate(self.terms)]
         if self.distinct:
-            return self._cut(self._sorted(Distinct(Project(rows, tuple(shown))), order))
+            return self._cut(self._sorted(Distinct(Project(rows, tuple(shown), called=self.called)), order))
         hidden = [Computed(hidden_name(index), term.hidden) for index, term in enumerate(self.terms)
                   if term.hidden is not None]
         rows_limit = self.limit is not None and self.per_partition and not self.terms
         limited = self.slimit is not None or rows_limit
         partition = _passed("p", self.partition if limited else (), rows)
         default = _passed("d", self.default if not order and (self.sort or limited) else (), rows)
-        plan: Operator = Project(rows, (*shown, *hidden, *partition, *default))
+        plan: Operator = Project(rows, (*shown, *hidden, *partition, *default), called=self.called)
         if self.slimit is not None:
             plan = PartitionLimit(plan, _names(partition), self.slimit.count, self.slimit.offset)
         if rows_limit and self.limit is not None:

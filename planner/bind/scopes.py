@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.bind.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
+from penstock.planner.bind.binder import Builder, Inner, Relation, RelColumn, find_column, is_pseudo, qualifier_of
 from penstock.planner.bind.expressions import condition_tree
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
@@ -16,6 +16,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
+from penstock.sql.tree.statements import Query, Select, SetOperation
 from penstock.sql.types import BOOL, DataType, Precision
 
 ILLEGAL_AGGREGATE = 0x2608
@@ -57,7 +58,7 @@ def replaced(
     """Returns the expression with others in place of parts, from the outside to the inside; itself if there are none.
 
     `replacement` returns what stands for a part, whose own parts are left alone then: None to look into them, the
-    part itself to keep it as it is. Nothing calls itself over the tree.
+    part itself to keep it as it is. Queries within stay as they are. Nothing calls itself over the tree.
     """
     found = replacement(node)
     if found is not None:
@@ -72,7 +73,8 @@ def replaced(
             if isinstance(value, exp.Expression):
                 found = replacement(value)
                 if found is None:
-                    pending.append(value)
+                    if not is_query(value):
+                        pending.append(value)
                 elif found is not value:
                     part.set(name, found)
             elif isinstance(value, list):
@@ -94,7 +96,8 @@ def _replaces_any(
         for part in pending.pop().iter_expressions():
             found = replacement(part)
             if found is None:
-                pending.append(part)
+                if not is_query(part):
+                    pending.append(part)
             elif found is not part:
                 return True
     return False
@@ -110,14 +113,24 @@ def columns_of(node: exp.Expression) -> Iterator[exp.Column]:
     return (part for part in _outermost(node) if isinstance(part, exp.Column))
 
 
+def is_query(node: object) -> bool:
+    """Whether the node is a query of its own, in which names mean something else."""
+    return isinstance(node, Select | SetOperation)
+
+
+def has_query(node: exp.Expression | None) -> bool:
+    """Whether there is a query in an expression."""
+    return node is not None and next(node.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All), None) is not None
+
+
 def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
-    """Yields such calls and column references, and looks into neither."""
+    """Yields such calls and column references, and looks into neither, nor into queries."""
     pending = [node]
     while pending:
         part = pending.pop()
         if isinstance(part, exp.Column) or _looks_at_rows(part):
             yield part
-        else:
+        elif not is_query(part):
             pending += part.iter_expressions(reverse=True)
 
 
@@ -174,7 +187,33 @@ class RowScope:
             return self.time_of(node)
         if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
             return None
-        return find_column(self.relation, node.this.this, qualifier_of(node), node, self.builder)
+        return self._look_up(node.this.this, qualifier_of(node), node)
+
+    def _look_up(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn:
+        """Returns the column that a name means here, or in a query around this one."""
+        assert self.relation is not None
+        try:
+            return find_column(self.relation, name, qualifier, node, self.builder)
+        except NotFoundError:
+            for around in self.builder.around:
+                found = around.find(name, qualifier, node)
+                if found is not None:
+                    return found
+            raise
+
+    def inner(self, query: Query, node: exp.Expression) -> Inner:
+        """Plans a query in an expression, which may name columns of these rows."""
+        builder = self.builder
+        if builder.plan_inner is None:
+            raise builder.error("a sub-query is not allowed here", node)
+        rows, kept = OuterRows(self), (builder.around, builder.called)
+        builder.around, builder.called = (rows, *builder.around), None
+        try:
+            return builder.plan_inner(query)
+        finally:
+            builder.around, builder.called = kept
+            if rows.called is not None:
+                builder.called = rows.called
 
     def time_of(self, node: exp.Expression) -> RelColumn | None:
         """Returns the time line that `_rowts` means: the one of the table that it is said to be of."""
@@ -191,13 +230,13 @@ class RowScope:
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         if self.relation is None:
             raise self.builder.error(f"there is no column {name} without FROM", node, code=0x2602)
-        return find_column(self.relation, name, qualifier, node, self.builder).use()
+        return self._look_up(name, qualifier, node).use()
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         if name == "tbname":
             if self.relation is None:
                 raise self.builder.error("tbname needs FROM", node, code=0x2602)
-            return find_column(self.relation, name, qualifier_of(node), node, self.builder).use()
+            return self._look_up(name, qualifier_of(node), node).use()
         if name in TIME_NAMES:
             time = self.time_of(node)
             if time is None:
@@ -225,6 +264,43 @@ class RowScope:
     def within(self, clause: str) -> RowScope:
         """Returns the same names for another clause."""
         return RowScope(self.relation, self.builder, clause, self.bounds)
+
+
+class OuterRows:
+    """The names of a query that a sub-query in one of its expressions may use.
+
+    `called` is what the sub-query calls the rows, None while it uses none of their columns.
+    """
+
+    def __init__(self, scope: RowScope) -> None:
+        self._scope = scope
+        self._around, self._name = scope.builder.around, scope.builder.called
+        self.called: str | None = None
+        self._columns: dict[tuple[str, str | None], RelColumn] = {}
+
+    def find(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn | None:
+        """Returns the column of this name, or None. Raises as the query around does where it can't use that."""
+        known = self._columns.get((name, qualifier))
+        if known is not None:
+            return known
+        builder, around = self._scope.builder, self._scope.builder.around
+        builder.around = self._around
+        try:
+            value = self._scope.column(name, qualifier, node)
+        except NotFoundError:
+            return None
+        finally:
+            builder.around = around
+        if self._scope.clause in ("an argument", "ON") or not isinstance(value.node, exp.Column):
+            raise builder.error(f"a sub-query in {self._scope.clause} can't use columns of the query around it", node)
+        side = value.node.table
+        if not side:  # else it is of a query further out
+            if self._name is None:
+                self._name = builder.fresh("#outer")
+            side = self.called = self._name
+        found = RelColumn(name, value.type, value.node.name, qualifier, role="outer", used=True, side=side)
+        self._columns[name, qualifier] = found
+        return found
 
 
 def condition_of(node: exp.Expression, scope: RowScope) -> SqlExpr:

@@ -10,7 +10,7 @@ from sqlglot import exp
 from penstock.common.closed_duckdb import renew_small_duckdb_if_broken, small_duckdb
 from penstock.planner.bind.binder import children_table
 from penstock.planner.bind.expressions import condition_tree
-from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, unwrapped, vector_calls
+from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, has_query, unwrapped, vector_calls
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, column, render, select
 from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.sql.schema import Table
@@ -47,6 +47,8 @@ def _names(node: exp.Expression, scope: RowScope) -> set[str] | None:
         subject, values = (sides[0], sides[1:]) if isinstance(sides[0], exp.Column) else (sides[1], sides[:1])
     elif isinstance(node, exp.In):
         subject, values = unwrapped(node.this), node.expressions
+        if not values:
+            return None
     else:
         return None
     found = scope.find(subject)
@@ -64,5 +66,5 @@ def _uids(names: Iterable[str], table: Table, scope: RowScope) -> tuple[int, ...
 
 def _only_tags(node: exp.Expression, scope: RowScope) -> bool:
     found = [scope.find(column) for column in columns_of(node)]
-    return bool(found) and next(vector_calls(node), None) is None and all(
+    return bool(found) and next(vector_calls(node), None) is None and not has_query(node) and all(
         column is not None and column.role in ("tag", "tbname") for column in found)

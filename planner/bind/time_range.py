@@ -10,7 +10,7 @@ from sqlglot import exp
 from penstock.common.errors import PenstockError
 from penstock.planner.bind.binder import RelColumn
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import Bounds, RowScope, unwrapped
+from penstock.planner.bind.scopes import Bounds, RowScope, has_query, unwrapped
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Session
@@ -53,7 +53,7 @@ def bounds_of(where: exp.Expression | None, scope: RowScope, time: RelColumn | N
         return EVERYTHING
 
     def constant(node: exp.Expression) -> float | int | None:
-        if next(node.find_all(exp.Column), None) is not None:
+        if next(node.find_all(exp.Column), None) is not None or has_query(node):
             return None
         return time_constant(compile_expression(node, scope), scope.precision, scope.session)
 

@@ -8,6 +8,7 @@ from penstock.planner.logical.joining import method_of
 from penstock.planner.logical.operators import (
     Aggregate,
     Children,
+    Cte,
     Distinct,
     FillGaps,
     Filter,
@@ -24,8 +25,8 @@ from penstock.planner.logical.operators import (
     Project,
     Scan,
     SeriesValues,
+    SetOperation,
     Sort,
-    Union,
     Window,
     WindowGrid,
     inputs_of,
@@ -93,8 +94,10 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Pick", [("function", call.function), *_by((*window_by, *operator.by))]
         case Interpolate(grid=grid, mode=mode):
             return "Interp", [("fill", mode), ("grid", _grid(grid))]
-        case Union():
-            return "Union", [("all", "yes" if operator.all else "no")]
+        case SetOperation():
+            return operator.kind.capitalize(), [("all", "yes" if operator.all else "no")]
+        case Cte(name=name):
+            return "With", [("name", name)]
     return _of_result(operator)
 
 

@@ -107,12 +107,16 @@ class OneRow:
 
 @dataclass(frozen=True)
 class Filter:
-    """The rows for which the condition is true. `clause` is what EXPLAIN calls it."""
+    """The rows for which the condition is true. `clause` is what EXPLAIN calls it.
+
+    `called`: what sub-queries in the condition call the rows, None if they name none of their columns.
+    """
 
     input: Operator
     condition: Expr
     written: Written
     clause: Literal["condition", "having"] = "condition"
+    called: str | None = None
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -138,11 +142,12 @@ class NameTables:
 
 @dataclass(frozen=True)
 class Project:
-    """Computes columns; if it `extends` the rows, these keep the columns that they have."""
+    """Computes columns; if it `extends` the rows, these keep the columns that they have. `called`: as in Filter."""
 
     input: Operator
     columns: tuple[Computed, ...]
     extends: bool = False
+    called: str | None = None
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -553,10 +558,15 @@ class PartitionLimit:
 
 
 @dataclass(frozen=True)
-class Union:
-    """The rows of all inputs, whose columns have the same names and types; each different one once, unless `all`."""
+class SetOperation:
+    """The rows of the inputs, whose columns have the same names and types, from left to right.
+
+    Those of all (union), those that are in all (intersect), or those of the first that are in no other one (except);
+    each different one once, unless `all`: then as often as they are there, or remain.
+    """
 
     inputs: tuple[Operator, ...]
+    kind: statements.SetKind
     all: bool
 
     @cached_property
@@ -564,9 +574,21 @@ class Union:
         return self.inputs[0].output
 
 
+@dataclass(frozen=True)
+class Cte:
+    """The rows of a query that WITH names, which others may read as well: these have this very operator."""
+
+    input: Operator
+    name: str
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.input.output
+
+
 Operator: TypeAlias = (
     "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | NameTables | FillGaps "
-    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Union")
+    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | SetOperation | Cte")
 """One operator of a plan, with all below it."""
 
 
@@ -575,7 +597,7 @@ def inputs_of(operator: Operator) -> tuple[Operator, ...]:
     match operator:
         case Scan() | Children() | OneRow():
             return ()
-        case Union():
+        case SetOperation():
             return operator.inputs
         case Join():
             return operator.left.rows, operator.right.rows

@@ -36,6 +36,8 @@ def note_counted_rows(query: QueryContext, calls: Sequence[exp.Anonymous]) -> bo
         return False
     if select.where is not None and not is_time_range(select.where, query.scope, relation.time):
         return False
+    if query.has_queries:
+        return False
     slot.counted = True
     return True
 

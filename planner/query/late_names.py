@@ -36,6 +36,8 @@ def late_key(query: QueryContext) -> LateKey | None:
     if any(spec.instants or spec.along is not None or spec.picks is not None for spec in query.functions):
         return None
     keys = (*select.partition_by, *select.group_by)
+    if query.has_queries:
+        return None
     found = [item for item in keys if _is_name(query, unwrapped(item.expression))]
     before = [*(item.expression for item in keys if item not in found), *query.calls,
               *([select.where] if select.where is not None else [])]

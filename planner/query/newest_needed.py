@@ -24,7 +24,8 @@ def note_newest_rows(query: QueryContext, calls: Sequence[exp.Anonymous]) -> Non
     _, slot = relation.times[0]
     if slot is None or slot.cuts is not None or slot.table.key_column is not None:
         return
-    if not all(_takes_last_row(require_vector(call)) for call in calls) or not _is_of_whole_tables(query):
+    if not all(_takes_last_row(require_vector(call)) for call in calls) or not _is_of_whole_tables(
+            query) or query.has_queries:
         return
     if not any(_skips_nulls(require_vector(call)) for call in calls):
         slot.newest = "rows"

@@ -28,6 +28,7 @@ from penstock.planner.bind.scopes import (
     RowScope,
     condition_of,
     fingerprint,
+    has_query,
     key_of,
     replaced_columns,
     require_vector,
@@ -88,6 +89,12 @@ class QueryContext:
         """The function of each call."""
         return [require_vector(call) for call in self.calls]
 
+    @property
+    def has_queries(self) -> bool:
+        """Whether there are queries in its expressions: these may need more of the rows than is seen here."""
+        keys = [item.expression for item in (*self.select.group_by, *self.select.partition_by)]
+        return any(map(has_query, (*self.result_nodes(), self.select.where, *keys)))
+
     def result_nodes(self) -> list[exp.Expression]:
         """The expressions that are computed for result rows."""
         nodes = [item.expression for item in self.items]
@@ -119,10 +126,11 @@ class QueryContext:
                     slot.tuids = selected_children(select.where, relation.table, scope)
         self.late_key = late_key(self)
         keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
+        called = builder.called
         if condition is not None and select.where is not None:
             where = select.where
-            relation = relation.over(lambda below: Filter(below, condition, where))
-        self.relation = relation.extended(keys)
+            relation = relation.over(lambda below: Filter(below, condition, where, called=called))
+        self.relation = relation.extended(keys, called)
         self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
         self.constants = constant_columns(self.relation, self.keys, self.scope)
 
@@ -203,13 +211,14 @@ class QueryContext:
     ) -> Planned:
         """Returns the planned query whose result rows are those of an operator; see `limits.Ending`."""
         select = self.select
+        called = self.builder.called
         ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
-                        bool(select.partition_by), default, sort)
+                        bool(select.partition_by), default, sort, called)
 
         def plan() -> Operator:
             below = rows()
             if having is not None and select.having is not None:
-                below = Filter(below, having, select.having, "having")
+                below = Filter(below, having, select.having, "having", called)
             return ending.over(below, outputs)
 
         return Planned(plan, tuple(outputs), self.scope.precision)

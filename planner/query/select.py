@@ -7,13 +7,15 @@ sources are bound, clauses are checked, and the kind of the query is told; `quer
 
 from __future__ import annotations
 
+from functools import partial
+
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.common.headroom import with_headroom
 from penstock.planner.bind.binder import (
     STAR,
-    Builder,
+    Inner,
     Relation,
     RelColumn,
     bind_sides,
@@ -29,18 +31,21 @@ from penstock.planner.bind.query_parts import Planned, is_star
 from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls
 from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.duckdb_tree import render
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import OneRow
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
-from penstock.planner.lower.duckdb.query_sql import lower_in_steps
+from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.named_queries import QueryBuilder, named_queries
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
-from penstock.planner.query.union import plan_union
+from penstock.planner.query.set_operation import plan_set_operation
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import (
@@ -51,7 +56,6 @@ from penstock.sql.tree.statements import (
     Select,
     SetOperation,
     Source,
-    SubquerySource,
     TableSource,
 )
 from penstock.sql.types import Precision
@@ -77,8 +81,9 @@ def plan_query(
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
     """
-    builder = Builder(catalog, session, statement.source_text, statement.source_start, ordered, of_stream)
-    functions = bind_user_functions(statement, catalog, session)
+    builder = QueryBuilder(catalog, session, statement.source_text, statement.source_start, ordered, of_stream,
+                           functions=bind_user_functions(statement, catalog, session))
+    builder.plan_inner = partial(_inner, builder=builder)
     planned = _plan(statement, builder)
     plan = tolerant_plan(planned.plan()) if tolerant else planned.plan()
     steps, body = lower_in_steps(plan)
@@ -89,17 +94,39 @@ def plan_query(
         scans=tuple(slot.scan() for slot in builder.scans),
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
         tables=tuple(builder.tables),
-        functions=tuple(dict.fromkeys((*functions, *users_aggregates(plan)))),
+        functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
     )
 
 
-def _plan(statement: Query, builder: Builder) -> Planned:
+def _plan(statement: Query, builder: QueryBuilder) -> Planned:
+    if not statement.ctes:
+        return _plan_unnamed(statement, builder)
+    around = builder.ctes
+    builder.ctes = named_queries(statement.ctes, builder, _plan)
+    planned = _plan_unnamed(statement, builder)
+    for cte in statement.ctes:
+        builder.ctes[cte.name].check()
+    builder.ctes = around
+    return planned
+
+
+def _plan_unnamed(statement: Query, builder: QueryBuilder) -> Planned:
     if isinstance(statement, SetOperation):
-        return plan_union(statement, [_plan(query, builder) for query in statement.queries], builder)
+        return plan_set_operation(statement, [_plan(query, builder) for query in statement.queries], builder)
     return _plan_select(statement, builder)
 
 
-def _plan_select(select: Select, builder: Builder) -> Planned:
+def _inner(query: Query, builder: QueryBuilder) -> Inner:
+    """Plans a query in an expression."""
+    planned = _plan(query, builder)
+    plan = planned.plan()
+    builder.functions += users_aggregates(plan)
+    return Inner(lower(plan), tuple(
+        SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)))
+
+
+def _plan_select(select: Select, builder: QueryBuilder) -> Planned:
+    builder.called = None
     _check_limits(select)
     query = _bound_query(select, builder)
     _check_clauses(query)
@@ -118,7 +145,7 @@ def _plan_select(select: Select, builder: Builder) -> Planned:
 # --- sources --------------------------------------------------------------------------------------------------
 
 
-def _bound_query(select: Select, builder: Builder) -> QueryContext:
+def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
     relation = ONE_ROW if select.source is None else _bind(select.source, select, builder)
     if select.tags_only and (relation.table is None or not relation.table.tags):
         raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
@@ -133,9 +160,12 @@ def _bound_query(select: Select, builder: Builder) -> QueryContext:
     return query
 
 
-def _bind(source: Source, select: Select, builder: Builder, precision: Precision = "ms") -> Relation:
+def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Precision = "ms") -> Relation:
     """`precision`: of timestamps of external tables."""
     if isinstance(source, TableSource):
+        cte = builder.ctes.get(source.name.name) if source.name.database is None and source.cuts is None else None
+        if cte is not None:
+            return _rows_of(cte.planned(), source.alias or source.name.name)
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
@@ -144,19 +174,19 @@ def _bind(source: Source, select: Select, builder: Builder, precision: Precision
     if isinstance(source, JoinSource):
         left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)
-    return _bind_subquery(source, builder)
+    return _rows_of(_plan(source.query, builder), source.alias)
 
 
-def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
-    planned = _plan(source.query, builder)
+def _rows_of(planned: Planned, alias: str | None) -> Relation:
+    """Returns the relation of a query's rows."""
     columns = tuple(
-        RelColumn(column.alias or column.name, column.value.type, output_name(index), source.alias,
+        RelColumn(column.alias or column.name, column.value.type, output_name(index), alias,
                   folded=None if column.alias else folded(column.name))
         for index, column in enumerate(planned.columns))
     time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
     return numbered(Relation(
         columns=columns, star=columns, time=time, precision=planned.precision, plan=planned.plan,
-        qualifiers=(source.alias,) if source.alias else ()))
+        qualifiers=(alias,) if alias else ()))
 
 
 def _only_tags(query: QueryContext) -> bool:
@@ -164,9 +194,10 @@ def _only_tags(query: QueryContext) -> bool:
     select, relation = query.select, query.relation
     if select.tags_only:
         asked = [node for node in _asked(query) if STAR not in node.meta]
-        return all(found is None or found.role != "column" for found in map(query.scope.find, asked))
+        return not query.has_queries and all(
+            found is None or found.role != "column" for found in map(query.scope.find, asked))
     if relation.table is None or relation.table.kind != "super" or query.calls or select.window is not None or not (
-            select.distinct or select.group_by):
+            select.distinct or select.group_by) or query.has_queries:
         return False
     if select.where is not None and next(vector_calls(select.where), None) is not None:
         return False

@@ -10,9 +10,23 @@ from penstock.planner.bind.scopes import require_vector, vector_calls
 from penstock.planner.duckdb_sql.interval_windows import check_interval
 from penstock.planner.functions.table import lookup
 from penstock.planner.streams.stream_context import StreamContext
-from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.dialect.literals import position
+from penstock.sql.tree.expression_nodes import source_range
+from penstock.sql.tree.statements import CreateStream, Cte, IntervalWindow
 
 FUNCTION_NOT_ALLOWED = 0x265A
+
+
+def refuse_queries(statement: CreateStream) -> None:
+    """Raises InvalidStreamError for queries beside those in FROM: streams compute none."""
+    for found in statement.query.find_all(Cte, exp.Subquery, exp.Exists, exp.Any, exp.All):
+        if isinstance(found, Cte):
+            raise InvalidStreamError("WITH is not allowed in a stream", hint="write the query into FROM")
+        start, end = source_range(found)
+        raise InvalidStreamError(
+            "sub-queries in expressions are not allowed in a stream",
+            position=position(statement.source_text, start - statement.source_start, end - start),
+            hint="join the table, or query the result table with it")
 
 
 def check_shape(stream: StreamContext) -> None:

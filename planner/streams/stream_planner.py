@@ -18,7 +18,7 @@ from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.lower.tolerant_plan import tolerant_lookup
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
-from penstock.planner.streams.stream_checks import check_shape, check_window
+from penstock.planner.streams.stream_checks import check_shape, check_window, refuse_queries
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_context import StreamDefaults as StreamDefaults
 from penstock.planner.streams.stream_force import plan_force
@@ -101,6 +101,7 @@ def plan_results(
 def _context(
     statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None
 ) -> StreamContext:
+    refuse_queries(statement)
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     return StreamContext(statement, catalog, session, defaults or StreamDefaults(), functions)

@@ -172,13 +172,21 @@ def _limit(words: str, offset: str, limit: st.Limit | None) -> str:
 def _select(to: Generator, select: st.Select) -> str:
     window, fill = to.sql(select.window), to.sql(select.fill)
     return _words(
-        "SELECT", "DISTINCT" if select.distinct else "", "TAGS" if select.tags_only else "",
+        _ctes(to, select), "SELECT", "DISTINCT" if select.distinct else "", "TAGS" if select.tags_only else "",
         _sqls(to, select.items), _clause("FROM", to.sql(select.source)),
         _clause("WHERE", to.sql(select.where)),
         _clause("PARTITION BY", _sqls(to, select.partition_by)), to.sql(select.range),
         None if select.every is None else f"EVERY({select.every})", *((window, fill) if window else (fill,)),
         _clause("GROUP BY", _sqls(to, select.group_by)), _clause("HAVING", to.sql(select.having)),
         _end(to, select))
+
+
+def _ctes(to: Generator, query: st.Query) -> str:
+    return _clause("WITH", _sqls(to, query.ctes))
+
+
+def _cte(to: Generator, cte: st.Cte) -> str:
+    return f"{identifier(cte.name)}{_names(cte.columns) if cte.columns else ''} AS ({to.sql(cte.query)})"
 
 
 def _end(to: Generator, query: st.Query) -> str:
@@ -194,9 +202,11 @@ def _set_operation(to: Generator, query: st.SetOperation) -> str:
     members = []
     for member in query.queries:
         text = to.sql(member)
-        bare = isinstance(member, st.Select) and not (member.order_by or member.limit or member.slimit)
+        bare = isinstance(member, st.Select) and not (
+            member.ctes or member.order_by or member.limit or member.slimit)
         members.append(text if bare else f"({text})")
-    return _words((" UNION ALL " if query.all else " UNION ").join(members), _end(to, query))
+    words = f" {query.kind.upper()} ALL " if query.all else f" {query.kind.upper()} "
+    return _words(_ctes(to, query), words.join(members), _end(to, query))
 
 
 def _explain(to: Generator, explain: st.Explain) -> str:
@@ -534,6 +544,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.Name: _name,
     st.SelectItem: _aliased, st.PartitionItem: _aliased, st.OrderItem: _order_item,
     st.TableSource: _table_source, st.ExternalSource: _external_source, st.JoinSource: _join_source,
+    st.Cte: _cte,
     st.SubquerySource: lambda to, source: f"({to.sql(source.query)}){_alias(source.alias)}",
     st.IntervalWindow: _interval_window,
     st.SessionWindow: lambda to, window: f"SESSION({to.sql(window.column)}, {window.gap})",

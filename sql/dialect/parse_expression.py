@@ -147,7 +147,7 @@ class ExpressionParser(BaseParser):
         comparison = self.COMPARISON.get(self._curr.token_type)
         if comparison is not None:
             self._advance()
-            return self.mark(comparison(this=left, expression=self.parse_operand()), start)
+            return self.mark(comparison(this=left, expression=self._parse_compared()), start)
         if self.word not in _PREDICATES:
             self.note(*_PREDICATES)
             return left
@@ -166,6 +166,8 @@ class ExpressionParser(BaseParser):
         if self.take("LIKE"):
             return self._negate(exp.Like(this=left, expression=self._string("a pattern")), negated, start)
         if self.take("IN"):
+            if self.at("(") and self.query_starts(1):
+                return self._negate(exp.In(this=left, query=self._parse_subquery()), negated, start)
             return self._negate(exp.In(this=left, expressions=self._parse_in_list()), negated, start)
         if self.take("BETWEEN"):
             low = self.parse_operand()
@@ -179,10 +181,28 @@ class ExpressionParser(BaseParser):
         self.mark(node, start)
         return self.mark(exp.Not(this=node), start) if negated else node
 
+    def _parse_compared(self) -> exp.Expression:
+        """Parses what a value is compared with: an operand, or ANY or ALL of a query's values."""
+        if self.at_any("ANY", "SOME", "ALL") and self.peek() == "(" and self.query_starts(2):
+            start = self.token.start
+            quantifier = exp.All if self.advance().text.upper() == "ALL" else exp.Any
+            return self.mark(quantifier(this=self.parse_subquery()), start)
+        return self.parse_operand()
+
+    def query_starts(self, distance: int) -> bool:
+        """Whether the token so many ahead is the SELECT or WITH of a query."""
+        raise NotImplementedError
+
+    def parse_subquery(self) -> exp.Expression:
+        """Parses a query in parentheses. Raises SqlSyntaxError."""
+        raise NotImplementedError
+
+    def _parse_subquery(self) -> exp.Expression:
+        start = self.token.start
+        return self.mark(exp.Subquery(this=self.parse_subquery()), start)
+
     def _parse_in_list(self) -> list[exp.Expression]:
         self.expect("(")
-        if self.at("SELECT"):
-            raise self.fail("IN takes a list of values; subqueries are allowed in FROM only")
         self.enter()
         values = list(self.csv(self.parse_operand))
         self.leave()
@@ -255,6 +275,9 @@ class ExpressionParser(BaseParser):
             return self.mark(exp.Literal.string("\\x" + token.text), start)
         if self.word in _PREFIXES and (word := self._parse_word()) is not None:
             return self.mark(word, start)
+        if self.word == "EXISTS" and self._next.token_type is TokenType.L_PAREN:
+            self._advance()
+            return self.mark(exp.Exists(this=self.parse_subquery()), start)
         if self.word in _CALLABLE and self._next.token_type is TokenType.L_PAREN:
             return self.mark(self._parse_function(), start)
         if self.at_word:
@@ -262,10 +285,10 @@ class ExpressionParser(BaseParser):
         raise self.fail("an expression is expected, not *" if kind is TokenType.STAR else "an expression is expected")
 
     def _parse_parentheses(self) -> exp.Expression:
+        if self.query_starts(1):
+            return self._parse_subquery()
         start = self.token.start
         self.expect("(")
-        if self.at("SELECT"):
-            raise self.fail("subqueries are allowed in FROM only")
         self.enter()
         inner = self.parse_expression()
         self.leave()

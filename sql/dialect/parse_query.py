@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Literal, cast
 
 from sqlglot import exp
@@ -13,6 +14,7 @@ from penstock.sql.dialect.base_parser import MAX_NESTING
 from penstock.sql.dialect.parse_expression import ExpressionParser
 from penstock.sql.tree.statements import (
     CountWindow,
+    Cte,
     Duration,
     EventWindow,
     ExternalSource,
@@ -30,6 +32,7 @@ from penstock.sql.tree.statements import (
     Select,
     SelectItem,
     SessionWindow,
+    SetKind,
     SetOperation,
     Source,
     StateWindow,
@@ -41,6 +44,7 @@ from penstock.sql.tree.statements import (
 _FILL_MODES = ("NONE", "NULL", "NULL_F", "VALUE", "VALUE_F", "PREV", "NEXT", "LINEAR", "NEAR")
 _VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
 _MAX_COUNT_WINDOW = 2**31 - 1
+_SET_WORDS = ("UNION", "INTERSECT", "EXCEPT")
 MAX_JOINS = 50
 
 
@@ -48,56 +52,115 @@ class QueryParser(ExpressionParser):
     """Queries."""
 
     def at_query(self) -> bool:
-        """Whether a query starts here: SELECT, perhaps in parentheses."""
-        if self.at("SELECT"):
-            return True
-        if not self.at("("):
-            return False
-        for distance in range(1, MAX_NESTING + 1):
+        """Whether a query starts here: SELECT or WITH, perhaps in parentheses."""
+        self.note("SELECT")
+        for distance in range(MAX_NESTING + 1):
             if self.peek(distance) != "(":
-                return self.peek(distance) == "SELECT"
+                return self.query_starts(distance)
         return True  # or whatever it is: it is too deep
+
+    def query_starts(self, distance: int) -> bool:
+        """Whether the token so many ahead is the SELECT or WITH of a query."""
+        word = self.peek(distance)
+        return word == "SELECT" or (word == "WITH" and (
+            self.peek(distance + 2) in ("AS", "(") or self.peek(distance + 1) == "RECURSIVE"))
 
     def parse_query(self) -> Query:
         """Parses a query up to and including `>> file`. Raises SqlSyntaxError."""
         start = self.token.start
-        query = self._parse_set_operations()
+        query = self.parse_inner_query()
         text = self.source(start)
         into_file = self._parse_into_file()
         return query.change(source_text=text, source_start=start, into_file=into_file)
 
-    def _parse_set_operations(self) -> Query:
-        joins_around = self.joins
-        left, in_parentheses = self._parse_query_term()
+    def parse_inner_query(self) -> Query:
+        """Parses a query with WITH, set operations, and what orders and limits the whole. Raises SqlSyntaxError."""
+        ctes = self._parse_ctes()
+        query, closed = self._parse_operations(self._parse_intersections, "UNION", "EXCEPT")
+        if isinstance(query, SetOperation) and not closed and not _has_end(query):
+            order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
+            query.change(order_by=order_by, limit=limit)
+        elif closed and self.at_any("ORDER", "LIMIT"):
+            query = self._wrap_ordered(query)
+        return query.change(ctes=(*ctes, *query.ctes)) if ctes else query
+
+    def _parse_ctes(self) -> tuple[Cte, ...]:
+        if not self.take("WITH"):
+            return ()
+        if self.at("RECURSIVE") and self.peek(2) in ("AS", "("):
+            raise NotSupportedError("WITH RECURSIVE is not supported", position=self.place(self.token))
+        ctes = self.csv(self._parse_cte)
+        names = [cte.name for cte in ctes]
+        repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
+        if repeated is not None:
+            raise self.fail(f"WITH names {repeated} twice")
+        return ctes
+
+    def _parse_cte(self) -> Cte:
+        offset = self.token.start
+        name = self.name("the name of a query")
+        columns: tuple[str, ...] = ()
+        if self.take("("):
+            columns = self.csv(lambda: self.name("a column name"))
+            self.expect(")")
+        self.expect("AS")
+        if self.take("NOT"):
+            self.expect("MATERIALIZED")
+        else:
+            self.take("MATERIALIZED")
+        return Cte(name, self.parse_subquery(), columns, offset)
+
+    def parse_subquery(self) -> Query:
+        """Parses a query in parentheses. Raises SqlSyntaxError."""
+        self.expect("(")
+        self.enter()
+        if not self.at_query():
+            raise self.fail("a query is expected")
         joins = self.joins
-        limited = isinstance(left, Select) and not in_parentheses and _is_limited(left)
-        while self.at("UNION"):
-            if limited:
-                raise self.fail("UNION is not allowed after ORDER BY or LIMIT; put that query in parentheses")
-            self.advance()
+        query = self.parse_inner_query()
+        self.joins = max(self.joins, joins)
+        self.leave()
+        self.expect(")")
+        return query
+
+    def _parse_intersections(self) -> tuple[Query, bool]:
+        return self._parse_operations(self._parse_query_term, "INTERSECT")
+
+    def _parse_operations(
+        self, parse_side: Callable[[], tuple[Query, bool]], *words: str
+    ) -> tuple[Query, bool]:
+        """Parses queries with these words between them. Returns whether the result ends with its own parenthesis."""
+        joins_around = self.joins
+        left, closed = parse_side()
+        joins, depth = self.joins, 0
+        while self.at_any(*words):
+            if not closed and _has_end(left):
+                raise self.fail(f"{self.word} is not allowed after ORDER BY or LIMIT; put that query in parentheses")
+            kind = cast(SetKind, self.advance().text.lower())
             keep_all = self.take("ALL")
+            if not keep_all:
+                self.take("DISTINCT")
             self.joins = joins_around
-            right, right_in_parentheses = self._parse_query_term()
+            right, right_closed = parse_side()
             joins = max(joins, self.joins)
             order_by: tuple[OrderItem, ...] = ()
             limit: Limit | None = None
-            if isinstance(right, Select) and not right_in_parentheses:
-                if right.slimit is not None:
-                    raise self.fail("SLIMIT after UNION belongs into parentheses, with its query")
+            if not right_closed:
+                if isinstance(right, Select) and right.slimit is not None:
+                    raise self.fail(f"SLIMIT after {kind.upper()} belongs into parentheses, with its query")
                 order_by, limit = right.order_by, right.limit
                 right.change(order_by=(), limit=None)
-            left = _united(left, right, keep_all, flat=not in_parentheses)
+            known = left
+            left = _operation(left, right, kind, keep_all, flat=not closed)
+            depth += left is not known
+            if depth > MAX_NESTING:
+                raise self.fail(f"set operations of different kinds lie at most {MAX_NESTING} deep in each other",
+                                hint="put some of them into a sub-query")
             if order_by or limit is not None:
                 left.change(order_by=order_by, limit=limit)
-                limited = True
-            in_parentheses = False
+            closed = False
         self.joins = joins
-        if isinstance(left, SetOperation) and not in_parentheses and (left.order_by, left.limit) == ((), None):
-            order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
-            left.change(order_by=order_by, limit=limit)
-        elif in_parentheses and self.at_any("ORDER", "LIMIT"):
-            left = self._wrap_ordered(left)
-        return left
+        return left, closed
 
     def _wrap_ordered(self, query: Query) -> Query:
         """`(query) ORDER BY .. LIMIT ..`: what the inner query does not say itself is taken from outside."""
@@ -107,14 +170,14 @@ class QueryParser(ExpressionParser):
         return query.change(order_by=order_by or query.order_by, limit=limit or query.limit)
 
     def _parse_query_term(self) -> tuple[Query, bool]:
-        if self.at("("):
-            self.advance()
-            self.enter()
-            query = self._parse_set_operations()
-            self.leave()
-            self.expect(")")
-            return query, True
-        return self.parse_select(), False
+        if not self.at("("):
+            return self.parse_select(), False
+        self.advance()
+        self.enter()
+        query = self.parse_inner_query()
+        self.leave()
+        self.expect(")")
+        return query, True
 
     def _parse_into_file(self) -> str | None:
         """Parses `>> 'file'` or `>> file`, which ends at white space or a semicolon."""
@@ -167,7 +230,7 @@ class QueryParser(ExpressionParser):
         if self.take("FROM"):
             return self._parse_source()
         closed = self.at_end or self.at(")") or self.at(">>")
-        if not closed and not self.at_any("WHERE", "ORDER", "SLIMIT", "LIMIT", "UNION"):
+        if not closed and not self.at_any("WHERE", "ORDER", "SLIMIT", "LIMIT", *_SET_WORDS):
             alias = last_item.alias or ""
             misspelt = difflib.get_close_matches(alias, ["from"], cutoff=0.7)
             raise self.fail("FROM is expected", hint=f"is {alias!r} before it a misspelt FROM?" if misspelt else None)
@@ -206,7 +269,7 @@ class QueryParser(ExpressionParser):
             self.enter()
             source: Source
             if self.at_query():
-                source = SubquerySource(self._parse_set_operations())
+                source = SubquerySource(self.parse_inner_query())
             else:
                 source = self._parse_source()
             self.leave()
@@ -437,21 +500,19 @@ class QueryParser(ExpressionParser):
         return Limit(count, offset)
 
 
-def _united(left: Query, right: Query, keep_all: bool, *, flat: bool) -> SetOperation:
-    """Joins queries from the left. However many they are, they lie two deep at most: what UNION makes distinct need
-    not be so before, and UNION ALL goes on adding. `flat`: the left one has no parentheses of its own."""
-    if not flat or not isinstance(left, SetOperation) or (keep_all and not left.all):
-        return SetOperation((left, right), keep_all)
+def _operation(left: Query, right: Query, kind: SetKind, keep_all: bool, *, flat: bool) -> SetOperation:
+    """Joins queries from the left. However many of one kind they are, they lie two deep at most: what UNION makes
+    distinct need not be so before, and UNION ALL goes on adding. `flat`: the left one has no parentheses of its own."""
+    if not flat or not isinstance(left, SetOperation) or left.kind != kind or (
+            left.all != keep_all and (kind != "union" or keep_all)):
+        return SetOperation((left, right), keep_all, kind)
     first, *rest = left.args["queries"]
-    if left.all and not keep_all and isinstance(first, SetOperation) and not first.all and not _has_end(first):
+    if left.all and not keep_all and isinstance(first, SetOperation) and first.kind == "union" and not first.all and (
+            not _has_end(first)):
         left.set("queries", [*first.queries, *rest])
     left.append("queries", right)
     return left.change(all=keep_all)
 
 
-def _has_end(query: SetOperation) -> bool:
-    return bool(query.order_by) or query.limit is not None
-
-
-def _is_limited(select: Select) -> bool:
-    return bool(select.order_by) or select.limit is not None or select.slimit is not None
+def _has_end(query: Query) -> bool:
+    return bool(query.order_by) or query.limit is not None or (isinstance(query, Select) and query.slimit is not None)

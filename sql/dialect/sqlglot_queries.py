@@ -24,7 +24,7 @@ def as_sqlglot(tree: Any) -> Any:
     if isinstance(tree, st.Select):
         return _select(tree)
     if isinstance(tree, st.SetOperation):
-        return _union(tree)
+        return _set_operation(tree)
     if isinstance(tree, Node):
         for key, value in tree.args.items():
             if isinstance(value, Node):
@@ -52,26 +52,34 @@ def _select(select: st.Select) -> exp.Expression:
         query.set("group", exp.Group(expressions=[_aliased(item) for item in select.group_by]))
     if select.having is not None:
         query.set("having", exp.Having(this=select.having))
+    for part in list(query.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All)):
+        if isinstance(part.this, Node):
+            part.set("this", as_sqlglot(part.this))
     return _ended(query, select)
 
 
-def _union(operation: st.SetOperation) -> exp.Expression:
+_SET_OPERATIONS = {"union": exp.Union, "intersect": exp.Intersect, "except": exp.Except}
+
+
+def _set_operation(operation: st.SetOperation) -> exp.Expression:
     if operation.into_file is not None:
         return operation
     query, *others = (_member(member) for member in operation.queries)
     for other in others:
-        query = exp.Union(this=query, expression=other, distinct=not operation.all)
+        query = _SET_OPERATIONS[operation.kind](this=query, expression=other, distinct=not operation.all)
     return _ended(query, operation)
 
 
 def _member(query: st.Query) -> exp.Expression:
-    bare = isinstance(query, st.Select) and not (query.order_by or query.limit or query.slimit)
+    bare = isinstance(query, st.Select) and not (query.ctes or query.order_by or query.limit or query.slimit)
     member = as_sqlglot(query)
     return member if bare else exp.Subquery(this=member)
 
 
 def _ended(query: exp.Expression, of: st.Query) -> exp.Expression:
-    """Adds ORDER BY and LIMIT. Rows without a value come first, as for sqlglot where nulls are small."""
+    """Adds WITH, ORDER BY and LIMIT. Rows without a value come first, as for sqlglot where nulls are small."""
+    if of.ctes:
+        query.set("with_", exp.With(expressions=[_cte(cte) for cte in of.ctes]))
     if of.order_by:
         query.set("order", exp.Order(expressions=[
             exp.Ordered(this=item.expression, desc=item.descending,
@@ -82,6 +90,11 @@ def _ended(query: exp.Expression, of: st.Query) -> exp.Expression:
         if of.limit.offset:
             query.set("offset", exp.Offset(expression=exp.Literal.number(of.limit.offset)))
     return query
+
+
+def _cte(cte: st.Cte) -> exp.Expression:
+    columns = [_identifier(name) for name in cte.columns]
+    return exp.CTE(this=as_sqlglot(cte.query), alias=exp.TableAlias(this=_identifier(cte.name), columns=columns))
 
 
 def _aliased(item: st.SelectItem | st.PartitionItem) -> exp.Expression:

@@ -16,11 +16,15 @@ Names and constants
 Operators
     exp.Paren, exp.Neg, exp.Not, exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
     exp.BitwiseAnd, exp.BitwiseOr, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE
-    exp.In (`expressions` only), exp.Between, exp.Like, exp.Is (with exp.Null only); their negations are an exp.Not
-    around them. Unary plus leaves no node.
+    exp.In (`expressions`, or `query`), exp.Between, exp.Like, exp.Is (with exp.Null only); their negations are an
+    exp.Not around them. Unary plus leaves no node.
     Match               `x MATCH 'regex'`; NMATCH is an exp.Not around it.
     JsonGet             `x -> 'key'`.
     JsonContains        `x CONTAINS 'key'`.
+Queries
+    exp.Subquery        a query as a value, or as the list of an exp.In: `this` is a `statements.Query`.
+    exp.Exists          `this` is a query, and so it is of
+    exp.Any, exp.All    what a comparison has on its right side.
 Calls
     exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
                         typed (`*` is exp.Star). NOW and TODAY without parentheses are calls without arguments.
@@ -41,7 +45,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
-from sqlglot import exp
+from sqlglot import Dialect, exp
 from sqlglot.generator import Generator
 
 from penstock.sql.tree.statements import Duration
@@ -194,6 +198,8 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
         exp.Literal: lambda _, node: quote_string(node.this) if node.is_string else node.this,
         exp.Identifier: lambda _, node: quote_identifier(node.this) if node.quoted else node.this,
         exp.Anonymous: _call,
+        exp.Any: lambda generator, node: f"ANY ({generator.sql(node, 'this')})",
+        exp.All: lambda generator, node: f"ALL ({generator.sql(node, 'this')})",
         exp.Neg: _neg,
         exp.Not: _not,
         **dict.fromkeys(_CHAINED, _chain),
@@ -207,6 +213,9 @@ def expression_sql(expression: exp.Expression) -> str:
 
 
 @cache
-def _generator() -> ExpressionGenerator:
-    """Printing changes nothing of a generator, and to make one takes longer than to print a short expression."""
-    return ExpressionGenerator()
+def _generator() -> Generator:
+    """That of the dialect, since there may be queries in expressions.
+
+    Printing changes nothing of a generator, and to make one takes longer than to print a short expression.
+    """
+    return Dialect.get_or_raise("tdengine").generator()

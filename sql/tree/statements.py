@@ -187,7 +187,18 @@ class Limit(Node):
     offset: int = 0
 
 
+class Cte(Node):
+    """One query that WITH names: `columns` are what it calls the first of its columns; `offset` is that of the name."""
+
+    name: str
+    query: Query
+    columns: tuple[str, ...] = ()
+    offset: int = in_meta(default=0)
+
+
 class Select(Statement):
+    """`ctes`: WITH."""
+
     items: tuple[SelectItem, ...]
     source: Source | None = None
     distinct: bool = False
@@ -203,18 +214,25 @@ class Select(Statement):
     order_by: tuple[OrderItem, ...] = ()
     slimit: Limit | None = None
     limit: Limit | None = None
+    ctes: tuple[Cte, ...] = ()
     into_file: str | None = None
     source_text: str = in_meta(default="")
     source_start: int = in_meta(default=0)
 
 
+SetKind = Literal["union", "intersect", "except"]
+
+
 class SetOperation(Statement):
-    """UNION [ALL] of two or more queries; ORDER BY and LIMIT belong to the whole."""
+    """UNION, INTERSECT or EXCEPT of two or more queries, from left to right; ALL: rows count as often as they are
+    there. WITH, ORDER BY and LIMIT belong to the whole."""
 
     queries: tuple[Query, ...]
     all: bool = False
+    kind: SetKind = "union"
     order_by: tuple[OrderItem, ...] = ()
     limit: Limit | None = None
+    ctes: tuple[Cte, ...] = ()
     into_file: str | None = None
     source_text: str = in_meta(default="")
     source_start: int = in_meta(default=0)

@@ -21,12 +21,14 @@ from penstock.planner.duckdb_sql.pieces import (
     nested,
     ordered,
     over,
+    relation,
     row_number,
     star,
 )
 from penstock.planner.logical.operators import (
     ONE,
     Aggregate,
+    Cte,
     Distinct,
     FillGaps,
     Filter,
@@ -40,9 +42,9 @@ from penstock.planner.logical.operators import (
     Pick,
     Project,
     SeriesValues,
+    SetOperation,
     Sort,
     SortKey,
-    Union,
     Window,
 )
 from penstock.planner.lower.duckdb.group_sql import aggregated, filled, tables_named
@@ -90,8 +92,10 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return interpolated(operator, steps)
         case Join():
             return joined_rows(operator, steps)
-        case Union():
+        case SetOperation():
             return _united(operator, steps)
+        case Cte():
+            return select([star()], steps.rows(operator))
         case PartitionLimit():
             partition = over(call("dense_rank"), order=columns(operator.keys))
             return _between(operator, partition, "#partition", steps)
@@ -105,7 +109,7 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
 def _selected(operator: Operator, steps: Steps) -> exp.Select:
     """One SELECT for operators in the order in which its clauses are computed, backwards."""
     shown: list[Tree] = [star()]
-    distinct, where, order, limit, offset = False, None, [], None, 0
+    distinct, where, order, limit, offset, called = False, None, [], None, 0, None
     if isinstance(operator, Distinct):
         distinct, operator = True, operator.input
     sorted_before = not distinct
@@ -115,20 +119,21 @@ def _selected(operator: Operator, steps: Steps) -> exp.Select:
         # A column is the same before rows are sorted and left out; what is computed over other rows may not be.
         sorted_before = sorted_before and not operator.extends and all(
             isinstance(item.value.node, exp.Column) for item in operator.columns)
-        operator = operator.input
+        called, operator = operator.called, operator.input
     if sorted_before:
         if isinstance(operator, LimitRows) and not operator.keys:
             limit, offset, operator = operator.count, operator.offset, operator.input
         if isinstance(operator, Sort):
             order, operator = [_sorted(key) for key in operator.keys], operator.input
     if isinstance(operator, Filter):
-        where, operator = operator.condition.node, operator.input
-    return select(shown or [number(1)], steps.rows(operator), where=where, order_by=order, limit=limit,
-                  offset=offset, distinct=distinct)
+        where, called, operator = operator.condition.node, called or operator.called, operator.input
+    rows = steps.rows(operator)
+    return select(shown or [number(1)], rows if called is None else relation(rows, called), where=where,
+                  order_by=order, limit=limit, offset=offset, distinct=distinct)
 
 
 def _side(part: Operator, steps: Steps) -> exp.Select:
-    """One side of a union: no step of its own where it is a plain SELECT, so that there may be many sides."""
+    """One side of a set operation: no step of its own where it is a plain SELECT, so that there may be many sides."""
     if isinstance(part, Project) and isinstance(part.input, Project) and not part.extends:
         shown: list[Tree] = [named(item.value.node, item.name) for item in part.columns]
         return select(shown, _query(part.input, steps))
@@ -149,10 +154,14 @@ def _between(operator: LimitRows | PartitionLimit, rank: Tree, name: str, steps:
     return select([star(without=[name])], ranked, where=kept)
 
 
-def _united(union: Union, steps: Steps) -> exp.Query:
+_SET_OPERATIONS = {"union": exp.Union, "intersect": exp.Intersect, "except": exp.Except}
+
+
+def _united(operation: SetOperation, steps: Steps) -> exp.Query:
     found: exp.Query | None = None
-    for part in union.inputs:
+    for part in operation.inputs:
         side = _side(part, steps)
-        found = side if found is None else made(exp.Union, this=found, expression=side, distinct=not union.all)
+        found = side if found is None else made(
+            _SET_OPERATIONS[operation.kind], this=found, expression=side, distinct=not operation.all)
     assert found is not None
     return found

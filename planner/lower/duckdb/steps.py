@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree
-from penstock.planner.logical.operators import Children, Operator, Scan
+from penstock.planner.logical.operators import Children, Cte, Operator, Scan
 
 MAX_STEPS = 900
 
@@ -21,12 +21,17 @@ class Steps:
     lower: Callable[[Operator, Steps], exp.Query]
     named: list[tuple[str, Tree]] = field(default_factory=list)
     _tables: int = 0
+    _shared: dict[int, str] = field(default_factory=dict)
 
     def rows(self, operator: Operator, prefix: str = "rows") -> str:
         """Returns the name of the relation with the rows of an operator."""
         if isinstance(operator, Scan | Children):
             self._tables += 1
             return operator.name
+        if isinstance(operator, Cte):
+            if id(operator) not in self._shared:
+                self._shared[id(operator)] = self.rows(operator.input, "cte")
+            return self._shared[id(operator)]
         return self.add(prefix, self.lower(operator, self))
 
     def add(self, prefix: str, query: exp.Query) -> str:

@@ -9,6 +9,7 @@ import duckdb
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.planner.bind.binder import Inner
 from penstock.planner.bind.expressions import compile_expression, condition_tree
 from penstock.planner.duckdb_sql.duckdb_tree import closed, column, render
 from penstock.planner.duckdb_sql.quoting import quote_name
@@ -17,7 +18,7 @@ from penstock.sql.dialect.literals import position
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.expression_nodes import source_range
-from penstock.sql.tree.statements import Select
+from penstock.sql.tree.statements import Query, Select
 from penstock.sql.types import DataType, Precision
 
 NOW_MS = 1_700_000_000_123
@@ -43,6 +44,9 @@ class TableScope:
 
     def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         raise InvalidStatementError(f"{name} is not allowed here", position=self.position(node))
+
+    def inner(self, query: Query, node: exp.Expression) -> Inner:
+        raise InvalidStatementError("no query is allowed here", position=self.position(node))
 
     def position(self, node: exp.Expression) -> Position | None:
         start, end = source_range(node)

@@ -1,4 +1,4 @@
-"""UNION of two planned queries: common types, and an order that names result columns."""
+"""UNION, INTERSECT and EXCEPT of planned queries: common types, and an order that names result columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from penstock.planner.bind.query_parts import Planned, ordinal
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import LimitRows, Operator, Project, Sort, Union
+from penstock.planner.logical.operators import LimitRows, Operator, Project, Sort
+from penstock.planner.logical.operators import SetOperation as SetOperator
 from penstock.planner.logical.written import text_of
 from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
@@ -24,28 +25,28 @@ from penstock.sql.types import DataType, Kind, Precision
 COLUMN_COUNT = 0x2634
 
 
-def plan_union(query: SetOperation, sides: Sequence[Planned], builder: Builder) -> Planned:
-    """Returns the plan of a UNION of planned queries. Raises InvalidStatementError if they don't fit."""
+def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: Builder) -> Planned:
+    """Returns the plan of a set operation over planned queries. Raises InvalidStatementError if they don't fit."""
     first = sides[0]
     types = [column.value.type for column in first.columns]
     for side in sides[1:]:
         if len(side.columns) != len(types):
             raise InvalidStatementError(
-                f"the queries of a UNION have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
+                f"the queries of {_named(query)} have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
                 hint="let all return the same number of columns")
-        types = [_union_type(type, column.value.type, first.precision)
+        types = [_common_type(type, column.value.type, first.precision)
                  for type, column in zip(types, side.columns, strict=True)]
     converted = [_converted(side, types, builder) for side in sides]
     outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
-    terms = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first, item.expression)
-             for item in query.order_by]
+    terms = [OrderTerm(_position(item, query, outputs, builder), None, item.descending, item.nulls_first,
+                       item.expression) for item in query.order_by]
     keys = tuple(term.key(index) for index, term in enumerate(terms))
 
     def plan() -> Operator:
-        found: Operator = Union(tuple(
+        found: Operator = SetOperator(tuple(
             Project(side.plan(), columns) if columns else side.plan()
-            for side, columns in zip(sides, converted, strict=True)), query.all)
+            for side, columns in zip(sides, converted, strict=True)), query.kind, query.all)
         if keys:
             found = Sort(found, keys)
         return found if query.limit is None else LimitRows(found, query.limit.count, query.limit.offset)
@@ -53,7 +54,7 @@ def plan_union(query: SetOperation, sides: Sequence[Planned], builder: Builder) 
     return Planned(plan, tuple(outputs), first.precision)
 
 
-def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> int:
+def _position(item: OrderItem, query: SetOperation, outputs: Sequence[Output], builder: Builder) -> int:
     """Returns which result column an item of ORDER BY names."""
     position = ordinal(item.expression, len(outputs), builder)
     if position is not None:
@@ -67,11 +68,15 @@ def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> i
         for name in asked:
             if name in known:
                 return known.index(name)
-    raise builder.error("ORDER BY of a UNION must name a column of its result", item.expression, code=0x2602,
+    raise builder.error(f"ORDER BY of {_named(query)} must name a column of its result", item.expression, code=0x2602,
                         hint="columns are named by the first query")
 
 
-def _union_type(left: DataType, right: DataType, precision: Precision) -> DataType:
+def _named(query: SetOperation) -> str:
+    return f"{'a' if query.kind == 'union' else 'an'} {query.kind.upper()}"
+
+
+def _common_type(left: DataType, right: DataType, precision: Precision) -> DataType:
     if left == right:
         return left
     result = common_type([left, right])
