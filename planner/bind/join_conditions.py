@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from penstock.planner.bind.binder import Relation, RelColumn
-from penstock.planner.bind.scopes import RowScope, unwrapped
+from penstock.planner.bind.scopes import RowScope, has_query, unwrapped
 from penstock.planner.logical.operators import Comparison, Side
 from penstock.sql.tree.expression_nodes import DurationLiteral
 from penstock.sql.types import Precision
@@ -156,7 +156,7 @@ def sides_of(node: exp.Expression, sides: Sides, scope: RowScope) -> set[Side]:
 
 
 def _equality(node: exp.Expression, sides: Sides, scope: RowScope) -> Equality | None:
-    if not isinstance(node, exp.EQ):
+    if not isinstance(node, exp.EQ) or has_query(node):
         return None
     first, second = sides_of(node.this, sides, scope), sides_of(node.expression, sides, scope)
     if (first, second) == ({"l"}, {"r"}):

@@ -62,11 +62,11 @@ class JoinReading:
 
 
 def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Expression | None,
-              builder: Builder) -> JoinReading:
+              builder: Builder, *, on_anything: bool = False) -> JoinReading:
     """Returns what a join is. `where` is the WHERE clause of the query: it may hold conditions of an inner join.
 
     Raises InvalidStatementError for names that both sides use, and for a join whose sides don't bound each other's
-    times, unless one side may be looked up in; NotFoundError for unknown names.
+    times, unless one side may be looked up in, or it may be `on_anything`; NotFoundError for unknown names.
     """
     common = set(left.qualifiers) & set(right.qualifiers)
     if common:
@@ -90,7 +90,7 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         conditions = read_conditions([*conjuncts(source.on), *elsewhere], sides, scope)
         join = replace(join, conditions=conditions, elsewhere=elsewhere)
     bounded = next((found for found in join.conditions.ranges if found.is_bounded), None)
-    return replace(join, range=bounded, looked_up=_looked_up(join))
+    return replace(join, range=bounded, looked_up=_looked_up(join, on_anything=on_anything))
 
 
 def _error(source: JoinSource, message: str, hint: str | None, builder: Builder,
@@ -117,15 +117,17 @@ def _about_both(nodes: Iterable[exp.Expression], join: JoinReading) -> Iterator[
             yield node
 
 
-def _looked_up(join: JoinReading) -> Side | None:
+def _looked_up(join: JoinReading, *, on_anything: bool) -> Side | None:
     """Returns the side that is looked up in without regard to time, None if the times of both bound each other.
 
-    Raises InvalidStatementError if neither is so.
+    Raises InvalidStatementError if neither is so, unless the join may be `on_anything`.
     """
     source, conditions = join.source, join.conditions
     if any(found.start > found.end for found in conditions.ranges if found.start is not None and found.end is not None):
         raise join.error("the range of time ends before it starts", "write a.ts BETWEEN b.ts - 5s AND b.ts + 5s")
     if conditions.truncated or any(found.is_bounded for found in conditions.ranges):
+        return None
+    if on_anything and (conditions.times or not conditions.keys):
         return None
     if conditions.times:
         raise join.error("the join bounds the times of both tables in one direction only",
@@ -134,6 +136,8 @@ def _looked_up(join: JoinReading) -> Side | None:
         raise join.error("a join needs a condition on the primary timestamps of both tables", HOW_TO_JOIN)
     candidates: dict[str, tuple[Side, ...]] = {"inner": ("r", "l"), "left": ("r",), "right": ("l",), "full": ()}
     timeless = [side for side in candidates[source.kind] if _is_timeless(join.sides.relation(side))]
+    if not timeless and on_anything:
+        return None
     if not timeless:
         raise join.error("a join without a condition on the primary timestamps looks up rows by equal values in a "
                          "normal table or a sub-query without a time line"

@@ -31,7 +31,7 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
 
     Raises as `read_join`.
     """
-    join = read_join(source, left, right, where, builder)
+    join = read_join(source, left, right, where, builder, on_anything=not builder.of_stream)
     conditions = [join.on] if join.on is not None else []
     # What WHERE says of both sides is said here, too: it must not wait until all pairs are numbered.
     conditions += [condition_of(node, join.scope) for node in join.elsewhere]

@@ -1,1 +1,1 @@
-"""SELECT and UNION to a logical plan."""
+"""SELECT, WITH and set operations to a logical plan."""

@@ -547,17 +547,66 @@ def tags(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
 def questions(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
     """One query over a super table."""
     stored = table(design, ours, theirs)
-    kind = draw(st.sampled_from(["plain"] * 10 + ["join", "join", "inner", "inner", "inner", "union", "tags"]))
-    if kind == "tags":
-        return tags(draw, design, ours, theirs)
-    if kind == "union":
-        return _union(draw, stored)
+    kind = draw(st.sampled_from(["plain"] * 10 + ["join", "join", "inner", "inner", "inner", "with", "set", "set",
+                                                  "nested", "nested", "nested", "tags"]))
+    match kind:
+        case "tags":
+            return tags(draw, design, ours, theirs)
+        case "set":
+            return _set_operation(draw, stored)
+        case "nested":
+            return nested(draw, design, ours, theirs)
+        case "with":
+            return named(draw, stored)
     relation = {"plain": lambda: stored, "join": lambda: joins(draw, design, ours, theirs),
                 "inner": lambda: inner(draw, stored)}[kind]()
     return draw(st.sampled_from([rows, groups]))(draw, relation)
 
 
-def _union(draw: Draw, relation: Relation) -> Question:
+def named(draw: Draw, relation: Relation) -> Question:
+    """A query over one that WITH names, which may be read twice."""
+    part = inner(draw, relation)
+    query = replace(part, ours="q", theirs="q")
+    if draw(st.booleans()):
+        more = draw(st.sampled_from(["r0 in (select r0 from q)", "exists (select 1 from q where r0 is null)"]))
+        query = replace(query, ours=f"(select * from q where {more})", theirs=f"(SELECT * FROM q WHERE {more})")
+    found = draw(st.sampled_from([rows, groups]))(draw, query)
+    return replace(found, ours=f"with q as {part.ours} {found.ours}", theirs=f"WITH q AS {part.theirs} {found.theirs}")
+
+
+def nested(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
+    """Rows with a sub-query over the same table in a condition, in the SELECT list, or in both; it may name the row."""
+    outer, other = table(design, ours, theirs, "a"), table(design, ours, theirs, "b")
+    both = Relation("", "", (*other.columns, *outer.columns))
+
+    def source() -> tuple[str, str]:
+        condition = conditions(draw, draw(st.sampled_from([both, other])))
+        return (f"from {other.ours} where {condition.ours}", f"FROM {other.theirs} WHERE {condition.theirs}")
+
+    def condition() -> Term:
+        (inner_ours, inner_theirs), place = source(), draw(st.integers(0, len(outer.columns) - 1))
+        left, right = outer.columns[place], other.columns[place]
+        kinds = ["exists", "in", "not in"] + (["max", "any", "all"] if right.kind in (*WHOLE, Kind.VARCHAR) else [])
+        kind = draw(st.sampled_from(kinds))
+        if kind == "exists":
+            return _condition(f"exists (select 1 {inner_ours})", f"EXISTS (SELECT 1 {inner_theirs})")
+        if kind == "max":
+            return _condition(f"{left.ours} >= (select max({right.ours}) {inner_ours})",
+                              f"{left.theirs} >= (SELECT max({right.theirs}) {inner_theirs})")
+        verb = kind if kind.endswith("in") else f"{draw(st.sampled_from(['=', '<>', '<', '>=']))} {kind}"
+        return _condition(f"{left.ours} {verb} (select {right.ours} {inner_ours})",
+                          f"{left.theirs} {verb} (SELECT {right.theirs} {inner_theirs})")
+
+    items = [draw(st.sampled_from(outer.columns)) for _ in range(draw(st.integers(1, 3)))]
+    if draw(st.booleans()):
+        inner_ours, inner_theirs = source()
+        items.append(Term(f"(select count(*) {inner_ours})", f"(SELECT count(*) {inner_theirs})", Kind.BIGINT))
+    found = condition()
+    return _question(draw, items, "", f" from {outer.ours} where {found.ours}",
+                     f" FROM {outer.theirs} WHERE {found.theirs}", limited=True)
+
+
+def _set_operation(draw: Draw, relation: Relation) -> Question:
     """Two queries of the same kinds of columns."""
     columns = [draw(st.sampled_from(relation.columns)) for _ in range(draw(st.integers(1, 3)))]
     parts = []
@@ -565,7 +614,7 @@ def _union(draw: Draw, relation: Relation) -> Question:
         ours, theirs = where(draw, relation)
         parts.append(_question(draw, columns, "", f" from {relation.ours}{ours}", f" FROM {relation.theirs}{theirs}",
                                limited=False))
-    verb = draw(st.sampled_from(["union", "union all"]))
+    verb = draw(st.sampled_from(["union", "intersect", "except"])) + draw(st.sampled_from(["", " all"]))
     first, second = parts
     return Question(f"{first.ours} {verb} {second.ours}", f"{first.theirs} {verb} {second.theirs}", first.kinds)
 
