@@ -173,6 +173,31 @@ def test_reading_takes_read_on_the_table(bed: Bed) -> None:
         assert bed.is_refused(text), text
 
 
+NESTED_READS = (
+    "select (select v from n)", "select v from a where v in (select v from n)",
+    "select 1 where exists (select 1 from d.n)", "select v from a where v > all (select v from n)",
+    "select v from a order by (select max(v) from n)", "select v, (select 1 from (select * from n) limit 1) from a",
+    "select v from a intersect select v from n", "with n as (select v from n) select v from n",
+    "with x as (select v from n) select 1", "with n as (select 1 v) select v from d.n",
+    "select v from (with n as (select 1 v) select v from n) union select v from n",
+    "select (with n as (select 1 v) select v from n), (select v from n)",
+    "with x as (select 1 from n), n as (select 2) select 3",
+    "with n as (select 1 v) select v from n between cut 'start' and 'end'")
+
+
+def test_no_query_within_another_is_overlooked(bed: Bed) -> None:
+    """Wherever a table is read, that takes READ on it; a name of WITH hides a table only where it does for queries."""
+    bed.granted("grant read on d.m to bob", "use d")
+    for text in NESTED_READS:
+        assert bed.is_refused(text), text
+    table = bed.execute("with n as (select v from a), x as (select v + 1 v from n) select n.v, x.v w from n, x").table
+    assert table is not None
+    assert table.num_rows == 1
+    bed.granted("grant read on d.n to bob")
+    for text in NESTED_READS:
+        assert not bed.is_refused(text), text
+
+
 def test_writing_takes_write_on_the_table(bed: Bed) -> None:
     """Statements, Arrow tables and lines; rows of child tables take it on the super table, also of new ones."""
     bed.granted("grant write on d.m to bob")
