@@ -56,6 +56,7 @@ from penstock.sql.types import (
     NULL,
     STRINGS,
     UBIGINT,
+    VARCHAR,
     DataType,
     Kind,
     Precision,
@@ -71,6 +72,8 @@ _ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
     exp.Add: arithmetic.add, exp.Sub: arithmetic.subtract, exp.Mul: arithmetic.multiply,
     exp.Div: arithmetic.divide, exp.Mod: arithmetic.remainder,
 }
+_SHORT_TEXT = DataType(Kind.VARCHAR, 64)
+"""Long enough for a value that is no text."""
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr)
 
 
@@ -299,6 +302,23 @@ class _Compiler:
                 raise self._wrong("a bit operator needs numbers", side)
         return SqlExpr(arithmetic.in_row(type(node), to_integer(left), to_integer(right)), BIGINT)
 
+    def _concatenation(self, node: exp.DPipe) -> SqlExpr:
+        """Texts in a row, which may be hundreds, from the left and without calling itself."""
+        row: list[exp.Expression] = []
+        while isinstance(node, exp.DPipe):
+            row.append(node.expression)
+            node = node.this
+        texts = [self._as_text(self.compile(part)) for part in (node, *reversed(row))]
+        if any(part.type.kind is Kind.NULL for part in texts):
+            return SqlExpr(null_of(VARCHAR), VARCHAR)
+        spec = require("concat")
+        return spec.compile(self._call(spec, texts))
+
+    def _as_text(self, value: SqlExpr) -> SqlExpr:
+        if value.type.is_string or value.type.kind is Kind.NULL:
+            return value
+        return cast_expression(value, _SHORT_TEXT, self._precision, self._session.time_zone)
+
     def _comparison(self, node: exp.Expression) -> SqlExpr:
         left, other = self.compile(node.this), node.expression
         if isinstance(other, exp.Any | exp.All):
@@ -325,8 +345,12 @@ class _Compiler:
             raise self._wrong("NOT needs a condition, not NULL", node)
         return SqlExpr(fragment("NOT (:value)", value=self._as_condition(value, node.this)), BOOL)
 
-    def _is_null(self, node: exp.Is) -> SqlExpr:
+    def _is(self, node: exp.Is) -> SqlExpr:
         value = self.compile(node.this)
+        if isinstance(node.expression, exp.Boolean):
+            wanted = exp.Boolean(this=node.expression.this)
+            return SqlExpr(fragment("(:value) IS NOT DISTINCT FROM :wanted", wanted=wanted,
+                                    value=self._as_condition(value, node.this)), BOOL)
         if isinstance(value, JsonValue):
             return SqlExpr(value.is_null(), BOOL)
         return SqlExpr(fragment(":value IS NULL", value=value.node), BOOL)
@@ -367,8 +391,9 @@ class _Compiler:
         value, low, high = (self.compile(node.args[key]) for key in ("this", "low", "high"))
         return SqlExpr(self._comparer.between(value, low, high), BOOL)
 
-    def _like(self, node: exp.Like) -> SqlExpr:
-        return SqlExpr(like(self.compile(node.this), self.compile(node.expression)), BOOL)
+    def _like(self, node: exp.Like | exp.ILike) -> SqlExpr:
+        return SqlExpr(like(self.compile(node.this), self.compile(node.expression),
+                            any_case=isinstance(node, exp.ILike)), BOOL)
 
     def _match(self, node: Match) -> SqlExpr:
         return SqlExpr(match(self.compile(node.this), self.compile(node.expression)), BOOL)
@@ -527,12 +552,14 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.And: _Compiler._and_or,
     exp.Or: _Compiler._and_or,
     exp.Not: _Compiler._not,
-    exp.Is: _Compiler._is_null,
+    exp.Is: _Compiler._is,
+    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ), _Compiler._comparison),
+    exp.DPipe: _Compiler._concatenation,
     exp.In: _Compiler._in,
     exp.Subquery: _Compiler._subquery,
     exp.Exists: _Compiler._exists,
     exp.Between: _Compiler._between,
-    exp.Like: _Compiler._like,
+    **dict.fromkeys((exp.Like, exp.ILike), _Compiler._like),
     Match: _Compiler._match,
     JsonGet: _Compiler._json_get,
     JsonContains: _Compiler._json_contains,

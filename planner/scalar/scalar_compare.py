@@ -213,11 +213,13 @@ def _text_operand(operator: str, value: SqlExpr) -> Tree:
     return value.node
 
 
-def like(value: SqlExpr, pattern: SqlExpr) -> Tree:
-    """Compiles LIKE: `%` and `_` are wildcards, a backslash makes the next character ordinary; case counts."""
+def like(value: SqlExpr, pattern: SqlExpr, *, any_case: bool = False) -> Tree:
+    """Compiles LIKE: `%` and `_` are wildcards, a backslash makes the next character ordinary; case counts, unless it
+    is ILIKE, in `any_case`."""
     wanted = _closed_escapes(pattern.constant) if isinstance(pattern.constant, str) \
         else _text_operand("LIKE", pattern)
-    return fragment(":text LIKE :wanted ESCAPE '\\'", text=_text_operand("LIKE", value), wanted=wanted)
+    word = "ILIKE" if any_case else "LIKE"
+    return fragment(f":text {word} :wanted ESCAPE '\\'", text=_text_operand("LIKE", value), wanted=wanted)
 
 
 def _closed_escapes(pattern: str) -> str:

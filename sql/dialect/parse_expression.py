@@ -47,10 +47,17 @@ _SIZED_TYPES: dict[str, tuple[Kind, int]] = {
     "VARCHAR": (Kind.VARCHAR, MAX_VARCHAR), "BINARY": (Kind.VARCHAR, MAX_VARCHAR), "NCHAR": (Kind.NCHAR, MAX_NCHAR),
     "VARBINARY": (Kind.VARBINARY, MAX_VARCHAR), "GEOMETRY": (Kind.GEOMETRY, MAX_VARCHAR),
 }
+_LENGTHS = {kind: length for kind, length in _SIZED_TYPES.values()}
+#: What CAST takes as well, without a length.
+_OTHER_NAMES: dict[str, Kind] = {
+    "VARCHAR": Kind.VARCHAR, "BINARY": Kind.VARCHAR, "NCHAR": Kind.NCHAR, "TEXT": Kind.VARCHAR, "STRING": Kind.VARCHAR,
+    "BOOLEAN": Kind.BOOL, "REAL": Kind.FLOAT, "FLOAT4": Kind.FLOAT, "FLOAT8": Kind.DOUBLE, "INT2": Kind.SMALLINT,
+    "INT4": Kind.INT, "INT8": Kind.BIGINT, "BYTEA": Kind.VARBINARY,
+}
 _TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
 # Reserved words that are functions when a parenthesis follows.
 _CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST"})
-_PREDICATES = ("IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "IN", "BETWEEN")
+_PREDICATES = ("IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "ILIKE", "IN", "BETWEEN")
 _NO_OPERATOR = (0, exp.Expression)
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
@@ -58,7 +65,9 @@ _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TOD
 class ExpressionParser(BaseParser):
     """Scalar expressions and types."""
 
-    BITWISE = {TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr}  # noqa: RUF012
+    BITWISE = {  # noqa: RUF012
+        TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr, TokenType.DPIPE: exp.DPipe,
+    }  # noqa: RUF012
     TERM = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}  # noqa: RUF012
     FACTOR = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}  # noqa: RUF012
     COMPARISON = {  # noqa: RUF012
@@ -147,24 +156,22 @@ class ExpressionParser(BaseParser):
         comparison = self.COMPARISON.get(self._curr.token_type)
         if comparison is not None:
             self._advance()
-            return self.mark(comparison(this=left, expression=self._parse_compared()), start)
+            left = self.mark(comparison(this=left, expression=self._parse_compared()), start)
+            return self._parse_is(left, start) if self.take("IS") else left
         if self.word not in _PREDICATES:
             self.note(*_PREDICATES)
             return left
         if self.take("IS"):
-            negated = self.take("NOT")
-            null_start = self.token.start
-            self.expect("NULL")
-            null = self.mark(exp.Null(), null_start)
-            return self._negate(exp.Is(this=left, expression=null), negated, start)
+            return self._parse_is(left, start)
         if self.take("CONTAINS"):
             return self.mark(JsonContains(this=left, expression=self._string("a key")), start)
         if self.at_any("MATCH", "NMATCH"):
             negated = self.advance().text.upper() == "NMATCH"
             return self._negate(Match(this=left, expression=self._string("a regular expression")), negated, start)
         negated = self.take("NOT")
-        if self.take("LIKE"):
-            return self._negate(exp.Like(this=left, expression=self._string("a pattern")), negated, start)
+        if self.at_any("LIKE", "ILIKE"):
+            operator = exp.Like if self.advance().text.upper() == "LIKE" else exp.ILike
+            return self._negate(operator(this=left, expression=self._string("a pattern")), negated, start)
         if self.take("IN"):
             if self.at("(") and self.query_starts(1):
                 return self._negate(exp.In(this=left, query=self._parse_subquery()), negated, start)
@@ -176,6 +183,18 @@ class ExpressionParser(BaseParser):
         if negated:
             raise self.fail("LIKE, IN or BETWEEN is expected after NOT")
         return left
+
+    def _parse_is(self, left: exp.Expression, start: int) -> exp.Expression:
+        negated = self.take("NOT")
+        if self.take("DISTINCT", "FROM"):
+            operator = exp.NullSafeEQ if negated else exp.NullSafeNEQ
+            return self.mark(operator(this=left, expression=self.parse_operand()), start)
+        value_start = self.token.start
+        word = self.take_any("NULL", "TRUE", "FALSE")
+        if word is None:
+            raise self.fail("NULL, TRUE, FALSE or DISTINCT FROM is expected")
+        value = exp.Null() if word == "NULL" else exp.Boolean(this=word == "TRUE")
+        return self._negate(exp.Is(this=left, expression=self.mark(value, value_start)), negated, start)
 
     def _negate(self, node: exp.Expression, negated: bool, start: int) -> exp.Expression:
         self.mark(node, start)
@@ -240,8 +259,11 @@ class ExpressionParser(BaseParser):
     def _parse_postfix(self) -> exp.Expression:
         start = self._curr.start
         node = self._parse_primary()
-        while self._curr.token_type is TokenType.ARROW:
+        while self._curr.token_type in (TokenType.ARROW, TokenType.DCOLON):
             self._advance()
+            if self._prev.token_type is TokenType.DCOLON:
+                node = self.mark(exp.Cast(this=node, to=self._parse_cast_type()), start)
+                continue
             if isinstance(node, JsonGet):
                 raise self.fail("only one -> is allowed: it looks a key up in a JSON tag")
             node = self.mark(JsonGet(this=node, expression=self._string("a key")), start)
@@ -348,13 +370,22 @@ class ExpressionParser(BaseParser):
     def _parse_cast(self) -> exp.Expression:
         value = self.parse_expression()
         self.expect("AS")
+        return exp.Cast(this=value, to=self._parse_cast_type())
+
+    def _parse_cast_type(self) -> exp.Expression:
+        """Parses a type to convert to: a text has any length, and types may have the names that PostgreSQL has."""
         start = self.token.start
-        if self.at_any("VARCHAR", "BINARY", "NCHAR") and self.peek() != "(":
-            kind, maximum = _SIZED_TYPES[self.advance().text.upper()]
-            target = DataType(kind, length=maximum)
+        kind = _OTHER_NAMES.get(self.word)
+        if kind is not None and self.peek() != "(":
+            self.advance()
+            target = DataType(kind, length=_LENGTHS[kind]) if kind in _LENGTHS else DataType(kind)
+        elif self.word == "DOUBLE" and self.peek() == "PRECISION":
+            self.advance()
+            self.advance()
+            target = DataType(Kind.DOUBLE)
         else:
             target = self.parse_data_type()
-        return exp.Cast(this=value, to=self.mark(TypeName(this=target), start))
+        return self.mark(TypeName(this=target), start)
 
     def _parse_trim(self) -> exp.Expression:
         word = self.take_any("BOTH", "LEADING", "TRAILING")

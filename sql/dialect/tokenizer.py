@@ -46,7 +46,7 @@ OPERATORS: dict[str, TokenType] = {
     "+": TokenType.PLUS, "-": TokenType.DASH, "*": TokenType.STAR, "/": TokenType.SLASH, "%": TokenType.MOD,
     "&": TokenType.AMP, "|": TokenType.PIPE, "=": TokenType.EQ, "==": TokenType.EQ, "<>": TokenType.NEQ,
     "!=": TokenType.NEQ, "<": TokenType.LT, "<=": TokenType.LTE, ">": TokenType.GT, ">=": TokenType.GTE,
-    "->": TokenType.ARROW, ">>": TokenType.EXPORT,
+    "->": TokenType.ARROW, ">>": TokenType.EXPORT, "||": TokenType.DPIPE, "::": TokenType.DCOLON,
 }
 
 _SINGLE = r"'(?:[^'\\]++|\\.|'')*+'"
@@ -63,7 +63,7 @@ _TOKEN = re.compile(
     r"|([0-9]++[buasmhdwnyBUASMHDWNY](?![A-Za-z0-9_]))"
     rf"|({_SINGLE}|{_DOUBLE})"
     r"|(`(?:[^`]++|``)*+`)"
-    r"|(->|>=|<=|<>|!=|==|>>|/(?!\*)|[-+*%&|=<>(),.;])"
+    r"|(->|>=|<=|<>|!=|==|>>|\|\||::|/(?!\*)|[-+*%&|=<>(),.;])"
     r"|(/\*|[0-9]++[.A-Za-z0-9_]*+|.)"
     r"|(\Z))",
     re.DOTALL,

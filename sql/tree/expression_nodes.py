@@ -15,9 +15,10 @@ Names and constants
     TimestampLiteral    `TIMESTAMP '...'`.
 Operators
     exp.Paren, exp.Neg, exp.Not, exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
-    exp.BitwiseAnd, exp.BitwiseOr, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE
-    exp.In (`expressions`, or `query`), exp.Between, exp.Like, exp.Is (with exp.Null only); their negations are an
-    exp.Not around them. Unary plus leaves no node.
+    exp.BitwiseAnd, exp.BitwiseOr, exp.DPipe, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE,
+    exp.NullSafeEQ, exp.NullSafeNEQ (IS [NOT] DISTINCT FROM)
+    exp.In (`expressions`, or `query`), exp.Between, exp.Like, exp.ILike, exp.Is (with exp.Null or exp.Boolean);
+    their negations are an exp.Not around them. Unary plus leaves no node.
     Match               `x MATCH 'regex'`; NMATCH is an exp.Not around it.
     JsonGet             `x -> 'key'`.
     JsonContains        `x CONTAINS 'key'`.
@@ -148,6 +149,7 @@ def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
 
 _CHAINED: dict[type[exp.Expression], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
+    exp.DPipe: "||",
 }
 
 
@@ -169,7 +171,7 @@ def _neg(generator: Generator, node: exp.Neg) -> str:
 def _not(generator: Generator, node: exp.Not) -> str:
     inner = node.this
     if isinstance(inner, exp.Is):
-        return f"{generator.sql(inner, 'this')} IS NOT NULL"
+        return f"{generator.sql(inner, 'this')} IS NOT {generator.sql(inner, 'expression')}"
     return f"NOT {generator.sql(inner)}"
 
 

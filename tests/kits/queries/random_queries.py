@@ -136,7 +136,7 @@ def _of_one(kind: str, part: Term) -> Term:
         case "negative":
             return Term(f"(-({part.ours}))", f"(-{part.double})", Kind.DOUBLE)
         case "double":
-            return Term(f"cast({part.ours} as double)", part.double, Kind.DOUBLE)
+            return Term(f"({part.ours})::double", part.double, Kind.DOUBLE)
         case "sqrt":
             within = f"CASE WHEN {part.double} >= 0 THEN {part.double} END"
             return Term(f"sqrt({part.ours})", f"finite(sqrt({within}))", Kind.DOUBLE)
@@ -196,7 +196,8 @@ def texts(draw: Draw, relation: Relation, depth: int = 1) -> Term:
         case "concat":
             other = texts(draw, relation, depth - 1)
             kinds_here = {part.kind, other.kind}
-            return Term(f"concat({part.ours}, {other.ours})", f"({part.theirs} || {other.theirs})",
+            ours = draw(st.sampled_from(["concat({}, {})", "({} || {})"])).format(part.ours, other.ours)
+            return Term(ours, f"({part.theirs} || {other.theirs})",
                         Kind.NCHAR if Kind.NCHAR in kinds_here else Kind.VARCHAR)
         case "upper" | "lower":
             return Term(f"{kind}({part.ours})", f"{kind}({part.theirs})", part.kind)
@@ -241,19 +242,21 @@ def conditions(draw: Draw, relation: Relation, depth: int = 1) -> Term:
             return _condition(f"not {part.ours}", f"NOT {part.theirs}")
         case "bool":
             part = draw(st.sampled_from(relation.of("bool")))
-            return _condition(f"{part.ours} = true", f"{part.theirs} = true") if draw(st.booleans()) else part
+            about = draw(st.sampled_from(["", "= true", "is true", "is not false"]))
+            return _condition(f"{part.ours} {about}", f"{part.theirs} {about}") if about else part
         case "time":
             part = draw(st.sampled_from(relation.of("time")))
             operator, value = draw(st.sampled_from(["<", ">=", "=", "<>"])), draw(st.sampled_from([-1, 0, 10**9]))
             return _condition(f"{part.ours} {operator} {value}", f"{part.theirs} {operator} {value}")
         case "text":
             left, right = texts(draw, relation), texts(draw, relation, 0)
-            operator = draw(st.sampled_from(["=", "<>", "<", ">="]))
+            operator = draw(st.sampled_from(["=", "<>", "<", ">=", "is distinct from", "is not distinct from"]))
             return _condition(f"{left.ours} {operator} {right.ours}", f"{left.theirs} {operator} {right.theirs}")
         case "like":
             part = draw(st.sampled_from(relation.of("text")))
             pattern = draw(st.sampled_from(["x%", "%", "_", "%b%", ""]))
-            return _condition(f"{part.ours} like '{pattern}'", f"{part.theirs} LIKE '{pattern}'")
+            verb = draw(st.sampled_from(["like", "not like", "ilike"]))
+            return _condition(f"{part.ours} {verb} '{pattern}'", f"{part.theirs} {verb} '{pattern}'")
     return _about_numbers(draw, relation, kind)
 
 
