@@ -47,7 +47,7 @@ _SIZED_TYPES: dict[str, tuple[Kind, int]] = {
     "VARCHAR": (Kind.VARCHAR, MAX_VARCHAR), "BINARY": (Kind.VARCHAR, MAX_VARCHAR), "NCHAR": (Kind.NCHAR, MAX_NCHAR),
     "VARBINARY": (Kind.VARBINARY, MAX_VARCHAR), "GEOMETRY": (Kind.GEOMETRY, MAX_VARCHAR),
 }
-_LENGTHS = {kind: length for kind, length in _SIZED_TYPES.values()}
+_LENGTHS = dict(_SIZED_TYPES.values())
 #: What CAST takes as well, without a length.
 _OTHER_NAMES: dict[str, Kind] = {
     "VARCHAR": Kind.VARCHAR, "BINARY": Kind.VARCHAR, "NCHAR": Kind.NCHAR, "TEXT": Kind.VARCHAR, "STRING": Kind.VARCHAR,
@@ -67,7 +67,7 @@ class ExpressionParser(BaseParser):
 
     BITWISE = {  # noqa: RUF012
         TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr, TokenType.DPIPE: exp.DPipe,
-    }  # noqa: RUF012
+    }
     TERM = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}  # noqa: RUF012
     FACTOR = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}  # noqa: RUF012
     COMPARISON = {  # noqa: RUF012
