@@ -68,6 +68,13 @@ by_night = pytest.mark.skipif(profile() != "nightly", reason="make nightly runs 
 settings.load_profile(profile())
 
 
+@pytest.fixture(autouse=True, scope="module")
+def leave_out_what_others_left() -> None:
+    """Keeps short what a worker in this process does when a stream ends: to collect garbage in all that there is."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """A path for a data directory that doesn't exist yet."""

@@ -50,12 +50,6 @@ def inherited(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {**meta, **counts, ROWS_TOTAL: 0}
 
 
-def is_reading_back(meta: Mapping[str, Any]) -> bool:
-    """Tells of a source task's checkpoint whether history, or a range, is still to be read for it."""
-    history = meta.get("history")
-    return bool(meta.get("ranges")) or (history is not None and not history["done"])
-
-
 class SourceTask(BaseSourceTask):
     """One vnode's source task. Its input queue holds WAL blocks read ahead; its output goes to agg or sink tasks.
 

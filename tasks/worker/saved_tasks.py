@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.common.paths import DataPaths
 from penstock.tasks.dropped.time_ledger import TimeLedger
 from penstock.tasks.protocol.messages import DroppedRow, TaskId
-from penstock.tasks.source.source_task import is_reading_back
+from penstock.tasks.recalculation.reading_back import is_reading_back
 from penstock.tasks.state.state_check import Unreadable, read_states
 from penstock.tasks.state.state_store import StateStore
 

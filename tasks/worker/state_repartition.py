@@ -32,7 +32,8 @@ from penstock.tasks.protocol.block_schema import ADD, GROUP, REPLACE, ROWS, WIND
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import OperatorKind, TaskCheckpoint, TaskId
 from penstock.tasks.protocol.task_graph import TaskEdges
-from penstock.tasks.source.source_task import SourceTask, inherited, is_reading_back
+from penstock.tasks.recalculation.reading_back import is_reading_back
+from penstock.tasks.source.source_task import SourceTask, inherited
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.window.result_index import results_in
 from penstock.tasks.window.segment_index import segments_in

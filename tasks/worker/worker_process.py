@@ -235,10 +235,10 @@ class Worker(OrderedWorker[_ThreadedStream]):
         self._exchange.unregister(deployment.stream_id)
         stream.environment.close()
         self.streams.pop(deployment.stream_id, None)
-        # Tasks refer to themselves in circles, and to what they read last: to a map of a segment of the log each. The
-        # collector by itself comes too seldom here. It needn't look at what is older than the process.
-        gc.collect()
         self._send(Stopped(deployment.stream_id, deployment.attempt))
+        # Tasks refer to themselves in circles, and to what they read last: to a map of a segment of the log each. The
+        # collector by itself comes too seldom here. It takes long where there is much: nobody waits for it.
+        gc.collect()
 
     def _send_heartbeats(self) -> None:
         report = WorkerReport(self._clock, self._gathering)

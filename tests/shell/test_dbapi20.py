@@ -52,6 +52,7 @@ class TestPenstock(dbapi20.DatabaseAPI20Test):  # type: ignore[misc]
 
     def _connect(self) -> Any:
         connection = penstock.connect(self.path)
+        self.addCleanup(connection.close)  # some of the tests don't: the engine would outlive its directory
         connection.execute(f"USE {self.database}")
         connection.cursor = lambda: _KeyedCursor(connection)  # type: ignore[method-assign]
         return connection

@@ -47,9 +47,20 @@ def schema_of(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
 
 
+def serving(folder: Path) -> ServedHere:
+    return ServedHere(folder / "data", {"flightMessageMax": "1MiB", "flightCallsMax": CALLS_MAX})
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[ServedHere]:
-    with ServedHere(tmp_path / "data", {"flightMessageMax": "1MiB", "flightCallsMax": CALLS_MAX}) as server:
+    with serving(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHere]:
+    """One server that gets all malformed messages."""
+    with serving(tmp_path_factory.mktemp("unharmed")) as server:
         yield server
 
 
@@ -337,19 +348,20 @@ def damaged(requests: list[bytes], place: int) -> list[bytes]:
         "FlightData", data_header=b"x" * 64, data_body=b"y" * 64).SerializeToString()]), "not Arrow data"),
     (lambda here: here.stream("Handshake", [b""], [("authorization", "Basic nonsense")]), "malformed"),
 ])
-def test_malformed_messages(here: ServedHere, call: Callable[[ServedHere], object], text: str) -> None:
+def test_malformed_messages(unharmed: ServedHere, call: Callable[[ServedHere], object], text: str) -> None:
     """Bytes that make no sense are the client's mistake, said so, and the engine goes on."""
-    with here.own() as own:
+    with unharmed.own() as own:
+        own.execute("DROP DATABASE IF EXISTS d")
         own.execute("CREATE DATABASE d VGROUPS 1")
         own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
     with pytest.raises(grpc.RpcError) as caught:
-        call(here)
+        call(unharmed)
     assert caught.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAUTHENTICATED)
     assert text in caught.value.details()
-    with here.connect() as con:
+    with unharmed.connect() as con:
         assert con.execute("SELECT count(*) FROM d.t").fetchall() == [(0,)]
-    here.stream("DoPut", good_ingest())
-    with here.own() as own:
+    unharmed.stream("DoPut", good_ingest())
+    with unharmed.own() as own:
         assert own.execute("SELECT v FROM d.t").fetchall() == [(1,)]
 
 

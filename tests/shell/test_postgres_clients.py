@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
+from kits.basics.waiting import wait_until
 from kits.engines.postgres_here import PostgresHere, postgres_here
 from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
 
@@ -299,8 +300,7 @@ def test_statement_timeout(tmp_path: Path) -> None:
 
 
 def _when_it_runs(here: PostgresHere, con: psycopg.Connection[tuple[object, ...]]) -> None:
-    while not any(each.computes for each, _ in here.engine.activity.running()):
-        pass
+    wait_until(lambda: any(each.computes for each, _ in here.engine.activity.running()))
     con.cancel_safe()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kits.basics.waiting import wait_until
 from kits.engines.serve_kit import ROOT, Served, clean_environment, command, served
 
 import penstock
@@ -107,8 +108,7 @@ def test_last_checkpoint(tmp_path: Path) -> None:
         con.execute("CREATE STREAM s INTO d.sums AS SELECT _wstart AS ts, sum(v) AS total FROM d.t INTERVAL(1m)")
         for minute in range(3):
             con.execute(f"INSERT INTO d.t VALUES ({1_700_000_000_000 + minute * 60_000}, {minute})")
-        while not con.execute("SELECT total FROM d.sums").fetchall():
-            pass  # the first window, a moment after Spark has started
+        wait_until(lambda: con.execute("SELECT total FROM d.sums").fetchall())  # Spark takes a moment
         assert con.execute("SHOW CHECKPOINTS").fetchall() == []
         code, _, errors = server.end()
         assert code == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kits.basics.faulty_fs import FaultyFs
 from kits.streams.shared_computers import share_computers
 from kits.streams.stream_kit import assert_balanced
 
+from penstock.common.closed_duckdb import UNBOUNDED, RenewableDuckdb, closed_duckdb
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.shell.api.arrow_values import column_values
 
@@ -17,8 +20,21 @@ share_computers()
 T0 = 1_700_000_000_000
 
 
+class _LastingDuckdb(RenewableDuckdb):
+    """Serves one engine after the other."""
+
+    def close(self) -> None:
+        return
+
+
+_DUCKDB = _LastingDuckdb(lambda: closed_duckdb(UNBOUNDED, [Path("/")]))
+
+
 class TestBed(Sandbox):
     """A sandbox whose answers are lists of tuples; TIMESTAMP values are milliseconds after T0.
+
+    All of a process answer queries by one DuckDB: a new one costs more than most queries. What an engine's own may read
+    and take is tested with other engines.
 
     `loses_rows`: a fault is planted by which source tasks do; else none may be missing.
     """
@@ -28,6 +44,8 @@ class TestBed(Sandbox):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(fs=FaultyFs(), **options)
+        queries = self.engine.parts.queries
+        queries._engine = replace(queries._engine, shared=_DUCKDB)
 
     def run(self) -> None:
         super().run()

@@ -29,7 +29,11 @@ class ServedHere:
         self.config = load_config(
             {"timezone": "UTC", "flightPort": 0, "trustLoopback": True, **(config or {})}, environment={})
         self.lease = open_engine(data, self.config, self._engine)
-        self.server = open_flight_sql(self.lease, data, self.config)
+        try:
+            self.server = open_flight_sql(self.lease, data, self.config)
+        except BaseException:
+            self.lease.release()
+            raise
 
     def _engine(self, path: Path, config: Config) -> Engine:
         return Engine(path, config, clock=self.clock, runtime=lambda config, root: NoRuntime())

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,7 @@ from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import SetRates, TaskEvent, TaskId
+from penstock.tasks.worker import worker_process
 from penstock.tasks.worker.spark_executors import Executor, Executors
 from penstock.tasks.worker.worker_process import TaskBuilder, queues_of
 
@@ -273,7 +275,7 @@ def test_a_checkpoint_commits_moves_pins_and_is_restored_from(engine: Engine) ->
     assert engine.pins == [(1, {2: 4, 3: 4}), (1, {2: 4, 3: 4})]
     engine.controller = engine.open()
     engine.controller.start(engine.stream(1, FakePlan(4, 5)))
-    assert engine.controller.wait_running(1, 10)
+    assert engine.controller.wait_running(1, 30)
     assert any("attempt 2 is deployed, from checkpoint 2" in event.text for event in engine.controller.events())
 
 
@@ -292,11 +294,7 @@ def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -
         for _ in range(2):
             engine.controller.checkpoint_now(1)
         engine.runtime.groups[0].kill(0)
-        clock = SystemClock()
-        deadline = clock.monotonic() + 15
-        while not ((report := engine.controller.stream_states()[1]).damaged and report.state == "RUNNING"):
-            assert clock.monotonic() < deadline
-            clock.wait(threading.Event(), 0.02)
+        wait_until(lambda: (report := engine.controller.stream_states()[1]).damaged and report.state == "RUNNING")
         assert list(engine.controller.stream_states()[1].damaged) == [2]
         texts = [event.text for event in engine.controller.events()]
         assert "checkpoint 2 is damaged and passed over: the state of 1-agg-1 is not as it was written" in texts
@@ -313,7 +311,7 @@ def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     engine.results.gate.clear()
     plan = FakePlan(blocks=10_000, rows=1000)
     engine.controller.start(engine.stream(1, plan, settings=TaskSettings(queue_bytes=200_000)))
-    assert engine.controller.wait_running(1, 10)
+    assert engine.controller.wait_running(1, 30)
     # A block on its way, which nobody has refused yet, blocks its sender as well, but there is nobody to name.
     statuses = wait_statuses(engine.controller, lambda found: all(
         s.state == "BACKPRESSURED" and s.blocked_by for s in found if s.task.operator != "sink"
@@ -321,9 +319,23 @@ def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     assert max(s.queues.input_peak for s in statuses) <= 200_000
     engine.controller.pause(1)
     assert engine.controller.stream_states()[1].state == "PAUSED"
-    engine.controller.stop(1, timeout_s=5)
+    engine.controller.stop(1)
     assert engine.controller.stream_states() == {}
     assert engine.controller.statuses() == []
+
+
+def test_a_stop_does_not_wait_for_garbage(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look for what a stream has left when they have said that it is gone. If they said nothing meanwhile,
+    their group would be ended."""
+    stopped = threading.Event()
+    monkeypatch.setattr(worker_process, "gc", SimpleNamespace(collect=stopped.wait))
+    engine.controller.start(engine.stream(1, FakePlan(4, 5)))
+    engine.results.wait_rows(1, 40)
+    try:
+        engine.controller.stop(1)
+        assert all(thread.is_alive() for thread in engine.runtime.groups[0].threads)
+    finally:
+        stopped.set()
 
 
 def test_the_queues_of_all_streams_stay_within_the_budget(tmp_path: Path) -> None:
@@ -474,11 +486,9 @@ def test_a_closed_controller_refuses(engine: Engine) -> None:
 
 def wait_statuses(controller: StreamController, condition: Any) -> list[Any]:
     """Waits until the heartbeats of six tasks fulfil `condition`."""
-    clock = SystemClock()
-    deadline = clock.monotonic() + 15
-    while clock.monotonic() < deadline:
+
+    def fulfilling() -> list[Any] | None:
         found = controller.statuses()
-        if len(found) == 6 and condition(found):
-            return found
-        clock.wait(threading.Event(), 0.02)
-    raise AssertionError(f"never came: {controller.statuses()}")
+        return found if len(found) == 6 and condition(found) else None
+
+    return wait_until(fulfilling)
