@@ -35,14 +35,14 @@ from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.tasks.join.join_task import JoinTask
 from penstock.tasks.sink.sink_task import SinkTask
 
-LOOK_S = 10.0
-"""A look takes about a tenth of a second, after which the audit rests so long at the default share."""
+LOOK_S = 4.0
+"""A look takes some 40 ms, after which the audit rests so long at the default share."""
 INCIDENTS = ("SELECT state, ts, window_end, stream_values, query_values, action, equal_since IS NULL "
              "FROM information_schema.ins_stream_incidents ORDER BY stream_name, incident")
 COUNTS = "SELECT n FROM o0 ORDER BY _wstart"
 
 
-def audit(bed: TestBed, looks: int = 6) -> None:
+def audit(bed: TestBed, looks: int = 15) -> None:
     """Lets the audit work for a minute."""
     bed.engine.parts.audit._random = Random(11)
     for _ in range(looks):
@@ -341,17 +341,19 @@ def test_rows_of_others_in_the_result_table_are_no_incident() -> None:
 
 
 def test_tags_that_change_while_it_looks_are_no_incident(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query goes by the tags of now, the results by those of the checkpoint."""
+    """The query goes by the tags of now, the results by those of the cut."""
     with made(STREAMS[2]) as bed:
         insert(bed, 0, 1, 5)
-        checkpointed, tags = StreamComparison._checkpointed, iter(range(5, 50))
+        tags = iter(range(5, 50))
+        for name in ("reached", "committed"):
+            cut_of = getattr(StreamComparison, name)
 
-        def retagged(self: StreamComparison, *given: Any) -> Any:
-            cut = checkpointed(self, *given)
-            bed.engine.execute(f"ALTER TABLE t0 SET TAG g = {next(tags)}", bed.session)
-            return cut
+            def retagged(self: StreamComparison, *given: Any, cut_of: Any = cut_of) -> Any:
+                cut = cut_of(self, *given)
+                bed.engine.execute(f"ALTER TABLE t0 SET TAG g = {next(tags)}", bed.session)
+                return cut
 
-        monkeypatch.setattr(StreamComparison, "_checkpointed", retagged)
+            monkeypatch.setattr(StreamComparison, name, retagged)
         audit(bed, looks=8)
         assert next(tags) > 6
         assert bed.rows(INCIDENTS) == []
@@ -373,23 +375,29 @@ def test_a_look_that_fails_keeps_no_other_stream_from_its_own(monkeypatch: pytes
     with made(STREAMS[1], STREAMS[2]) as bed:
         insert(bed, 0, 1)
         comparison = bed.engine.parts.audit._comparison
-        look = comparison.look
-        monkeypatch.setattr(comparison, "look", lambda subject, *given, **named: look(
-            subject, *given, **named) if subject.stream.name == "s1" else 1 / 0)
+        compare = comparison.compare
+        monkeypatch.setattr(comparison, "compare", lambda subject, *given: compare(
+            subject, *given) if subject.stream.name == "s1" else 1 / 0)
         audit(bed)
         assert "ZeroDivisionError" in shown(bed, "audit_note")[0]
         assert shown(bed, "audited_results", "s1")[0] > 0
 
 
 def test_a_share_of_the_time_is_for_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a look it rests for so long that looks take their share of the time."""
+    """After a look it rests for so long that looks take their share of the time, whatever others do meanwhile."""
     with made(STREAMS[1]) as bed:
         insert(bed, 0, 1)
         comparison = bed.engine.parts.audit._comparison
-        look = comparison.look
-        monkeypatch.setattr(comparison, "look", lambda *given, **named: (bed.clock.advance(0.5), look(
-            *given, **named))[1])
-        assert bed.engine.parts.audit.step() == pytest.approx(0.5 * 99)
+        compare = comparison.compare
+
+        def compare_slowly(*given: Any) -> Any:
+            bed.clock.compute(0.5)
+            bed.clock.advance(20.0)  # the others'
+            return compare(*given)
+
+        monkeypatch.setattr(comparison, "compare", compare_slowly)
+        for _ in range(3):
+            assert bed.engine.parts.audit.step() == pytest.approx(0.5 * 99)
 
 
 # --- a day ------------------------------------------------------------------------------------------------------
