@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -82,8 +83,8 @@ class _Audited:
 
     `since`: the cut behind which rows count as written lately. `children`: the child tables of the source, `moved`: the
     uids of those that have got other tags, and weren't looked at since. `unkept`: wrong results for whose incidents
-    there was no room. `subject`: what is looked at, or why it can't be, by what that depends on. `turn`: its last one.
-    `taken_s`: how long all its turns took, with the rest behind each.
+    there was no room. `subject`: what is looked at, or why it can't be, by what that depends on. `horizon`: what its
+    tasks had read before its turn. `turn`: its last one. `taken_s`: how long all its turns took, with the rest behind.
     """
 
     since: Mapping[int, int] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class _Audited:
     suspects: _Suspects | None = None
     unkept: set[Result] = field(default_factory=set)
     subject: tuple[tuple[object, ...], Subject | NotSupportedError] | None = None
+    horizon: Horizon | None = None
     info: AuditInfo = field(default_factory=AuditInfo)
     turn: int = 0
     taken_s: float = 0.0
@@ -133,7 +135,10 @@ class StreamAudit:
         start = clock.processor()
         stream = self._next()
         if stream is not None:
+            self._turn += 1
+            self._audited[stream.id].turn = self._turn
             self._look_at(stream)
+            self._look_ahead()
         rest_s = max(_REST_LEAST_S, (clock.processor() - start) * (1 / share - 1)) if share else _REST_LEAST_S
         if stream is not None:
             self._audited[stream.id].taken_s += max(rest_s, _TURN_LEAST_S)
@@ -160,10 +165,15 @@ class StreamAudit:
             audited = self._audited[one]
             return audited.suspects is None or audited.suspects.waited, audited.taken_s, audited.turn
 
-        self._turn += 1
-        one = min(running, key=place)
-        self._audited[one].turn = self._turn
-        return running[one]
+        return running[min(running, key=place)]
+
+    def _look_ahead(self) -> None:
+        """Notes what the next stream has read, whose results are written until its turn comes."""
+        stream = self._next()
+        if stream is not None:
+            known = self._audited[stream.id]
+            with suppress(PenstockError):  # its turn tells
+                known.horizon = self._comparison.reached(self._subject(stream, known))
 
     def _look_at(self, stream: StreamRecord) -> None:
         known = self._audited[stream.id]
@@ -261,7 +271,7 @@ class StreamAudit:
         spans, note = self._drawn(subject, known, self._comparison.snapshots(subject.sources))
         if not spans:
             return note or "there is nothing to look at"
-        horizon = self._comparison.reached(subject)
+        horizon, known.horizon = known.horizon or self._comparison.reached(subject), None
         wrong = self._look(subject, known, spans, horizon, children, now)
         known.since = dict(horizon.cut)
         if wrong:
