@@ -26,6 +26,7 @@ from penstock.mnode.streams.stream_comparison import (
     Horizon,
     StreamComparison,
     Subject,
+    known_of_all,
     known_reasons,
 )
 from penstock.mnode.streams.stream_services import StreamServices
@@ -40,8 +41,10 @@ from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 ROWS_MAX = 1_000_000
 """Windows of more rows than this aren't looked at: a look keeps its rows in memory."""
 
-_ROWS_MIN = 10_000
-"""A span of windows is made as wide as about so many rows are: they cost little beside what any look costs."""
+_ROWS_MIN, _NEW_ROWS_MIN = 1_000, 5_000
+"""A span of windows is made as wide as about so many rows are, drawn ones and new ones: they cost little beside what
+any look costs.
+"""
 _RANGES = 64
 """Rows that were written lately lie in so many ranges of each run in memory, so that late ones don't make one of all.
 """
@@ -183,6 +186,9 @@ class StreamAudit:
                 note = self._audit(stream, known)
         except PenstockError as error:
             note, known.suspects = str(error), None
+            plan = self._streams.known.plans.get(stream.id)
+            if isinstance(error, NotSupportedError) and plan is not None and plan.options.on_mismatch:
+                note += "; so ON_MISMATCH changes nothing"
         except Exception as error:  # noqa: BLE001
             # A defect that one stream shows must not keep the others from being looked at.
             _log.exception("stream %s can't be audited", stream.name)
@@ -234,10 +240,10 @@ class StreamAudit:
         whole = (subject.results.around(low) or (low, high))[0], high
         spans = []
         if choices and (span := subject.results.around(self._one_of(self._random.choice(choices)))) is not None:
-            spans.append(_widened(subject, span, rows, whole))
+            spans.append(_widened(subject, span, rows, whole, _ROWS_MIN))
         # From the earliest of the new ones onwards: as far as may be, all are looked at.
         if new and (span := subject.results.around(min(first for first, _ in new))) is not None:
-            spans.append(_widened(subject, span, rows, (span[0], high)))
+            spans.append(_widened(subject, span, rows, (span[0], high), _NEW_ROWS_MIN))
         small = [span for span in spans if _count(subject, span, rows) <= ROWS_MAX]
         return small, "" if len(small) == len(spans) else f"windows of more than {ROWS_MAX} rows aren't audited"
 
@@ -271,11 +277,17 @@ class StreamAudit:
         spans, note = self._drawn(subject, known, self._comparison.snapshots(subject.sources))
         if not spans:
             return note or "there is nothing to look at"
+        always = known_of_all(subject)
+        if always:
+            note = f"what differs isn't told, since it may be right: {'; '.join(always)}"
+        elif subject.results.sources(0, 0) is None:
+            note = "what differs is told only while no rows come: any of them may change its results"
         horizon, known.horizon = known.horizon or self._comparison.reached(subject), None
         wrong = self._look(subject, known, spans, horizon, children, now)
         known.since = dict(horizon.cut)
-        if wrong:
-            known.suspects = _Suspects(frozenset(map(_key, wrong)), tuple(spans), horizon, children)
+        new = frozenset(map(_key, wrong)) - self._told(subject, known)
+        if new:
+            known.suspects = _Suspects(new, tuple(spans), horizon, children)
             self._comparison.request_checkpoint(subject)
         return note
 
@@ -291,6 +303,11 @@ class StreamAudit:
         wrong = self._look(subject, known, suspects.spans, horizon, suspects.children, now)
         self._note_incidents(subject, known, cut, [one for one in wrong if _key(one) in suspects.results], now)
         return ""
+
+    def _told(self, subject: Subject, known: _Audited) -> set[Result]:
+        """Returns the results that are known to be wrong."""
+        opened = open_incidents(self._incidents.of(subject.stream.id))
+        return known.unkept | {(one.child, one.moment) for one in opened}
 
     def _look(
         self, subject: Subject, known: _Audited, spans: Sequence[Span], horizon: Horizon,
@@ -347,18 +364,15 @@ class StreamAudit:
     def _note_incidents(
         self, subject: Subject, known: _Audited, cut: Cut, differences: Sequence[Difference], now: Session
     ) -> None:
-        """Keeps incidents of results that are wrong, but of those that are known to be."""
-        stream_id = subject.stream.id
-        told = known.unkept | {(one.child, one.moment) for one in open_incidents(self._incidents.of(stream_id))}
-        new = [one for one in differences if _key(one) not in told]
-        for one in new[:_NEW_INCIDENTS]:
+        """Keeps incidents of results that are wrong."""
+        for one in differences[:_NEW_INCIDENTS]:
             made = self._incident(subject, cut, one)
             rows = self._comparison.rows(subject, cut, (one.moment, one.moment), now)
             try:
                 kept = self._incidents.add(made, rows)
             except StorageError as error:
                 known.unkept.add(_key(one))
-                self._streams.known.tell(stream_id, f"audit: {_text(one)}; no incident is kept of it: {error}")
+                self._streams.known.tell(subject.stream.id, f"audit: {_text(one)}; no incident is kept of it: {error}")
                 continue
             self._tell(kept, f"{_text(one)}; what it is made of is in {self._incidents.folder(kept)}")
             # Only now, since it may destroy the evidence.
@@ -420,10 +434,10 @@ def _count(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]]) -
     return sum(span.rows for span in spans if span is not None)
 
 
-def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]], whole: Span) -> Span:
-    """Returns a span around this one, within `whole`, with enough rows, if there are so many."""
+def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]], whole: Span, least: int) -> Span:
+    """Returns a span around this one, within `whole`, with at least about so many rows, if there are so many."""
     for _ in range(_DOUBLINGS):
-        if _count(subject, span, rows) >= _ROWS_MIN:
+        if _count(subject, span, rows) >= least:
             break
         width = span[1] - span[0] + 1
         wider = max(whole[0], span[0] - width), min(whole[1], span[1] + width)

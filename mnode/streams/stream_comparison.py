@@ -284,22 +284,28 @@ def snapshots_of(tables: Sequence[Table], catalog: Catalog, storage: Storage) ->
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
     times = subject.results.sources(difference.moment, difference.ends)
-    parts = left_out.reasons(times)
-    if subject.plan.policies.ignore_update:
-        parts.append("rewritten rows count once more: IGNORE UPDATE 1")
-    if subject.plan.policies.guarantee == "at_least_once":
-        parts.append("rows may count again after a restart: GUARANTEE AT_LEAST_ONCE")
+    parts = [*left_out.reasons(times), *known_of_all(subject)]
     unlike = subject.stream.unlike
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
-    grid = subject.results.grid
-    if subject.plan.policies.ignore_expired and grid is not None and not grid.tumbling:
-        parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
-                     "EXPIRED 1")
     if difference.state == "extra" and not subject.stream.created_target:
         parts.append("the result table was there before the stream, and may have rows of others")
     return "; ".join(parts) or None
+
+
+def known_of_all(subject: Subject) -> list[str]:
+    """Returns what may be why any of a stream's results isn't what the query says."""
+    policies, grid = subject.plan.policies, subject.results.grid
+    parts = []
+    if policies.ignore_update:
+        parts.append("rewritten rows count once more: IGNORE UPDATE 1")
+    if policies.guarantee == "at_least_once":
+        parts.append("rows may count again after a restart: GUARANTEE AT_LEAST_ONCE")
+    if policies.ignore_expired and grid is not None and not grid.tumbling:
+        parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
+                     "EXPIRED 1")
+    return parts
 
 
 def known_since(subject: Subject, cut: Cut) -> Cut:
