@@ -140,7 +140,7 @@ def test_rows_that_fail_are_known(query: str) -> None:
 
 @pytest.mark.parametrize("window", ["COUNT_WINDOW(2)", "STATE_WINDOW(v)", "SESSION(ts, 4s)"])
 def test_a_row_that_was_left_out_changes_windows_of_other_times(window: str) -> None:
-    """Where rows define windows, those behind it begin elsewhere without it: that is known as well, of sessions closely."""
+    """Where rows define windows, those behind it begin elsewhere without it: that is known as well."""
     with made(("WATERMARK 1s", f"SELECT _wstart, count(*) n FROM m PARTITION BY tbname {window}")) as bed:
         for second in (1, 5, 9, 30, 60, 3, 7):
             insert(bed, 0, second, int(second != 7))
