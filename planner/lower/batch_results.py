@@ -60,7 +60,8 @@ class BatchResults:
     that of the results; None if only these tell. `delayed`: what is stored of a window that is open may be behind its
     rows. `far`: a row may change results of any times. `early`: what is stored before a result's ENDS isn't the last.
     Of a join, the first of the scans is of the driving side, and rows of the other one may be older than these by
-    `back`, newer by `forth`. `certainty`: how surely the columns are known.
+    `back`, newer by `forth`. `gap`: results are of sessions of rows that aren't farther apart. `certainty`: how surely
+    the columns are known.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -75,6 +76,7 @@ class BatchResults:
     early: bool = False
     back: int = 0
     forth: int = 0
+    gap: int | None = None
     certainty: ColumnCertainty = CERTAIN
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
@@ -93,7 +95,13 @@ class BatchResults:
 
         None: any row may.
         """
-        return None if self.far else (moment - self.back, moment if ends is None else ends - 1)
+        if self.gap is not None:
+            return moment - self.gap, FOR_EVER if ends is None else ends
+        if self.far:
+            return None
+        if ends is None:  # of a window whose rows aren't known only its start is
+            ends = self.forth + (moment + 1 if self.grid is None else latest_end(moment, self.grid))
+        return moment - self.back, ends - 1
 
     def around(self, moment: int) -> tuple[int, int] | None:
         """Returns a range with the times of all results that a row may be part of; None if that may be any."""
@@ -136,8 +144,10 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
         times = _times(below.input, time)
     steps, body = results_sql(stream, below, ends, results)
     far = fill is not None or (isinstance(below, Aggregate) and below.interval is None)
+    shape = below.input.shape if isinstance(below, Aggregate) and isinstance(below.input, Window) else None
+    gap = shape.gap if fill is None and isinstance(shape, BySession) else None
     return BatchResults(steps, body, (rows.scan,), tuple(dict.fromkeys((*functions, *users_aggregates(stream.plan)))),
-                        grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None,
+                        grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None, gap=gap,
                         certainty=column_certainty(stream, project))
 
 

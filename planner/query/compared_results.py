@@ -30,6 +30,8 @@ COUNTED = "counted"
 """The state of the last row."""
 _STORED, _LATER, _DELETED = "stored", "later", "later_deletes"
 _OTHER = "state NOT IN ('equal', 'open', 'later')"
+Span = tuple[int, int]
+"""A range of times of results, both ends included."""
 Cuts = Mapping[str, tuple[Cut, Cut]]
 """By database, behind which cut rows were written that are read, and up to which one."""
 _RELATIVE, _DIGITS = 1e-6, 1e-12
@@ -70,17 +72,19 @@ class LaterWrites:
 
 
 def compared_results(
-    results: BatchResults, target: Table, cuts: Cuts, span: tuple[int, int], closed_until: int | None,
+    results: BatchResults, target: Table, cuts: Cuts, spans: Sequence[Span], closed_until: int | None,
     later: LaterWrites | None = None,
 ) -> Comparison:
-    """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
+    """Returns the comparison of results whose time is in one of `spans`, of rows that were written between two cuts.
 
     `closed_until`: a result may be missing, or behind where they are delayed or early, if its window isn't over by
     then; None: none may. `later`: results that may be of rows behind the second cut.
     """
-    (first, last), columns = span, target.columns
-    stored = Scan(_STORED, target, ("tbname", *(column.name for column in columns)), first, last,
+    spans, columns = _apart(results, spans), target.columns
+    stored = Scan(_STORED, target, ("tbname", *(column.name for column in columns)),
                   precision=columns[0].type.precision)
+    read = [[*_scans(results, cuts, span), replace(stored, first_ts=span[0], last_ts=span[1])] for span in spans]
+    scans, together = _together(read)
     names = [quote_name(f"r{n}") for n in range(len(columns))]
     found = ", ".join(f"{quote_name(column.name)} AS {name}" for column, name in zip(columns, names, strict=True))
     keys = [n for n, column in enumerate(columns) if n == 0 or column.primary_key]
@@ -100,10 +104,11 @@ def compared_results(
     state = (f"CASE WHEN NOT ({' OR '.join([missing, extra, *distinct])}) THEN 'equal' WHEN {behind} THEN 'open' "
              f"WHEN {missing} THEN 'missing' WHEN {extra} THEN 'extra' ELSE 'differs' END")
     steps = (
+        *together,
         *results.steps,
-        ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
+        ("wanted", f"SELECT * FROM ({results.body}) WHERE {_in_one('r0', spans)}"),
         ("found", f"SELECT tbname AS {CHILD}, {found} FROM {_STORED} WHERE "
-                  f"{quote_name(columns[0].name)} BETWEEN {first} AND {last}"),
+                  f"{_in_one(quote_name(columns[0].name), spans)}"),
         ("scale", _scale(results)),
         ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
                   f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
@@ -119,7 +124,36 @@ def compared_results(
     sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
            f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, later::VARCHAR, NULL FROM counts")
     tables = () if later is None else ((_LATER, later.rows), (_DELETED, later.deletes))
-    return Comparison((*_scans(results, cuts, span), stored), sql, steps, results.functions, tables=tables)
+    return Comparison(scans, sql, steps, results.functions, tables=tables)
+
+
+def _apart(results: BatchResults, spans: Sequence[Span]) -> list[Span]:
+    """Returns the same spans, those as one that come of some of the same rows."""
+    found: list[Span] = []
+    ends: int | None = -FOR_EVER
+    for first, last in sorted(spans):
+        bounds = results.bounds(first, last) or (-FOR_EVER, None)
+        if found and (ends is None or bounds[0] <= ends):
+            found[-1] = found[-1][0], max(found[-1][1], last)
+            ends = None if ends is None or bounds[1] is None else max(ends, bounds[1])
+        else:
+            found.append((first, last))
+            ends = bounds[1]
+    return found
+
+
+def _together(read: Sequence[Sequence[Scan]]) -> tuple[tuple[Scan, ...], tuple[tuple[str, str], ...]]:
+    """Returns scans, and steps by which those of one name are one relation. `read`: the same scans of each span."""
+    if len(read) == 1:
+        return tuple(read[0]), ()
+    apart = [[replace(scan, name=f"{scan.name}#{n}") for scan in scans] for n, scans in enumerate(read)]
+    steps = tuple((scan.name, " UNION ALL ".join(f"SELECT * FROM {quote_name(part.name)}" for part in parts))
+                  for scan, *parts in zip(read[0], *apart, strict=True))
+    return tuple(scan for scans in apart for scan in scans), steps
+
+
+def _in_one(time: str, spans: Sequence[Span]) -> str:
+    return "(" + " OR ".join(f"{time} BETWEEN {first} AND {last}" for first, last in spans) + ")"
 
 
 def _is_later(later: LaterWrites | None) -> str:
@@ -130,7 +164,7 @@ def _is_later(later: LaterWrites | None) -> str:
             f"WHERE coalesce(d.{CHILD}, child) = child AND moment BETWEEN d.first AND d.last))")
 
 
-def rows_between(results: BatchResults, cuts: Cuts, span: tuple[int, int], most: int) -> Comparison:
+def rows_between(results: BatchResults, cuts: Cuts, span: Span, most: int) -> Comparison:
     """Returns a query for the rows that results come of whose time is in `span`, as `compared_results` reads them.
 
     It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT; of a join, those
@@ -143,7 +177,7 @@ def rows_between(results: BatchResults, cuts: Cuts, span: tuple[int, int], most:
 
 
 def drawn_times(
-    results: BatchResults, target: Table, cuts: Cuts, span: tuple[int, int], most: int, seed: int
+    results: BatchResults, target: Table, cuts: Cuts, span: Span, most: int, seed: int
 ) -> Comparison:
     """Returns a query for times of results, as BIGINT `moment`: of all that are in `span`, `most` at most.
 
@@ -160,7 +194,7 @@ def drawn_times(
         ResultColumn("moment", BIGINT),))
 
 
-def _scans(results: BatchResults, cuts: Cuts, span: tuple[int, int]) -> tuple[Scan, ...]:
+def _scans(results: BatchResults, cuts: Cuts, span: Span) -> tuple[Scan, ...]:
     """Rows before and behind those that results of the span may come of are left out."""
     first, last = results.bounds(*span) or (None, None)
     return tuple(replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last) for scan in results.scans)
