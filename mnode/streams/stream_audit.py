@@ -168,7 +168,7 @@ class StreamAudit:
             if count > ROWS_MAX:
                 return [], f"its results aren't audited: they may come of any of {count} rows"
             return [(TS_MIN, TS_MAX)] if every else [], ""
-        results = self._comparison.snapshots([subject.target])
+        results = [] if subject.target is None else self._comparison.snapshots([subject.target])
         lately = _written(rows, {**begin, **known.since})
         moved = self._ranges_of_moved(subject, known, rows)
         # Deletes may be of all times: where there is nothing, there is nothing to see.

@@ -1,6 +1,7 @@
 """Looks at streams: what a result table holds beside what the query over the stream's source says, at one cut.
 
-A checkpoint gives the cut: all that comes of the rows up to it is written by then. Results may be ahead of it.
+A checkpoint gives the cut: all that comes of the rows up to it is written by then. Results may be ahead of it. Where
+results leave Penstock, the checkpoint has a record of what was sent, which takes the table's place.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from operator import attrgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import NotSupportedError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, NotSupportedError, UnavailableError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.checkpoints.commit_records import CommitRecord
+from penstock.mnode.checkpoints.recorded_results import recorded_results
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
@@ -27,12 +29,14 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.compared_results import COUNTED, compared_results, drawn_times, rows_between
+from penstock.planner.query.found_results import FoundResults, LaterWrites, results_of_record, results_of_table
 from penstock.planner.task_plans.stream_plan import JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import OnMismatch
 from penstock.tasks.protocol.messages import DroppedRow
 from penstock.tasks.protocol.task_status import TaskStatus
+from penstock.tasks.sink.sent_results import SentResults
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MIN
 
@@ -51,7 +55,7 @@ class Difference:
     """A result that isn't what the query says.
 
     `state`: missing, extra or differs; `child` and `moment`: which result; `ends`: when its window is over, None if
-    that isn't known; `found` and `wanted`: values of the result table and of the query, as text.
+    that isn't known; `found` and `wanted`: values of the stream and of the query, as text.
     """
 
     state: str
@@ -65,23 +69,23 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """What was found of a span: `differences`, at most SHOWN, and how many results are `equal`, aren't (`others`), and
-    weren't judged, since they are `later`.
+    are `unjudged`.
     """
 
     differences: tuple[Difference, ...]
     equal: int
     others: int
-    later: int
+    unjudged: int
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A stream that is looked at: what it is to hold, and where it holds it."""
+    """A stream that is looked at: what it is to hold, and where it holds it. `target` None: results leave Penstock."""
 
     stream: StreamRecord
     plan: StreamPlan
     results: BatchResults
-    target: Table
+    target: Table | None
     on_mismatch: OnMismatch
 
     @classmethod
@@ -89,10 +93,8 @@ class Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
         check_comparable(stored.plan)
         results = planning.results_of(stream)
-        target = catalog.table_by_uid(stream.target_uid)
-        if target is None:
-            raise NotSupportedError("results that leave Penstock can't be verified yet")
-        return cls(stream, stored.plan, results, target, stored.options.on_mismatch or "report")
+        return cls(stream, stored.plan, results, catalog.table_by_uid(stream.target_uid),
+                   stored.options.on_mismatch or "report")
 
     @property
     def sources(self) -> tuple[Table, ...]:
@@ -172,22 +174,24 @@ class StreamComparison:
         """Compares spans at a cut, which it returns: one of now, or of the newest checkpoint if that isn't older.
 
         `age_ms`: how old the checkpoint may be. `timeout_s`: how long to wait for one at most, by default
-        `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source.
+        `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source, or has no record of what it
+        sent, CheckpointDamagedError, CorruptionError.
         """
         until = self._closed_until(subject)
         with ExitStack() as stack:
-            cut = self._known_cut(subject, age_ms)
-            if cut is None:
+            record = self._known_checkpoint(subject, age_ms)
+            if record is None:
                 rows = stack.enter_context(self._held(subject))
-                cut = self._checkpointed(subject.stream, rows, timeout_s)
-            cuts = subject.cuts(cut, self._services.catalog)
+                record = self._checkpointed(subject, rows, timeout_s)
+            cuts = subject.cuts(record.versions, self._services.catalog)
+            sent = self._sent(subject, record) if subject.target is None else None
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
                 table = self._queries.run_planned(compared_results(
-                    subject.results, subject.target, cuts, span, until), session)
+                    subject.results, found_results(subject, span, sent), cuts, span, until), session)
                 found[span] = compared(table)
-        return cut, found
+        return record.versions, found
 
     def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
         """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
@@ -215,8 +219,18 @@ class StreamComparison:
                 now += parse_cut(cut)
             yield tuple(sorted(now))
 
-    def _known_cut(self, subject: Subject, age_ms: int) -> Cut | None:
-        """Returns the cut of the newest checkpoint if nothing has come since, or if it isn't so old; else None.
+    def _sent(self, subject: Subject, record: CommitRecord) -> SentResults:
+        try:
+            return recorded_results(subject.stream.name, record, subject.plan.sink, self._services.paths)
+        except CheckpointDamagedError:
+            kept = {one.checkpoint_id for one in self._services.stores.records.all(subject.stream.id)}
+            if record.checkpoint_id in kept:
+                raise
+            raise UnavailableError(f"stream {subject.stream.name} has forgotten its checkpoint meanwhile",
+                                   hint="a longer CHECKPOINT_INTERVAL, or a greater checkpointsKept, helps") from None
+
+    def _known_checkpoint(self, subject: Subject, age_ms: int) -> CommitRecord | None:
+        """Returns the newest checkpoint if nothing has come since, or if it isn't so old; else None.
 
         Its rows stay readable for as long as it is kept. Raises UnavailableError for a stream that is that young.
         """
@@ -226,22 +240,22 @@ class StreamComparison:
         newest = self._services.stores.records.newest(stream.id)
         since_ms = stream.asked.created_ms if newest is None else newest.started_ms
         is_young = clock.now_ms() - since_ms < age_ms
-        if newest is not None and not newest.unwritten and (is_young or all(
+        if newest is not None and is_complete(subject, newest) and (is_young or all(
                 _has_all(newest, self._cuts.now(table.database)) for table in subject.sources)):
-            return newest.versions
+            return newest
         if is_young:
             raise UnavailableError(f"stream {stream.name} has no checkpoint yet that could be compared",
                                    hint="one comes soon")
         return None
 
-    def _checkpointed(self, stream: StreamRecord, rows: Cut, timeout_s: float | None) -> Cut:
-        """Returns the cut of a checkpoint that has all rows of another cut, and whose results are all written."""
-        clock = self._services.clock
+    def _checkpointed(self, subject: Subject, rows: Cut, timeout_s: float | None) -> CommitRecord:
+        """Returns a checkpoint that has all rows of a cut, and whose results are all known."""
+        clock, stream = self._services.clock, subject.stream
         ends = clock.monotonic() + (self._services.config.checkpoint_timeout if timeout_s is None else timeout_s)
         for _ in range(_CHECKPOINTS):
             record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))
-            if not record.unwritten and _has_all(record, rows):
-                return record.versions
+            if is_complete(subject, record) and _has_all(record, rows):
+                return record
             if clock.monotonic() >= ends:
                 break
         raise UnavailableError(f"stream {stream.name} is behind its source: what it hasn't read can't be verified",
@@ -264,6 +278,24 @@ def snapshots_of(tables: Sequence[Table], catalog: Catalog, storage: Storage) ->
             for vgroup_id in vgroups_of(require_database(table.database, catalog), table)]
 
 
+def is_complete(subject: Subject, record: CommitRecord) -> bool:
+    """Whether all results of the rows up to a checkpoint are written, or at least in its record of what is sent."""
+    return not record.unwritten or subject.plan.emits_at_checkpoints
+
+
+def found_results(
+    subject: Subject, span: Span, sent: SentResults | None, later: LaterWrites | None = None
+) -> FoundResults:
+    """Returns the results of a span that there are: in the result table, or among those that were sent.
+
+    `sent`: these, where there is no table. `later`: of a table, what was written to it behind the cut.
+    """
+    if subject.target is not None:
+        return results_of_table(subject.target, span, later)
+    assert sent is not None
+    return results_of_record(subject.plan.sink, sent.rows, sent.behind, span)
+
+
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
     times = subject.results.sources(difference.moment, difference.ends)
@@ -280,7 +312,7 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     if subject.plan.policies.ignore_expired and grid is not None and not grid.tumbling:
         parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
                      "EXPIRED 1")
-    if difference.state == "extra" and not subject.stream.created_target:
+    if difference.state == "extra" and subject.target is not None and not subject.stream.created_target:
         parts.append("the result table was there before the stream, and may have rows of others")
     return "; ".join(parts) or None
 
@@ -342,5 +374,5 @@ def compared(table: pa.Table) -> Compared:
     counted = pc.equal(table.column("state"), COUNTED)
     counts = table.filter(counted)
     lines = zip(*(column.to_pylist() for column in table.filter(pc.invert(counted)).columns), strict=True)
-    equal, others, later = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
-    return Compared(tuple(Difference(*line) for line in lines), equal, others, int(later))
+    equal, others, unjudged = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
+    return Compared(tuple(Difference(*line) for line in lines), equal, others, int(unjudged))
