@@ -173,25 +173,26 @@ class StreamComparison:
     ) -> tuple[Cut, dict[Span, Compared]]:
         """Compares spans at a cut, which it returns: one of now, or of the newest checkpoint if that isn't older.
 
-        `age_ms`: how old the checkpoint may be. `timeout_s`: how long to wait for one at most, by default
-        `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source, or has no record of what it
-        sent, CheckpointDamagedError, CorruptionError.
+        `age_ms`: how old the checkpoint may be, where there is a result table. `timeout_s`: how long to wait for one at
+        most, by default `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source, or whose
+        sink tasks have no record of what they sent, CheckpointDamagedError and CorruptionError if that is damaged.
         """
         until = self._closed_until(subject)
         with ExitStack() as stack:
-            record = self._known_checkpoint(subject, age_ms)
-            if record is None:
+            cut, sent = self._known_cut(subject, age_ms), None
+            if cut is None:
                 rows = stack.enter_context(self._held(subject))
                 record = self._checkpointed(subject, rows, timeout_s)
-            cuts = subject.cuts(record.versions, self._services.catalog)
-            sent = self._sent(subject, record) if subject.target is None else None
+                cut = record.versions
+                sent = self._sent(subject, record) if subject.target is None else None
+            cuts = subject.cuts(cut, self._services.catalog)
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
                 table = self._queries.run_planned(compared_results(
                     subject.results, found_results(subject, span, sent), cuts, span, until), session)
                 found[span] = compared(table)
-        return record.versions, found
+        return cut, found
 
     def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
         """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
@@ -229,8 +230,8 @@ class StreamComparison:
             raise UnavailableError(f"stream {subject.stream.name} has forgotten its checkpoint meanwhile",
                                    hint="a longer CHECKPOINT_INTERVAL, or a greater checkpointsKept, helps") from None
 
-    def _known_checkpoint(self, subject: Subject, age_ms: int) -> CommitRecord | None:
-        """Returns the newest checkpoint if nothing has come since, or if it isn't so old; else None.
+    def _known_cut(self, subject: Subject, age_ms: int) -> Cut | None:
+        """Returns the cut of the newest checkpoint if nothing has come since, or if it isn't so old; else None.
 
         Its rows stay readable for as long as it is kept. Raises UnavailableError for a stream that is that young.
         """
@@ -240,9 +241,9 @@ class StreamComparison:
         newest = self._services.stores.records.newest(stream.id)
         since_ms = stream.asked.created_ms if newest is None else newest.started_ms
         is_young = clock.now_ms() - since_ms < age_ms
-        if newest is not None and is_complete(subject, newest) and (is_young or all(
+        if newest is not None and not newest.unwritten and (is_young or all(
                 _has_all(newest, self._cuts.now(table.database)) for table in subject.sources)):
-            return newest
+            return newest.versions
         if is_young:
             raise UnavailableError(f"stream {stream.name} has no checkpoint yet that could be compared",
                                    hint="one comes soon")

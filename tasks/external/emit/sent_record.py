@@ -23,8 +23,8 @@ ANY_TIME = (1 << 63) - 1
 _PREFIX = b"sent/"
 _PARTS = 16
 """A record has about so many parts when it is full: it loses one at a time."""
-_WRITES = 1_000
-"""So many writes wait at most for those that make a part with them: small ones take more memory than their rows."""
+_WRITES = 64
+"""The rows of so many writes are put together: as batches of their own, small ones take more than their rows do."""
 
 
 class _StoredRows(NamedTuple):
@@ -76,8 +76,10 @@ class SentRecord:
             rows = self._noted.popleft()
             self._open.append(rows)
             self._open_bytes += rows.get_total_buffer_size()  # exactly would take longer than all else here
-        if self._open_bytes > self._bytes_max // _PARTS or len(self._open) >= _WRITES:
+        if self._open_bytes > self._bytes_max // _PARTS:
             self._store_open()
+        elif len(self._open) > _WRITES:
+            self._open = [pa.concat_batches(self._open)]
 
     def save(self) -> Any:
         """Returns what `restore` needs besides the store, as JSON can hold it; None where nothing is recorded."""

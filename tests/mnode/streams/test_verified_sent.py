@@ -272,3 +272,30 @@ def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
             path.write_bytes(path.read_bytes().replace(b"t0t0t0t0", b"t0t1t0t0"))
         with pytest.raises(CheckpointDamagedError, match="is damaged"):
             bed.rows("VERIFY STREAM s0")
+
+
+def test_the_record_is_no_state_that_a_stream_is_paused_for(tmp_path: Path) -> None:
+    """It has a bound of its own."""
+    with sending("webhook", tmp_path, (BATCH, "SELECT ts, v FROM m PARTITION BY tbname")) as (bed, _):
+        states = "SELECT sum(state_bytes) FROM information_schema.ins_stream_tasks WHERE task_id LIKE '%sink%'"
+        insert(bed, 0, 0)
+        bed.checkpoint()
+        bed.run()
+        ((before,),) = bed.rows(states)
+        rows = ", ".join(f"({T0 + n}, {n}, 0.5)" for n in range(20_000))
+        bed.execute(f"INSERT INTO t0 (ts, v, f) VALUES {rows}")
+        bed.checkpoint()
+        bed.run()
+        sizes = [path.stat().st_size for path in bed.engine.paths.streams.rglob("*-sink-*/data.mdb")]
+        assert max(sizes) > 400_000
+        ((after,),) = bed.rows(states)
+        assert after - before < 100_000
+
+
+def test_the_audit_leaves_these_streams_out(tmp_path: Path) -> None:
+    """And says so."""
+    with sending("webhook", tmp_path, (BATCH, COUNTS)) as (bed, _):
+        insert(bed, 0, 1)
+        bed.engine.parts.audit.step()
+        assert bed.rows("SELECT audit_note FROM information_schema.ins_streams") == [
+            ("what it has sent is compared by VERIFY STREAM only",)]
