@@ -131,6 +131,20 @@ def test_groups_are_told_by_their_values(tmp_path: Path) -> None:
         assert bed.rows("VERIFY STREAM s1")[-1][3].startswith("3 results are equal")
 
 
+def test_results_of_one_time_with_keys_of_their_own_are_told_apart(tmp_path: Path) -> None:
+    """A delete is of all of them; what is left is sent again."""
+    with sending("files", tmp_path) as (bed, _):
+        bed.all("CREATE STABLE k (ts TIMESTAMP, k INT PRIMARY KEY, v INT) TAGS (g INT)",
+                "CREATE TABLE k0 USING k TAGS (0)",
+                f"CREATE STREAM s0 {BATCH} INTO CONNECTION files (PATH 'p') AS SELECT ts, k, v FROM k WHERE v < 100 "
+                "PARTITION BY tbname")
+        bed.execute(f"INSERT INTO k0 VALUES {', '.join(f'({T0 + n // 3 * 1000}, {n % 3}, {n})' for n in range(6))}")
+        assert bed.rows("VERIFY STREAM s0")[-1][3] == "6 results are equal, 0 aren't"
+        bed.all(f"INSERT INTO k0 VALUES ({T0}, 0, 200)", f"INSERT INTO k0 VALUES ({T0}, 1, 7)",
+                f"DELETE FROM k0 WHERE ts = {T0 + 1_000}")
+        assert bed.rows("VERIFY STREAM s0")[-1][3] == "2 results are equal, 0 aren't"
+
+
 def test_single_windows_are_drawn(tmp_path: Path) -> None:
     """Of those that have rows; each is compared by itself."""
     with sending("webhook", tmp_path, (BATCH, COUNTS)) as (bed, _):
