@@ -197,14 +197,13 @@ class DirectoryVerification:
         cut = tuple(sorted(record.versions))
         cuts, since = subject.cuts(cut, self._catalog), self._read_since(subject, record)
         later = None if since is None or subject.target is None else self._later(subject.target, since)
-        sent = self._sent(chosen) if subject.target is None else None
+        given = found_results(subject, self._sent(chosen) if subject.target is None else None, later)
         wanted = self._range(subject, first, last)
         pieces = []
         snapshots = snapshots_of(subject.sources, self._catalog, self._parts.directory.storage)
         for piece in pieces_of(subject, wanted, snapshots):
             rows = self._parts.queries.run_planned(
-                compared_results(subject.results, found_results(subject, piece, sent, later), cuts, piece, until),
-                self._session)
+                compared_results(subject.results, given, cuts, piece, until), self._session)
             pieces.append(compared(rows))
             self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].unjudged)
         left_out = LeftOut([row for known in tasks.values() for row in known.dropped])

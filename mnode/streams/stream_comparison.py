@@ -185,12 +185,12 @@ class StreamComparison:
                 record = self._checkpointed(subject, rows, timeout_s)
                 cut = record.versions
                 sent = self._sent(subject, record) if subject.target is None else None
-            cuts = subject.cuts(cut, self._services.catalog)
+            cuts, given = subject.cuts(cut, self._services.catalog), found_results(subject, sent)
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
-                table = self._queries.run_planned(compared_results(
-                    subject.results, found_results(subject, span, sent), cuts, span, until), session)
+                table = self._queries.run_planned(
+                    compared_results(subject.results, given, cuts, span, until), session)
                 found[span] = compared(table)
         return cut, found
 
@@ -284,17 +284,15 @@ def is_complete(subject: Subject, record: CommitRecord) -> bool:
     return not record.unwritten or subject.plan.emits_at_checkpoints
 
 
-def found_results(
-    subject: Subject, span: Span, sent: SentResults | None, later: LaterWrites | None = None
-) -> FoundResults:
-    """Returns the results of a span that there are: in the result table, or among those that were sent.
+def found_results(subject: Subject, sent: SentResults | None, later: LaterWrites | None = None) -> FoundResults:
+    """Returns the results that there are: in the result table, or among those that were sent.
 
     `sent`: these, where there is no table. `later`: of a table, what was written to it behind the cut.
     """
     if subject.target is not None:
-        return results_of_table(subject.target, span, later)
+        return results_of_table(subject.target, later)
     assert sent is not None
-    return results_of_record(subject.plan.sink, sent.rows, sent.behind, span)
+    return results_of_record(subject.plan.sink, sent.rows, sent.behind)
 
 
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:

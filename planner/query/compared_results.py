@@ -63,7 +63,7 @@ def compared_results(
 ) -> Comparison:
     """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
 
-    `given`: what there is of that span. `closed_until`: a result may be missing, or behind where they are delayed or
+    `given`: what there is of them. `closed_until`: a result may be missing, or behind where they are delayed or
     early, if its window isn't over by then; None: none may.
     """
     (first, last), columns = span, given.columns
@@ -88,7 +88,7 @@ def compared_results(
         *results.steps,
         ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
         *given.steps,
-        ("found", given.sql),
+        ("found", f"SELECT * FROM ({given.sql}) WHERE r0 BETWEEN {first} AND {last}"),
         ("scale", _scale(results)),
         ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
                   f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
@@ -103,7 +103,8 @@ def compared_results(
     )
     sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
            f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, unjudged::VARCHAR, NULL FROM counts")
-    return Comparison((*_scans(results, cuts, span), *given.scans), sql, steps, results.functions, tables=given.tables)
+    scans = (*_scans(results, cuts, span), *(replace(scan, first_ts=first, last_ts=last) for scan in given.scans))
+    return Comparison(scans, sql, steps, results.functions, tables=given.tables)
 
 
 def rows_between(results: BatchResults, cuts: Cuts, span: tuple[int, int], most: int) -> Comparison:

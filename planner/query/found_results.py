@@ -23,7 +23,7 @@ _SENT, _SENT_RESULTS, _LAST_SENT = "sent", "sent_results", "last_sent"
 
 @dataclass(frozen=True, slots=True)
 class FoundResults:
-    """Results whose time is in a range. `sql`, over `scans`, `tables` and `steps`, has CHILD, `r0`, `r1`, ... of each.
+    """All results that there are: `sql`, over `scans`, `tables` and `steps`, has CHILD, `r0`, `r1`, ... of each.
 
     `columns` are those of the target. `unjudged` is the condition that nobody can say whether a result is right, over
     its `child` and `moment`, and the `state` that it has otherwise.
@@ -48,14 +48,12 @@ class LaterWrites:
     deletes: pa.Table
 
 
-def results_of_table(target: Table, span: tuple[int, int], later: LaterWrites | None = None) -> FoundResults:
+def results_of_table(target: Table, later: LaterWrites | None = None) -> FoundResults:
     """Returns what a result table has. `later`: what may be of rows behind the cut, and isn't judged."""
-    (first, last), columns = span, target.columns
-    scan = Scan(STORED, target, ("tbname", *(column.name for column in columns)), first, last,
-                precision=columns[0].type.precision)
+    columns = target.columns
+    scan = Scan(STORED, target, ("tbname", *(column.name for column in columns)), precision=columns[0].type.precision)
     names = ", ".join(f"{quote_name(column.name)} AS r{n}" for n, column in enumerate(columns))
-    sql = (f"SELECT tbname AS {CHILD}, {names} FROM {STORED} WHERE {quote_name(columns[0].name)} "
-           f"BETWEEN {first} AND {last}")
+    sql = f"SELECT tbname AS {CHILD}, {names} FROM {STORED}"
     if later is None:
         return FoundResults(columns, sql, (scan,))
     unjudged = (f"((child, moment) IN (SELECT ({CHILD}, moment) FROM {_LATER}) OR EXISTS (SELECT 1 FROM {_DELETES} "
@@ -63,7 +61,7 @@ def results_of_table(target: Table, span: tuple[int, int], later: LaterWrites | 
     return FoundResults(columns, sql, (scan,), ((_LATER, later.rows), (_DELETES, later.deletes)), unjudged=unjudged)
 
 
-def results_of_record(sink: SinkPlan, rows: pa.Table, behind: int | None, span: tuple[int, int]) -> FoundResults:
+def results_of_record(sink: SinkPlan, rows: pa.Table, behind: int | None) -> FoundResults:
     """Returns what was sent last of each result. `rows` and `behind` are what `SentResults` has.
 
     A result that went to the DLQ isn't judged, nor is one that isn't among the rows but may have been sent before them.
@@ -73,8 +71,7 @@ def results_of_record(sink: SinkPlan, rows: pa.Table, behind: int | None, span: 
     results = ", ".join(f"c{places[column.name]} AS r{n}" for n, column in enumerate(sink.columns))
     key = ", ".join([CHILD, "r0", *(["r1"] if sink.key_column is not None else [])])
     steps = (
-        (_SENT_RESULTS, f"SELECT place, op, {group} AS {CHILD}, {results} FROM {_SENT} "
-                        f"WHERE c{places[sink.columns[0].name]} BETWEEN {span[0]} AND {span[1]}"),
+        (_SENT_RESULTS, f"SELECT place, op, {group} AS {CHILD}, {results} FROM {_SENT}"),
         (_LAST_SENT, f"SELECT *, max(place) FILTER (WHERE op = {DELETED}) OVER (PARTITION BY {CHILD}, r0) AS deleted "
                      f"FROM {_SENT_RESULTS} QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY place DESC) = 1"),
     )
