@@ -146,9 +146,10 @@ class EngineParts:
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
-        comparison = StreamComparison(self.services, self.cuts, self.streams, self.queries)
+        comparison, of_audit = (StreamComparison(self.services, self.cuts, self.streams, run)
+                                for run in (self.queries.run_planned, self.queries.run_alone))
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
-        self.audit = StreamAudit(self.services, self.streams, comparison, self.incidents, Random())
+        self.audit = StreamAudit(self.services, self.streams, of_audit, self.incidents, of.activity, Random())
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

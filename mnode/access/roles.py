@@ -80,6 +80,23 @@ class Need:
         return rights.touch(self.on)
 
 
+@dataclass(frozen=True, slots=True)
+class StreamNeed:
+    """What it takes to see how a stream is; of one that isn't there, that all tables may be read."""
+
+    name: str
+    tables: tuple[Need, ...]
+    privilege: Privilege = "read"
+
+    @property
+    def on(self) -> str:
+        """As refusals have it, which don't tell what the stream reads, nor whether there is one."""
+        return f"the tables of stream {self.name}"
+
+    def met_by(self, rights: Rights) -> bool:
+        return all(need.met_by(rights) for need in self.tables)
+
+
 def require(identity: Identity, statement: Statement, database: str | None, catalog: Catalog) -> None:
     """Raises PermissionDeniedError unless the identity may execute a statement where `database` is in use.
 
@@ -99,7 +116,7 @@ def require(identity: Identity, statement: Statement, database: str | None, cata
         require_needs(identity, wanted, what)
 
 
-def require_needs(identity: Identity, wanted: Iterator[Need], what: str) -> None:
+def require_needs(identity: Identity, wanted: Iterator[Need | StreamNeed], what: str) -> None:
     """Raises PermissionDeniedError unless the identity has what `what` it wants to do takes."""
     rights = identity.rights
     for need in wanted:
@@ -116,7 +133,7 @@ def _refuse_role(identity: Identity, what: str) -> None:
                                 hint=f"an admin can change that: ALTER USER {identity.name} ROLE admin")
 
 
-def needs(statement: Statement, database: str | None, catalog: Catalog) -> Iterator[Need] | None:
+def needs(statement: Statement, database: str | None, catalog: Catalog) -> Iterator[Need | StreamNeed] | None:
     """Yields what a statement takes; None: the role admin. Tables without a database, in no database, take nothing:
     they can't be found either.
     """
@@ -255,12 +272,12 @@ class _Finder:
         name = target.name if known or target.using is None else target.using
         yield from self.of_table(Name(name.name, name.database or database), "write")
 
-    def of_stream(self, name: str) -> Iterator[Need]:
+    def of_stream(self, name: str) -> Iterator[StreamNeed]:
         record = self.catalog.streams.named(name)
-        if record is not None:
-            yield from stream_needs(record, self.catalog)
+        yield StreamNeed(name, (Need(GrantObject("table"), "read"),) if record is None else tuple(
+            stream_needs(record, self.catalog)))
 
-    def of_show(self, statement: Show) -> Iterator[Need]:
+    def of_show(self, statement: Show) -> Iterator[Need | StreamNeed]:
         """Yields what it takes to be shown one thing; lists have what may be seen."""
         match statement.what:
             case "tags" | "table tags" | "table distributed":

@@ -203,7 +203,7 @@ class DirectoryVerification:
         snapshots = snapshots_of(subject.sources, self._catalog, self._parts.directory.storage)
         for piece in pieces_of(subject, wanted, snapshots):
             rows = self._parts.queries.run_planned(
-                compared_results(subject.results, given, cuts, piece, until), self._session)
+                compared_results(subject.results, given, cuts, [piece], until), self._session)
             pieces.append(compared(rows))
             self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].unjudged)
         left_out = LeftOut([row for known in tasks.values() for row in known.dropped])

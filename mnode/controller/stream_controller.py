@@ -200,6 +200,10 @@ class StreamController:
         """Returns the latest status of each task, ordered by task."""
         return self._mailbox.ask(self._state.monitor.statuses)
 
+    def statuses_of(self, stream_id: int) -> list[TaskStatus]:
+        """Returns the latest status of each task of a stream, in no order and without the rows left out."""
+        return self._mailbox.ask(lambda: self._state.monitor.statuses_of(stream_id))
+
     def task_reports(self) -> list[TaskReport]:
         """Returns the latest status of each task with its rates and lag, ordered by task."""
         return self._mailbox.ask(lambda: self._state.monitor.report(self._clock.monotonic()))

@@ -14,6 +14,7 @@ from penstock.common.clock import Clock
 from penstock.common.closed_duckdb import DuckdbBounds, RenewableDuckdb, closed_duckdb
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, StorageError
 from penstock.common.paths import DataPaths
+from penstock.common.quantities import MIB
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.access.roles import looks_inside
 from penstock.mnode.access.session import Result, text_result
@@ -32,6 +33,9 @@ from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Query, Select, SetOperation
+
+ALONE = DuckdbBounds(256 * MIB, threads=1)
+"""What queries may take that compute on one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Queries:
         self._system_places = QueryPlaces(places)
         open_duckdb = partial(closed_duckdb, bounds.duckdb, (paths.vnodes,))
         self._engine = EngineBackend(RenewableDuckdb(open_duckdb), functions_directory, open_duckdb)
+        open_alone = partial(closed_duckdb, ALONE, (paths.vnodes,))
+        self._alone = EngineBackend(RenewableDuckdb(open_alone), functions_directory, open_alone)
         self.process: ProcessBackend | None = None
         if bounds.process_nice is not None:
             self.process = ProcessBackend(ProcessSettings(bounds.duckdb, (paths.vnodes,), bounds.process_nice))
@@ -66,7 +72,8 @@ class Queries:
         """Gives DuckDB's memory back."""
         if self.process is not None:
             self.process.close()
-        self._engine.shared.close()
+        for backend in (self._engine, self._alone):
+            backend.shared.close()
 
     def plan(self, query: Query, session: Session) -> BatchPlan:
         """Returns the plan of a query. Raises what `plan_query` raises."""
@@ -154,6 +161,11 @@ class Queries:
         """Returns the rows of a query that another part of the engine has planned."""
         running = self._activity.current()
         with self._place(running, session), self._opened(plan, session, running, UNLIMITED) as rows:
+            return rows.table()
+
+    def run_alone(self, plan: QueryPlan, session: Session) -> pa.Table:
+        """Does the same on the calling thread alone, in memory of its own, and doesn't wait for its turn."""
+        with OpenQuery(plan, self._scans.seen_by(session), self._alone, self._activity.current()) as rows:
             return rows.table()
 
     def _opened(self, plan: QueryPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:

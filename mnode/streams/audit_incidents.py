@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,19 @@ class Incidents:
             taken = numbered(self._paths.incidents(incident.stream_id), 10)
             for gone in known.keys() - set(taken):
                 del known[gone]
-            if len(taken) >= KEPT:
-                raise StorageError(f"{len(taken)} incidents of stream {incident.stream} are kept, as many as may be",
-                                   hint=f"move folders away from {self._paths.incidents(incident.stream_id)}")
+            folder = self._paths.incidents(incident.stream_id)
+            whole = [number for number in taken if (folder / str(number) / _JSON).exists()]
+            if len(whole) >= KEPT:
+                raise StorageError(f"{len(whole)} incidents of stream {incident.stream} are kept, as many as may be",
+                                   hint=f"move folders away from {folder}")
             numbered_one = replace(incident, number=max(taken, default=0) + 1, rows=rows.num_rows)
-            folder = self.folder(numbered_one)
-            self._fs.make_dirs(folder)
-            self._fs.write_atomic(folder / _ROWS, parquet_bytes(rows))
-            self._write(numbered_one)
+            try:
+                self._fs.make_dirs(self.folder(numbered_one))
+                self._fs.write_atomic(self.folder(numbered_one) / _ROWS, parquet_bytes(rows))
+                self._write(numbered_one)
+            except StorageError:
+                self._discard(self.folder(numbered_one))
+                raise
             known[numbered_one.number] = numbered_one
             return numbered_one
 
@@ -126,6 +132,13 @@ class Incidents:
     def _write(self, incident: Incident) -> None:
         text = json.dumps(_CODEC.encode(incident), indent=1)
         self._fs.write_atomic(self.folder(incident) / _JSON, text.encode())
+
+    def _discard(self, folder: Path) -> None:
+        """Takes back what there was no room for; what can't be taken back counts for nothing."""
+        with suppress(StorageError):
+            for name in (_ROWS, _JSON):
+                self._fs.remove(folder / name)
+            self._fs.remove_dir(folder)
 
     def _load(self, stream_id: int) -> dict[int, Incident]:
         known = self._known.get(stream_id)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from penstock.mnode.streams.stream_comparison import Span, StreamComparison, Subject
+from penstock.mnode.streams.stream_comparison import StreamComparison, Subject
+from penstock.planner.query.compared_results import Span
 from penstock.sql.schema import Session
 
 

@@ -1,33 +1,37 @@
 """The audit: compares results of running streams with their queries, a few windows at a time, all the time.
 
-What it looks at is drawn: the earliest rows that were written, deleted or replayed lately, others of these, those of
-child tables that have got other tags, and any rows and results.
-Results that differ are looked at once more, at a checkpoint of then; only what differs again is an incident.
+It looks at the rows that were written, deleted or replayed lately, the earliest first, and at others that are drawn: of
+child tables that have got other tags, or any rows and results. Results that differ are looked at once more, at a
+checkpoint of then; only what differs again is an incident.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from penstock import __version__
-from penstock.common.errors import InternalError, PenstockError, StorageError
+from penstock.common.errors import InternalError, NotSupportedError, PenstockError, StorageError
 from penstock.common.logging import logger
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stream_status import AuditInfo
+from penstock.mnode.query.activity import Activity
 from penstock.mnode.streams.audit_incidents import Incident, Incidents, open_incidents
 from penstock.mnode.streams.stream_comparison import (
     Compared,
     Difference,
-    Span,
+    Horizon,
     StreamComparison,
     Subject,
+    known_of_all,
     known_reasons,
 )
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
+from penstock.planner.query.compared_results import Span
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.schema import ChildTable, Session
 from penstock.vnode.read.snapshot import Snapshot
@@ -36,19 +40,25 @@ from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
 ROWS_MAX = 1_000_000
 """Windows of more rows than this aren't looked at: a look keeps its rows in memory."""
-AGE_MS = 30_000
-"""So old the checkpoint may be at whose cut a first look compares: to take one costs more than the look."""
 
-_ROWS_MIN = 1_000
-"""A span of windows is made as wide as about so many rows are, so that a look is worth its fixed cost."""
+_ROWS_MIN, _NEW_ROWS_MIN = 1_000, 5_000
+"""A span of windows is made as wide as about so many rows are, drawn ones and new ones: they cost little beside what
+any look costs.
+"""
+_RANGES = 64
+"""Rows that were written lately lie in so many ranges of each run in memory, so that late ones don't make one of all.
+"""
 _DOUBLINGS = 40
 _CHILDREN_MAX = 20_000
 """Of tables with more children nobody looks which have got other tags: that would take as long as a look."""
 _REST_LEAST_S = 1.0
+_TURN_LEAST_S = 5.0
+"""A turn counts as so long at least: where there is nothing to look at it is quick, and soon over again."""
+LOOK_MAX_S = 10.0
+"""A look is ended after this time."""
 _NEW_INCIDENTS = 5
 """So many incidents at most are made of one look; the others are like them."""
 _EVENTS_KEPT = 50
-_CHECKPOINT_TIMEOUT_S = 10.0
 
 _log = logger(__name__)
 
@@ -56,23 +66,40 @@ Result = tuple[str | None, int]
 """Which result: `child` and `moment` of a difference."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Suspects:
+    """Which results differed in a look at some spans, which was as of a horizon.
+
+    `children`: the child tables of the sources before it. `waited`: a checkpoint that has its rows was waited for.
+    """
+
+    results: frozenset[Result]
+    spans: tuple[Span, ...]
+    horizon: Horizon
+    children: tuple[tuple[ChildTable, ...], ...]
+    waited: bool = False
+
+
 @dataclass(slots=True)
 class _Audited:
     """What the audit knows of a stream.
 
     `since`: the cut behind which rows count as written lately. `children`: the child tables of the source, `moved`: the
-    uids of those that have got other tags, and weren't looked at since. `suspects`: by span, what differed in the look
-    before. `unkept`: wrong results for whose incidents there was no room. `subject`: what is looked at, as of a record
-    and a generation of the catalog.
+    uids of those that have got other tags, and weren't looked at since. `unkept`: wrong results for whose incidents
+    there was no room. `subject`: what is looked at, or why it can't be, by what that depends on. `horizon`: what its
+    tasks had read before its turn. `turn`: its last one. `taken_s`: how long all its turns took, with the rest behind.
     """
 
     since: Mapping[int, int] = field(default_factory=dict)
     children: tuple[ChildTable, ...] = ()
     moved: set[int] = field(default_factory=set)
-    suspects: dict[Span, set[Result]] = field(default_factory=dict)
+    suspects: _Suspects | None = None
     unkept: set[Result] = field(default_factory=set)
-    subject: tuple[StreamRecord, int, Subject] | None = None
+    subject: tuple[tuple[object, ...], Subject | NotSupportedError] | None = None
+    horizon: Horizon | None = None
     info: AuditInfo = field(default_factory=AuditInfo)
+    turn: int = 0
+    taken_s: float = 0.0
 
 
 class StreamAudit:
@@ -80,15 +107,17 @@ class StreamAudit:
 
     def __init__(
         self, services: StreamServices, streams: Streams, comparison: StreamComparison, incidents: Incidents,
-        random: Random,
+        activity: Activity, random: Random,
     ) -> None:
+        """`comparison` computes on the calling thread, whose time is the audit's share."""
         self._services = services
         self._streams = streams
         self._comparison = comparison
         self._incidents = incidents
+        self._activity = activity
         self._random = random
         self._audited: dict[int, _Audited] = {}
-        self._turns: list[int] = []
+        self._turn = 0
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -105,14 +134,18 @@ class StreamAudit:
 
     def step(self) -> float:
         """Looks at the next stream; returns for how many seconds to rest then."""
-        clock = self._services.clock
+        clock, share = self._services.clock, self._services.config.audit_share
         start = clock.processor()
         stream = self._next()
         if stream is not None:
+            self._turn += 1
+            self._audited[stream.id].turn = self._turn
             self._look_at(stream)
-        share = self._services.config.audit_share
-        # What else the process has done meanwhile counts as well: rather too long a rest than too short a one.
-        return max(_REST_LEAST_S, (clock.processor() - start) * (1 / share - 1)) if share else _REST_LEAST_S
+            self._look_ahead()
+        rest_s = max(_REST_LEAST_S, (clock.processor() - start) * (1 / share - 1)) if share else _REST_LEAST_S
+        if stream is not None:
+            self._audited[stream.id].taken_s += max(rest_s, _TURN_LEAST_S)
+        return rest_s
 
     def _run(self) -> None:
         rest_s = _REST_LEAST_S
@@ -122,41 +155,63 @@ class StreamAudit:
     # --- which stream, and what of it ----------------------------------------------------------------------------
 
     def _next(self) -> StreamRecord | None:
-        """Returns the stream whose turn it is; those with suspects come first."""
+        """Returns the stream whose turn it is: one with suspects, or that whose turns have taken the least time."""
         running = {stream.id: stream for stream in self._services.catalog.streams.all()
                    if stream.wanted == "running" and stream.id in self._streams.known.plans}
-        self._audited = {one: self._audited.get(one, _Audited()) for one in running}
-        self._turns = [one for one in self._turns if one in running]
-        self._turns += [one for one in running if one not in self._turns]
-        if not self._turns:
+        known = {one: self._audited[one] for one in running if one in self._audited}
+        least_s = min((audited.taken_s for audited in known.values()), default=0.0)
+        self._audited = {one: known.get(one) or _Audited(taken_s=least_s) for one in running}
+        if not running:
             return None
-        turn = next((one for one in self._turns if self._audited[one].suspects), self._turns[0])
-        self._turns.remove(turn)
-        self._turns.append(turn)
-        return running[turn]
+
+        def place(one: int) -> tuple[bool, float, int]:
+            audited = self._audited[one]
+            return audited.suspects is None or audited.suspects.waited, audited.taken_s, audited.turn
+
+        return running[min(running, key=place)]
+
+    def _look_ahead(self) -> None:
+        """Notes what the next stream has read, whose results are written until its turn comes."""
+        stream = self._next()
+        if stream is not None:
+            known = self._audited[stream.id]
+            with suppress(PenstockError):  # its turn tells
+                known.horizon = self._comparison.reached(self._subject(stream, known))
 
     def _look_at(self, stream: StreamRecord) -> None:
         known = self._audited[stream.id]
         note = ""
         try:
-            note = self._audit(stream, known)
+            with self._activity.statement(0, f"audit of stream {stream.name}", timeout_s=LOOK_MAX_S):
+                note = self._audit(stream, known)
         except PenstockError as error:
-            note, known.suspects = str(error), {}
+            note, known.suspects = str(error), None
+            plan = self._streams.known.plans.get(stream.id)
+            if isinstance(error, NotSupportedError) and plan is not None and plan.options.on_mismatch:
+                note += "; so ON_MISMATCH changes nothing"
         except Exception as error:  # noqa: BLE001
             # A defect that one stream shows must not keep the others from being looked at.
             _log.exception("stream %s can't be audited", stream.name)
-            note, known.suspects = str(InternalError.of(error)), {}
+            note, known.suspects = str(InternalError.of(error)), None
         mismatches = len(open_incidents(self._incidents.of(stream.id))) + len(known.unkept)
         known.info = AuditInfo(known.info.last_ms, known.info.cut, known.info.results, mismatches, note)
         if self._services.catalog.streams.by_id(stream.id) is not None:
             self._streams.known.audits[stream.id] = known.info
 
     def _subject(self, stream: StreamRecord, known: _Audited) -> Subject:
-        """Returns what `subject` does: to plan the query anew costs as much as a look."""
-        generation = self._services.catalog.generation
-        if known.subject is None or known.subject[:2] != (stream, generation):
-            known.subject = stream, generation, self._comparison.subject(stream)
-        return known.subject[2]
+        """Returns what `subject` does, and raises that: to plan the query anew costs more than a look."""
+        catalog = self._services.catalog
+        made_of = (stream, *map(catalog.table_by_uid, (*stream.source_uids, stream.target_uid)),
+                   *map(catalog.function, stream.uses.functions))
+        if known.subject is None or known.subject[0] != made_of:
+            try:
+                known.subject = made_of, self._comparison.subject(stream)
+            except NotSupportedError as error:
+                known.subject = made_of, error
+        found = known.subject[1]
+        if isinstance(found, NotSupportedError):
+            raise found
+        return found
 
     def _drawn(self, subject: Subject, known: _Audited, rows: Sequence[tuple[int, Snapshot]]) -> tuple[list[Span], str]:
         """Returns the spans to look at, and what keeps others from being looked at."""
@@ -171,7 +226,7 @@ class StreamAudit:
                 return [], f"its results aren't audited: they may come of any of {count} rows"
             return [(TS_MIN, TS_MAX)] if every else [], ""
         results = self._comparison.snapshots([subject.target])
-        lately = _written(rows, {**begin, **known.since})
+        lately = _written(rows, {**begin, **known.since}, _RANGES)
         moved = self._ranges_of_moved(subject, known, rows)
         # Deletes may be of all times: where there is nothing, there is nothing to see.
         known_spans = (snapshot.span(TS_MIN, TS_MAX) for _, snapshot in [*rows, *results])
@@ -179,18 +234,20 @@ class StreamAudit:
         if not where:
             return [], ""
         low, high = min(first for first, _ in where), max(last for _, last in where)
-        ranges = [[each for span in spans if (each := clipped(span, low, high)) is not None]
-                  for spans in (lately, moved, every, _written(results, {}))]
-        moments = [min(first for first, _ in ranges[0])] if ranges[0] else []
-        moments += [self._one_of(each) for each in ranges if each]
-        opened = open_incidents(self._incidents.of(subject.stream.id))
-        if opened:
-            moments.append(self._random.choice(opened).moment)
-        spans = [span for moment in moments if (span := subject.results.around(moment)) is not None]
+        new, tagged, *others = [
+            [each for span in spans if (each := clipped(span, low, high)) is not None]
+            for spans in (lately, moved, every, _written(results, {}), [
+                (one.moment, one.moment) for one in open_incidents(self._incidents.of(subject.stream.id))])]
+        choices = [tagged] if tagged else [ranges for ranges in (new, *others) if ranges]
         whole = (subject.results.around(low) or (low, high))[0], high
-        wide = list(dict.fromkeys(_widened(subject, span, rows, whole) for span in spans))
-        small = [span for span in wide if _count(subject, span, rows) <= ROWS_MAX]
-        return small, "" if len(small) == len(wide) else f"windows of more than {ROWS_MAX} rows aren't audited"
+        spans = []
+        if choices and (span := subject.results.around(self._one_of(self._random.choice(choices)))) is not None:
+            spans.append(_widened(subject, span, rows, whole, _ROWS_MIN))
+        # From the earliest of the new ones onwards: as far as may be, all are looked at.
+        if new and (span := subject.results.around(min(first for first, _ in new))) is not None:
+            spans.append(_widened(subject, span, rows, (span[0], high), _NEW_ROWS_MIN))
+        small = [span for span in spans if _count(subject, span, rows) <= ROWS_MAX]
+        return small, "" if len(small) == len(spans) else f"windows of more than {ROWS_MAX} rows aren't audited"
 
     def _ranges_of_moved(self, subject: Subject, known: _Audited, rows: Sequence[tuple[int, Snapshot]]) -> list[Span]:
         """Returns ranges of time with all rows of a child table that has got other tags, if there is one."""
@@ -214,81 +271,110 @@ class StreamAudit:
     def _audit(self, stream: StreamRecord, known: _Audited) -> str:
         """Looks at some of a stream's results; returns what is to be told of that."""
         subject = self._subject(stream, known)
-        again = known.suspects
-        known.suspects = {}
-        spans, note = ([*again], "") if again else self._drawn(
-            subject, known, self._comparison.snapshots(subject.sources))
+        now = Session(time_zone=subject.plan.time_zone, now_ms=self._services.clock.now_ms())
+        suspects = known.suspects
+        if suspects is not None:
+            return self._look_again(subject, known, suspects, now)
+        children = self._children(subject)
+        spans, note = self._drawn(subject, known, self._comparison.snapshots(subject.sources))
         if not spans:
             return note or "there is nothing to look at"
-        children = self._children(subject)
-        now = Session(time_zone=subject.plan.time_zone, now_ms=self._services.clock.now_ms())
-        cut, found = self._comparison.look(subject, spans, now, age_ms=0 if again else AGE_MS,
-                                          timeout_s=_CHECKPOINT_TIMEOUT_S)
-        if not again:
-            known.since = dict(cut)
-        wrong = self._unexplained(subject, found, cut, children)
-        results = known.info.results + sum(compared.equal for compared in found.values())
-        known.info = AuditInfo(self._services.clock.now_ms(), cut, results, known.info.mismatches, "")
-        self._settle(subject, known, found)
-        if again:
-            # Spans may overlap.
-            twice = [*dict.fromkeys(one for span, differences in wrong.items() for one in differences
-                                    if (one.child, one.moment) in again[span])]
-            self._note_incidents(subject, known, cut, twice, now)
-        else:
-            known.suspects = {span: {(one.child, one.moment) for one in differences}
-                              for span, differences in wrong.items() if differences}
+        always = known_of_all(subject)
+        if always:
+            note = f"what differs isn't told, since it may be right: {'; '.join(always)}"
+        elif subject.results.sources(0, 0) is None:
+            note = "what differs is told only while no rows come: any of them may change its results"
+        horizon, known.horizon = known.horizon or self._comparison.reached(subject), None
+        wrong = self._look(subject, known, spans, horizon, children, now)
+        known.since = dict(horizon.cut)
+        new = frozenset(map(_key, wrong)) - self._told(subject, known)
+        if new:
+            known.suspects = _Suspects(new, tuple(spans), horizon, children)
+            self._comparison.request_checkpoint(subject)
         return note
 
-    def _children(self, subject: Subject) -> list[tuple[ChildTable, ...]]:
+    def _look_again(self, subject: Subject, known: _Audited, suspects: _Suspects, now: Session) -> str:
+        """Does what `_audit` does with results that differed, at a checkpoint."""
+        cut = self._comparison.committed(subject, suspects.horizon.cut)
+        if cut is None:
+            known.suspects = replace(suspects, waited=True)
+            self._comparison.request_checkpoint(subject)
+            return "results that differ are looked at again once there is a checkpoint"
+        known.suspects = None
+        horizon = replace(suspects.horizon, cut=cut)
+        wrong = self._look(subject, known, suspects.spans, horizon, suspects.children, now)
+        self._note_incidents(subject, known, cut, [one for one in wrong if _key(one) in suspects.results], now)
+        return ""
+
+    def _told(self, subject: Subject, known: _Audited) -> set[Result]:
+        """Returns the results that are known to be wrong."""
+        opened = open_incidents(self._incidents.of(subject.stream.id))
+        return known.unkept | {(one.child, one.moment) for one in opened}
+
+    def _look(
+        self, subject: Subject, known: _Audited, spans: Sequence[Span], horizon: Horizon,
+        children: tuple[tuple[ChildTable, ...], ...], now: Session
+    ) -> list[Difference]:
+        """Compares spans; returns differences that nothing explains. `children`: see `_unexplained`."""
+        found = self._comparison.compare(subject, spans, horizon, now)
+        known.info = replace(known.info, last_ms=self._services.clock.now_ms(), cut=horizon.cut,
+                             results=known.info.results + found.equal)
+        self._settle(subject, known, spans, found)
+        return self._unexplained(subject, found.differences, horizon.cut, children)
+
+    def _children(self, subject: Subject) -> tuple[tuple[ChildTable, ...], ...]:
         """Returns the child tables of the sources as they are now; the same tuples while they don't change."""
-        return [self._services.catalog.children(table.storage_uid) for table in subject.sources]
+        return tuple(self._services.catalog.children(table.storage_uid) for table in subject.sources)
 
     def _unexplained(
-        self, subject: Subject, found: Mapping[Span, Compared], cut: Cut, children: list[tuple[ChildTable, ...]]
-    ) -> dict[Span, list[Difference]]:
+        self, subject: Subject, differences: Sequence[Difference], cut: Cut,
+        children: tuple[tuple[ChildTable, ...], ...]
+    ) -> list[Difference]:
         """Returns differences of which nothing is known that explains them, of windows without rows behind the cut.
 
-        `children`: those of the sources before the look. If they have other tags by now, nothing is told: the query
+        `children`: those of the sources before the cut. If they have other tags by now, nothing is told: the query
         goes by those of now, results by those of the cut.
         """
-        different = {span: compared.differences for span, compared in found.items() if compared.differences}
         stream = self._services.catalog.streams.by_id(subject.stream.id)
-        if not different or stream is None or not all(
+        if not differences or stream is None or not all(
                 before is now or set(before) <= set(now)
                 for before, now in zip(children, self._children(subject), strict=True)):
-            return {}
-        behind = _written(self._comparison.snapshots(subject.sources), dict(cut))
+            return []
+        behind = _written(self._comparison.snapshots(subject.sources), dict(cut), _RANGES)
         left_out = self._comparison.left_out(stream)
         current = replace(subject, stream=stream)
-        return {span: [one for one in differences if not _may_change(subject, one, behind) and known_reasons(
-            current, one, left_out) is None] for span, differences in different.items()}
+        return [one for one in differences if not _may_change(subject, one, behind) and known_reasons(
+            current, one, left_out) is None]
 
-    def _settle(self, subject: Subject, known: _Audited, found: Mapping[Span, Compared]) -> None:
+    def _settle(self, subject: Subject, known: _Audited, spans: Sequence[Span], found: Compared) -> None:
         """Notes which results that were wrong are right again."""
+        if found.others > len(found.differences):
+            return  # not all that differ are known
+        wrong = set(map(_key, found.differences))
+
+        def is_right(result: Result) -> bool:
+            return result not in wrong and any(first <= result[1] <= last for first, last in spans)
+
         for incident in open_incidents(self._incidents.of(subject.stream.id)):
-            if _is_right((incident.child, incident.moment), found):
+            if is_right((incident.child, incident.moment)):
                 self._incidents.settle(incident, self._services.clock.now_ms())
                 self._tell(incident, "its result is what the query says again")
-        known.unkept = {one for one in known.unkept if not _is_right(one, found)}
+        known.unkept = {one for one in known.unkept if not is_right(one)}
 
     # --- incidents -----------------------------------------------------------------------------------------------
 
     def _note_incidents(
         self, subject: Subject, known: _Audited, cut: Cut, differences: Sequence[Difference], now: Session
     ) -> None:
-        """Keeps incidents of results that are wrong, but of those that are known to be."""
-        stream_id = subject.stream.id
-        told = known.unkept | {(one.child, one.moment) for one in open_incidents(self._incidents.of(stream_id))}
-        new = [one for one in differences if (one.child, one.moment) not in told]
-        for one in new[:_NEW_INCIDENTS]:
+        """Keeps incidents of results that are wrong."""
+        for one in differences[:_NEW_INCIDENTS]:
             made = self._incident(subject, cut, one)
             rows = self._comparison.rows(subject, cut, (one.moment, one.moment), now)
             try:
                 kept = self._incidents.add(made, rows)
             except StorageError as error:
-                known.unkept.add((one.child, one.moment))
-                self._streams.known.tell(stream_id, f"audit: {_text(one)}; no incident is kept of it: {error}")
+                known.unkept.add(_key(one))
+                self._streams.known.tell(subject.stream.id, f"audit: {_text(one)}; no incident is kept of it: {error}")
                 continue
             self._tell(kept, f"{_text(one)}; what it is made of is in {self._incidents.folder(kept)}")
             # Only now, since it may destroy the evidence.
@@ -326,17 +412,13 @@ class StreamAudit:
         self._streams.known.tell(incident.stream_id, f"audit, incident {incident.number}: {text}")
 
 
-def _is_right(result: Result, found: Mapping[Span, Compared]) -> bool:
-    """Whether a look has found a result to be what the query says; of more differences than are shown nothing is."""
-    for (first, last), compared in found.items():
-        if first <= result[1] <= last and compared.others == len(compared.differences):
-            return result not in {(one.child, one.moment) for one in compared.differences}
-    return False
+def _key(one: Difference) -> Result:
+    return one.child, one.moment
 
 
-def _written(rows: Sequence[tuple[int, Snapshot]], since: Mapping[int, int]) -> list[Span]:
-    """Returns ranges of time that were written to behind a cut."""
-    return [span for vgroup_id, snapshot in rows for span in snapshot.written_since(since.get(vgroup_id, 0))]
+def _written(rows: Sequence[tuple[int, Snapshot]], since: Mapping[int, int], most: int = 1) -> list[Span]:
+    """Returns ranges of time that were written to behind a cut; `most`: see `written_since`."""
+    return [span for vgroup_id, snapshot in rows for span in snapshot.written_since(since.get(vgroup_id, 0), most)]
 
 
 def _may_change(subject: Subject, one: Difference, written: Sequence[Span]) -> bool:
@@ -354,10 +436,10 @@ def _count(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]]) -
     return sum(span.rows for span in spans if span is not None)
 
 
-def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]], whole: Span) -> Span:
-    """Returns a span around this one, within `whole`, with enough rows, if there are so many."""
+def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]], whole: Span, least: int) -> Span:
+    """Returns a span around this one, within `whole`, with at least about so many rows, if there are so many."""
     for _ in range(_DOUBLINGS):
-        if _count(subject, span, rows) >= _ROWS_MIN:
+        if _count(subject, span, rows) >= least:
             break
         width = span[1] - span[0] + 1
         wider = max(whole[0], span[0] - width), min(whole[1], span[1] + width)

@@ -51,8 +51,8 @@ class StreamCheckpoints:
             return None
         vgroup_ids = stored.graph.source_vgroup_ids
         reached: dict[int, int] = {}
-        for status in controller.statuses():
-            if status.task.stream_id == stream.id and status.task.operator == "source":
+        for status in controller.statuses_of(stream.id):
+            if status.task.operator == "source":
                 filling = status.history is not None and not status.history.done
                 if not filling and status.log.processed_version is not None:
                     reached[status.task.index] = status.log.processed_version

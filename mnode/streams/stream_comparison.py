@@ -23,12 +23,12 @@ from penstock.mnode.checkpoints.recorded_results import recorded_results
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
-from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.query.query_runner import QueryPlan
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.lower.batch_results import BatchResults
-from penstock.planner.query.compared_results import COUNTED, compared_results, drawn_times, rows_between
+from penstock.planner.query.compared_results import COUNTED, Span, compared_results, drawn_times, rows_between
 from penstock.planner.query.found_results import FoundResults, LaterWrites, results_of_record, results_of_table
 from penstock.planner.task_plans.stream_plan import JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, parse_cut
@@ -46,8 +46,8 @@ _CHECKPOINTS = 20
 ROWS_KEPT = 100_000
 """At most so many rows are kept to reproduce a difference."""
 
-Span = tuple[int, int]
-"""A range of times of results, both ends included."""
+Run = Callable[[QueryPlan, Session], pa.Table]
+"""Returns the rows of a planned query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was found of a span: `differences`, at most SHOWN, and how many results are `equal`, aren't (`others`), and
-    are `unjudged`.
+    """What was found of some spans: `differences`, at most SHOWN, and how many results are `equal`, aren't (`others`),
+    and are `unjudged`.
     """
 
     differences: tuple[Difference, ...]
@@ -106,6 +106,16 @@ class Subject:
         vgroup_ids = {table.database: require_database(table.database, catalog).vgroup_ids for table in self.sources}
         since = known_since(self, cut)
         return {name: (_part(since, ids), _part(cut, ids)) for name, ids in vgroup_ids.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Up to where results of a stream are compared: of the rows of `cut`, and `until` when windows are closed, such
+    that their results must be there; None: all must.
+    """
+
+    cut: Cut
+    until: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +157,11 @@ class LeftOut:
 class StreamComparison:
     """Compares the results of running streams with their queries. Safe for many threads."""
 
-    def __init__(self, services: StreamServices, cuts: Cuts, streams: Streams, queries: Queries) -> None:
+    def __init__(self, services: StreamServices, cuts: Cuts, streams: Streams, run: Run) -> None:
         self._services = services
         self._cuts = cuts
         self._streams = streams
-        self._queries = queries
+        self._run = run
 
     def subject(self, stream: StreamRecord) -> Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results, UnavailableError for one that
@@ -168,46 +178,76 @@ class StreamComparison:
         return snapshots_of(tables, self._services.catalog, self._services.storage)
 
     def look(
-        self, subject: Subject, spans: Sequence[Span], session: Session, *, age_ms: int = 0,
-        timeout_s: float | None = None, note_progress: Callable[[str], None] = lambda text: None,
+        self, subject: Subject, spans: Sequence[Span], session: Session, note_progress: Callable[[str], None],
     ) -> tuple[Cut, dict[Span, Compared]]:
-        """Compares spans at a cut, which it returns: one of now, or of the newest checkpoint if that isn't older.
+        """Compares spans, each by itself, at the cut of a checkpoint of now, which it returns.
 
-        `age_ms`: how old the checkpoint may be, where there is a result table. `timeout_s`: how long to wait for one at
-        most, by default `checkpointTimeout`. Raises UnavailableError for a stream that is behind its source, or whose
-        sink tasks have no record of what they sent, CheckpointDamagedError and CorruptionError if that is damaged.
+        Raises UnavailableError for a stream that is behind its source, or whose sink tasks have no record of what they
+        sent, CheckpointDamagedError and CorruptionError if that is damaged.
         """
         until = self._closed_until(subject)
-        with ExitStack() as stack:
-            cut, sent = self._known_cut(subject, age_ms), None
-            if cut is None:
-                rows = stack.enter_context(self._held(subject))
-                record = self._checkpointed(subject, rows, timeout_s)
-                cut = record.versions
-                sent = self._sent(subject, record) if subject.target is None else None
-            cuts, given = subject.cuts(cut, self._services.catalog), found_results(subject, sent)
+        with self._held(subject) as rows:
+            record = self._checkpointed(subject, rows)
+            horizon = Horizon(record.versions, until)
+            sent = self._sent(subject, record) if subject.target is None else None
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
-                table = self._queries.run_planned(
-                    compared_results(subject.results, given, cuts, span, until), session)
-                found[span] = compared(table)
-        return cut, found
+                found[span] = self.compare(subject, [span], horizon, session, sent)
+        return horizon.cut, found
+
+    def compare(
+        self, subject: Subject, spans: Sequence[Span], horizon: Horizon, session: Session,
+        sent: SentResults | None = None,
+    ) -> Compared:
+        """Compares what is stored now of spans, or what was `sent` where there is no table.
+
+        Raises what a query does, SnapshotTooOldError among others.
+        """
+        return compared(self._run(compared_results(
+            subject.results, found_results(subject, sent), subject.cuts(horizon.cut, self._services.catalog), spans,
+            horizon.until), session))
+
+    def reached(self, subject: Subject) -> Horizon:
+        """Returns what the stream's tasks have read, as they last said; results of the last rows may be on their way.
+
+        Raises UnavailableError while a source task hasn't said anything, or reads history.
+        """
+        until = self._closed_until(subject)
+        progress = self._streams.checkpoints.progress(subject.stream)
+        if progress is None:
+            raise UnavailableError(f"stream {subject.stream.name} has source tasks that read history, or haven't said "
+                                   "yet what they have read")
+        return Horizon(tuple(sorted(progress.items())), until)
+
+    def committed(self, subject: Subject, rows: Cut) -> Cut | None:
+        """Returns the cut of the newest checkpoint if it has these rows and all their results are written, else None.
+
+        Its rows stay readable for as long as it is kept.
+        """
+        newest = self._services.stores.records.newest(subject.stream.id)
+        return newest.versions if newest is not None and _is_whole(subject, newest, rows) else None
+
+    def request_checkpoint(self, subject: Subject) -> None:
+        """Has a checkpoint taken, and doesn't wait for it. Raises UnavailableError if there can be none now."""
+        self._streams.checkpoints.begin_checkpoint(subject.stream, 0.0)
 
     def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
         """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
-        return self._queries.run_planned(rows_between(
+        return self._run(rows_between(
             subject.results, subject.cuts(cut, self._services.catalog), span, ROWS_KEPT), session)
 
     def times(self, subject: Subject, span: Span, most: int, seed: int, session: Session) -> list[int]:
         """Returns what `drawn_times` finds as of now, in any order."""
         with self._held(subject) as cut:
-            found = self._queries.run_planned(drawn_times(
+            found = self._run(drawn_times(
                 subject.results, subject.target, subject.cuts(cut, self._services.catalog), span, most, seed), session)
         return [int(moment) for moment in found.column("moment").to_pylist()]
 
     def left_out(self, stream: StreamRecord) -> LeftOut:
-        return LeftOut.of(self._statuses(stream))
+        controller = self._services.controller.running()
+        known = () if controller is None else controller.statuses()
+        return LeftOut.of([status for status in known if status.task.stream_id == stream.id])
 
     @contextmanager
     def _held(self, subject: Subject) -> Iterator[Cut]:
@@ -230,32 +270,13 @@ class StreamComparison:
             raise UnavailableError(f"stream {subject.stream.name} has forgotten its checkpoint meanwhile",
                                    hint="a longer CHECKPOINT_INTERVAL, or a greater checkpointsKept, helps") from None
 
-    def _known_cut(self, subject: Subject, age_ms: int) -> Cut | None:
-        """Returns the cut of the newest checkpoint if nothing has come since, or if it isn't so old; else None.
-
-        Its rows stay readable for as long as it is kept. Raises UnavailableError for a stream that is that young.
-        """
-        if not age_ms:
-            return None
-        clock, stream = self._services.clock, subject.stream
-        newest = self._services.stores.records.newest(stream.id)
-        since_ms = stream.asked.created_ms if newest is None else newest.started_ms
-        is_young = clock.now_ms() - since_ms < age_ms
-        if newest is not None and not newest.unwritten and (is_young or all(
-                _has_all(newest, self._cuts.now(table.database)) for table in subject.sources)):
-            return newest.versions
-        if is_young:
-            raise UnavailableError(f"stream {stream.name} has no checkpoint yet that could be compared",
-                                   hint="one comes soon")
-        return None
-
-    def _checkpointed(self, subject: Subject, rows: Cut, timeout_s: float | None) -> CommitRecord:
+    def _checkpointed(self, subject: Subject, rows: Cut) -> CommitRecord:
         """Returns a checkpoint that has all rows of a cut, and whose results are all known."""
         clock, stream = self._services.clock, subject.stream
-        ends = clock.monotonic() + (self._services.config.checkpoint_timeout if timeout_s is None else timeout_s)
+        ends = clock.monotonic() + self._services.config.checkpoint_timeout
         for _ in range(_CHECKPOINTS):
             record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))
-            if is_complete(subject, record) and _has_all(record, rows):
+            if _is_whole(subject, record, rows):
                 return record
             if clock.monotonic() >= ends:
                 break
@@ -264,13 +285,15 @@ class StreamComparison:
 
     def _closed_until(self, subject: Subject) -> int | None:
         """Returns until when windows surely are closed, so that their results must be there; None: all must."""
-        statuses = self._statuses(subject.stream)
+        stream, controller = subject.stream, self._services.controller.running()
+        stored = self._streams.known.plans.get(stream.id)
+        if stored is None or controller is None:
+            return TS_MIN
+        said = {status.task: status.time for status in controller.statuses_of(stream.id)}
+        tasks = [edges.task for edges in stored.graph.edges(stream.id)]
         return closed_until(subject.plan, *({
-            status.task.index: mark(status.time) for status in statuses if status.task.operator == operator
+            task.index: mark(said[task]) if task in said else None for task in tasks if task.operator == operator
         } for operator, mark in (("agg", attrgetter("watermark")), ("source", attrgetter("max_event_time")))))
-
-    def _statuses(self, stream: StreamRecord) -> list[TaskStatus]:
-        return [report.status for report in self._streams.reports.snapshot().tasks.get(stream.id, [])]
 
 
 def snapshots_of(tables: Sequence[Table], catalog: Catalog, storage: Storage) -> list[tuple[int, Snapshot]]:
@@ -298,22 +321,28 @@ def found_results(subject: Subject, sent: SentResults | None, later: LaterWrites
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
     times = subject.results.sources(difference.moment, difference.ends)
-    parts = left_out.reasons(times)
-    if subject.plan.policies.ignore_update:
-        parts.append("rewritten rows count once more: IGNORE UPDATE 1")
-    if subject.plan.policies.guarantee == "at_least_once":
-        parts.append("rows may count again after a restart: GUARANTEE AT_LEAST_ONCE")
+    parts = [*left_out.reasons(times), *known_of_all(subject)]
     unlike = subject.stream.unlike
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
-    grid = subject.results.grid
-    if subject.plan.policies.ignore_expired and grid is not None and not grid.tumbling:
-        parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
-                     "EXPIRED 1")
     if difference.state == "extra" and subject.target is not None and not subject.stream.created_target:
         parts.append("the result table was there before the stream, and may have rows of others")
     return "; ".join(parts) or None
+
+
+def known_of_all(subject: Subject) -> list[str]:
+    """Returns what may be why any of a stream's results isn't what the query says."""
+    policies, grid = subject.plan.policies, subject.results.grid
+    parts = []
+    if policies.ignore_update:
+        parts.append("rewritten rows count once more: IGNORE UPDATE 1")
+    if policies.guarantee == "at_least_once":
+        parts.append("rows may count again after a restart: GUARANTEE AT_LEAST_ONCE")
+    if policies.ignore_expired and grid is not None and not grid.tumbling:
+        parts.append("rows that come late for some of their windows, not for all, aren't in these: SLIDING with IGNORE "
+                     "EXPIRED 1")
+    return parts
 
 
 def known_since(subject: Subject, cut: Cut) -> Cut:
@@ -330,10 +359,10 @@ def _part(cut: Cut, vgroup_ids: Sequence[int]) -> Cut:
     return tuple((vgroup_id, version) for vgroup_id, version in sorted(cut) if vgroup_id in vgroup_ids)
 
 
-def _has_all(record: CommitRecord, rows: Cut) -> bool:
-    """Whether a checkpoint has all rows of a cut."""
+def _is_whole(subject: Subject, record: CommitRecord, rows: Cut) -> bool:
+    """Whether a checkpoint has all rows of a cut, and is complete."""
     reached: Mapping[int, int] = dict(record.versions)
-    return all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
+    return is_complete(subject, record) and all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
 
 
 def check_comparable(plan: StreamPlan) -> None:

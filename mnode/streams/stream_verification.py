@@ -19,13 +19,12 @@ from penstock.mnode.streams.stream_comparison import (
     Compared,
     Difference,
     LeftOut,
-    Span,
     StreamComparison,
     Subject,
     known_reasons,
 )
 from penstock.planner.bind.instants import instant
-from penstock.planner.query.compared_results import SHOWN
+from penstock.planner.query.compared_results import SHOWN, Span
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.cuts import Cut, cut_text
@@ -89,7 +88,7 @@ class StreamVerification:
     def _look(
         self, subject: Subject, pieces: Sequence[Span], session: Session
     ) -> tuple[Cut, dict[Span, Compared]]:
-        return self._comparison.look(subject, pieces, session, note_progress=self._note_progress)
+        return self._comparison.look(subject, pieces, session, self._note_progress)
 
 
 def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> Span:

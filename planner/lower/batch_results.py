@@ -67,8 +67,8 @@ class BatchResults:
     of all `r0`, some several times, that is quicker than that of the results; None if only these tell. `delayed`: what
     is stored of a window that is open may be behind its rows. `far`: a row may change results of any times. `early`:
     what is stored before a result's ENDS isn't the last. Of a join, the first of the scans is of the driving side, and
-    rows of the other one may be older than these by `back`, newer by `forth`. `certainty`: how surely the columns are
-    known.
+    rows of the other one may be older than these by `back`, newer by `forth`. `gap`: results are of sessions of rows
+    that aren't farther apart. `certainty`: how surely the columns are known.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -83,6 +83,7 @@ class BatchResults:
     early: bool = False
     back: int = 0
     forth: int = 0
+    gap: int | None = None
     certainty: ColumnCertainty = CERTAIN
 
     def bounds(self, first: int, last: int) -> tuple[int, int | None] | None:
@@ -101,6 +102,8 @@ class BatchResults:
 
         None: any row may.
         """
+        if self.gap is not None:
+            return moment - self.gap, FOR_EVER if ends is None else ends
         return None if self.far else (moment - self.back, moment if ends is None else ends - 1)
 
     def around(self, moment: int) -> tuple[int, int] | None:
@@ -144,8 +147,10 @@ def batch_results(stream: LogicalStream, functions: tuple[UserCall, ...]) -> Bat
         times = _times(below.input, time)
     steps, body = results_sql(stream, below, ends, results)
     far = fill is not None or (isinstance(below, Aggregate) and below.interval is None)
+    shape = below.input.shape if isinstance(below, Aggregate) and isinstance(below.input, Window) else None
+    gap = shape.gap if fill is None and isinstance(shape, BySession) else None
     return BatchResults(steps, body, (rows.scan,), tuple(dict.fromkeys((*functions, *users_aggregates(stream.plan)))),
-                        grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None,
+                        grid, of_rows, times, stream.trigger == "max_delay", far, early=fill is not None, gap=gap,
                         certainty=column_certainty(stream, project))
 
 

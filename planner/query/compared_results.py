@@ -30,6 +30,8 @@ SHOWN = 1_000
 COUNTED = "counted"
 """The state of the last row."""
 _OTHER = "state NOT IN ('equal', 'open', 'unjudged')"
+Span = tuple[int, int]
+"""A range of times of results, both ends included."""
 Cuts = Mapping[str, tuple[Cut, Cut]]
 """By database, behind which cut rows were written that are read, and up to which one."""
 _RELATIVE, _DIGITS = 1e-6, 1e-12
@@ -59,14 +61,17 @@ class Comparison:
 
 
 def compared_results(
-    results: BatchResults, given: FoundResults, cuts: Cuts, span: tuple[int, int], closed_until: int | None
+    results: BatchResults, given: FoundResults, cuts: Cuts, spans: Sequence[Span], closed_until: int | None
 ) -> Comparison:
-    """Returns the comparison of results whose time is in `span`, of rows that were written between two cuts.
+    """Returns the comparison of results whose time is in one of `spans`, of rows that were written between two cuts.
 
     `given`: what there is of them. `closed_until`: a result may be missing, or behind where they are delayed or
     early, if its window isn't over by then; None: none may.
     """
-    (first, last), columns = span, given.columns
+    spans, columns = _apart(results, spans), given.columns
+    read = [[*_scans(results, cuts, (first, last)),
+             *(replace(scan, first_ts=first, last_ts=last) for scan in given.scans)] for first, last in spans]
+    scans, together = _together(read)
     names = [f"r{n}" for n in range(len(columns))]
     keys = [n for n, column in enumerate(columns) if n == 0 or column.primary_key]
     same = " AND ".join([f"w.{CHILD} = f.{CHILD}", *(f"w.{names[n]} = f.{names[n]}" for n in keys)])
@@ -85,10 +90,11 @@ def compared_results(
     state = (f"CASE WHEN NOT ({' OR '.join([missing, extra, *distinct])}) THEN 'equal' WHEN {behind} THEN 'open' "
              f"WHEN {missing} THEN 'missing' WHEN {extra} THEN 'extra' ELSE 'differs' END")
     steps = (
+        *together,
         *results.steps,
-        ("wanted", f"SELECT * FROM ({results.body}) WHERE r0 BETWEEN {first} AND {last}"),
+        ("wanted", f"SELECT * FROM ({results.body}) WHERE {_in_one('r0', spans)}"),
         *given.steps,
-        ("found", f"SELECT * FROM ({given.sql}) WHERE r0 BETWEEN {first} AND {last}"),
+        ("found", f"SELECT * FROM ({given.sql}) WHERE {_in_one('r0', spans)}"),
         ("scale", _scale(results)),
         ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
                   f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
@@ -103,11 +109,39 @@ def compared_results(
     )
     sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
            f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, unjudged::VARCHAR, NULL FROM counts")
-    scans = (*_scans(results, cuts, span), *(replace(scan, first_ts=first, last_ts=last) for scan in given.scans))
     return Comparison(scans, sql, steps, results.functions, tables=given.tables)
 
 
-def rows_between(results: BatchResults, cuts: Cuts, span: tuple[int, int], most: int) -> Comparison:
+def _apart(results: BatchResults, spans: Sequence[Span]) -> list[Span]:
+    """Returns the same spans, those as one that come of some of the same rows."""
+    found: list[Span] = []
+    ends: int | None = -FOR_EVER
+    for first, last in sorted(spans):
+        bounds = results.bounds(first, last) or (-FOR_EVER, None)
+        if found and (ends is None or bounds[0] <= ends):
+            found[-1] = found[-1][0], max(found[-1][1], last)
+            ends = None if ends is None or bounds[1] is None else max(ends, bounds[1])
+        else:
+            found.append((first, last))
+            ends = bounds[1]
+    return found
+
+
+def _together(read: Sequence[Sequence[Scan]]) -> tuple[tuple[Scan, ...], tuple[tuple[str, str], ...]]:
+    """Returns scans, and steps by which those of one name are one relation. `read`: the same scans of each span."""
+    if len(read) == 1:
+        return tuple(read[0]), ()
+    apart = [[replace(scan, name=f"{scan.name}#{n}") for scan in scans] for n, scans in enumerate(read)]
+    steps = tuple((scan.name, " UNION ALL ".join(f"SELECT * FROM {quote_name(part.name)}" for part in parts))
+                  for scan, *parts in zip(read[0], *apart, strict=True))
+    return tuple(scan for scans in apart for scan in scans), steps
+
+
+def _in_one(time: str, spans: Sequence[Span]) -> str:
+    return "(" + " OR ".join(f"{time} BETWEEN {first} AND {last}" for first, last in spans) + ")"
+
+
+def rows_between(results: BatchResults, cuts: Cuts, span: Span, most: int) -> Comparison:
     """Returns a query for the rows that results come of whose time is in `span`, as `compared_results` reads them.
 
     It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT; of a join, those
@@ -120,7 +154,7 @@ def rows_between(results: BatchResults, cuts: Cuts, span: tuple[int, int], most:
 
 
 def drawn_times(
-    results: BatchResults, target: Table | None, cuts: Cuts, span: tuple[int, int], most: int, seed: int
+    results: BatchResults, target: Table | None, cuts: Cuts, span: Span, most: int, seed: int
 ) -> Comparison:
     """Returns a query for times of results, as BIGINT `moment`: of all that are in `span`, `most` at most.
 
@@ -139,7 +173,7 @@ def drawn_times(
     return Comparison(scans, sql, (), results.functions, (ResultColumn("moment", BIGINT),))
 
 
-def _scans(results: BatchResults, cuts: Cuts, span: tuple[int, int]) -> tuple[Scan, ...]:
+def _scans(results: BatchResults, cuts: Cuts, span: Span) -> tuple[Scan, ...]:
     """Rows before and behind those that results of the span may come of are left out."""
     first, last = results.bounds(*span) or (None, None)
     return tuple(replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last) for scan in results.scans)

@@ -16,7 +16,7 @@ from penstock.vnode.read.snapshot_sql import SnapshotSql, SqlBuilder
 from penstock.vnode.store.chunk_reader import Chunk, KeyFilter, gather, resolve
 from penstock.vnode.store.memtable import VERSION_COLUMN, TimeRange
 from penstock.vnode.store.parts import PartCache
-from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN, U64
+from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64
 from penstock.vnode.store.table_state import TableState
 from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import TUID_COLUMN
@@ -97,18 +97,17 @@ class Snapshot:
         count = sum(math.ceil(rows * (last - first + 1) / (high - low + 1)) for first, last, low, high, rows in inside)
         return TimeSpan(min(piece[0] for piece in inside), max(piece[1] for piece in inside), count)
 
-    def written_since(self, version: int) -> list[TimeRange]:
+    def written_since(self, version: int, most: int = 1) -> list[TimeRange]:
         """Returns ranges in which all times lie of rows that were written, and of deletes, behind a version.
 
-        Of parts, whose rows aren't looked at, the whole ranges.
+        Of parts, whose rows aren't looked at, the whole ranges; of each run at most so many, as narrow as they may be.
         """
         ranges = [(part.info.min_ts, part.info.max_ts) for part in self._parts if part.info.max_version > version]
         for run in self._runs:
-            if run.min_version > version:
+            if run.min_version > version and most == 1:
                 ranges.append((run.min_ts, run.max_ts))
             elif run.max_version > version:
-                times = run.ts[run.version > version]
-                ranges.append((int(times.min()), int(times.max())))
+                ranges += _ranges(run.ts[run.version > version], most)
         return ranges + [(t.first_ts, t.last_ts) for t in self._tombstones if t.version > version]
 
     def ranges_of(self, tuid: int) -> list[TimeRange]:
@@ -264,6 +263,15 @@ def united(spans: Sequence[TimeRange], most: int = _SPANS_MAX) -> list[TimeRange
         found = [(found[start][0], found[stop - 1][1])
                  for start, stop in zip([0, *kept], [*kept, len(found)], strict=True)]
     return found
+
+
+def _ranges(times: I64, most: int) -> list[TimeRange]:
+    """Returns at most so many ranges with all these times, apart where these are farthest from each other."""
+    ordered = np.sort(times)
+    widest = np.argsort(np.diff(ordered), kind="stable")[max(0, len(ordered) - most):]
+    last = [*np.sort(widest).tolist(), len(ordered) - 1]
+    first = [0, *(place + 1 for place in last[:-1])]
+    return list(zip(ordered[first].tolist(), ordered[last].tolist(), strict=True))
 
 
 def _overlap(span: TimeRange | None, first: int, last: int) -> bool:

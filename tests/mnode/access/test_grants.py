@@ -281,7 +281,8 @@ def test_nobody_sees_what_he_may_not_use(bed: Bed) -> None:
     assert bed.run("select table_name from information_schema.ins_tables where type <> 'SYSTEM_TABLE'") == [("t",)]
     assert [row[0] for row in bed.run("show e.tables")] == ["t"]
     for refused in ("use d", "show d.tables", "show d.stables", "describe d.m", "show create database d",
-                    "show create stream s", "show checkpoints for s", "explain analyze stream s", "use nowhere",
+                    "show create stream s", "show checkpoints for s", "explain analyze stream s", "verify stream s",
+                    "use nowhere",
                     "describe nowhere.t", "select * from e.tt", "select * from nowhere.t"):
         assert bed.is_refused(refused), refused
     rights = bed.session.identity.rights
@@ -295,6 +296,20 @@ def test_nobody_sees_what_he_may_not_use(bed: Bed) -> None:
 
         assert "'d'" in names(Rights())
         assert "'d'" not in names(rights)
+
+
+@pytest.mark.parametrize("statement", [
+    "verify stream {}", "show create stream {}", "explain analyze stream {}", "show checkpoints for {}"])
+def test_a_stream_that_is_hidden_is_refused_like_none(bed: Bed, statement: str) -> None:
+    """Whoever may not read its tables doesn't learn that there is one, nor which tables it reads."""
+    bed.granted("grant read on e.t to bob")
+    told = []
+    for name in ("s", "nothing"):
+        with pytest.raises(PermissionDeniedError) as refused:
+            bed.execute(statement.format(name))
+        told.append((str(refused.value), refused.value.hint))
+    assert told[1] == tuple(text.replace("stream s;", "stream nothing;").replace("stream s ", "stream nothing ")
+                            for text in told[0])
 
 
 def test_every_system_table_has_one_rule() -> None:
