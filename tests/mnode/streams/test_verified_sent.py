@@ -276,6 +276,19 @@ def test_without_a_record_nothing_is_verified(tmp_path: Path, monkeypatch: pytes
             "1 results are equal, 0 aren't; not in the record of what was sent, and not judged: 1")
 
 
+def test_records_begin_anew_when_the_database_is_split(tmp_path: Path) -> None:
+    """A group may be another task's from then on, and nobody knows which of two has sent its last result."""
+    with sending("webhook", tmp_path, (f"{BATCH} FILL_HISTORY 1", COUNTS)) as (bed, _):
+        for second in range(0, 60, 5):
+            insert(bed, second // 5 % 4, second)
+        bed.execute("ALTER DATABASE d VGROUPS 3")
+        assert bed.rows("VERIFY STREAM s0")[-1][3] == (
+            "0 results are equal, 0 aren't; not in the record of what was sent, and not judged: 12")
+        for second in range(3, 60, 5):
+            insert(bed, second // 5 % 4, second)
+        assert bed.rows("VERIFY STREAM s0")[-1][3] == "12 results are equal, 0 aren't"
+
+
 def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
     """As any damaged state is: its checkpoint says so."""
     with sending("webhook", tmp_path, (BATCH, COUNTS)) as (bed, _):
