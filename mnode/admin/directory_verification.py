@@ -83,8 +83,8 @@ def resting_engine(root: Path, config: Config) -> Iterator[EngineParts]:
 class Finding:
     """What was found of a stream. `result`: as VERIFY STREAM tells it, None if it can't be verified: `error` says why.
 
-    `equal`, `others`, `later`: so many results are equal, aren't, and aren't judged, since they may be of rows behind
-    the `checkpoint`, or aren't in the record of what was sent.
+    So many results are `equal`, aren't (`others`), and are `unjudged`, since they may be of rows behind the
+    `checkpoint`, or aren't in the record of what was sent.
     """
 
     stream: str
@@ -92,7 +92,7 @@ class Finding:
     result: Result | None = None
     equal: int = 0
     others: int = 0
-    later: int = 0
+    unjudged: int = 0
     error: PenstockError | None = None
 
 

@@ -109,7 +109,7 @@ def test_what_an_engine_leaves_behind_is_equal(tmp_path: Path, capsys: pytest.Ca
     assert [one["stream"] for one in found] == [f"s{n}" for n in range(len(STREAMS))]
     for one in found:
         assert one["equal"] > 0
-        assert (one["others"], one["written_after"], one["results"]) == (0, 0, [])
+        assert (one["others"], one["unjudged"], one["results"]) == (0, 0, [])
     assert main(["verify", "-d", str(copy), "--stream", "s1", "--progress"]) == 0
     shown = capsys.readouterr()
     assert "stream s1, as of checkpoint 1\n┌" in shown.out
@@ -157,7 +157,7 @@ def test_results_behind_the_checkpoint_are_not_judged(tmp_path: Path, capsys: py
         bed.execute(f"DELETE FROM t0 WHERE ts = {T0 + 31_000}")
     code, (found,) = verify(tmp_path / "data", capsys)
     assert (code, told(found)) == (1, [("differs", "2023-11-14 22:13:30.000")])
-    assert (found["equal"], found["others"], found["written_after"]) == (1, 1, 4)
+    assert (found["equal"], found["others"], found["unjudged"]) == (1, 1, 4)
 
 
 def test_an_attempt_before_may_have_read_further(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ def test_an_attempt_before_may_have_read_further(tmp_path: Path, capsys: pytest.
         bed.streams.checkpoint()
     code, (found,) = verify(tmp_path / "data", capsys)
     assert (code, found["checkpoint"], found["results"]) == (0, 2, [])
-    assert found["written_after"] == 2
+    assert found["unjudged"] == 2
 
 
 def test_what_was_written_and_not_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +186,7 @@ def test_what_was_written_and_not_acknowledged(tmp_path: Path, capsys: pytest.Ca
     for path, content in ends.items():
         path.write_bytes(content)
     code, (found,) = verify(tmp_path / "data", capsys)
-    assert (code, found["results"], found["written_after"]) == (0, [], 2)
+    assert (code, found["results"], found["unjudged"]) == (0, [], 2)
 
 
 def test_closed_windows_must_be_there_and_open_ones_may_be_missing(
