@@ -104,7 +104,11 @@ class BatchResults:
         """
         if self.gap is not None:
             return moment - self.gap, FOR_EVER if ends is None else ends
-        return None if self.far else (moment - self.back, moment if ends is None else ends - 1)
+        if self.far:
+            return None
+        if ends is None:  # of a window whose rows aren't known only its start is
+            ends = self.forth + (moment + 1 if self.grid is None else latest_end(moment, self.grid))
+        return moment - self.back, ends - 1
 
     def around(self, moment: int) -> tuple[int, int] | None:
         """Returns a range with the times of all results that a row may be part of; None if that may be any."""

@@ -430,6 +430,17 @@ def test_a_late_row_hides_no_other_window() -> None:
         assert [line[:2] for line in bed.rows(INCIDENTS)] == [("missing", 100_000)]
 
 
+def test_windows_of_rows_that_come_meanwhile_are_no_suspects() -> None:
+    """Rows behind the cut make windows that the query doesn't have, wherever in these they are."""
+    with made(STREAMS[1], STREAMS[1]) as bed:
+        insert(bed, 0, 1)
+        insert(bed, 0, 30)
+        audit(bed, looks=3)
+        insert(bed, 0, 18)  # behind what was read before the rest
+        audit(bed, looks=1)
+        assert not any(audited.suspects for audited in bed.engine.parts.audit._audited.values())
+
+
 def test_a_look_waits_for_no_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """What differs is looked at again once there is one; meanwhile other streams have their turns."""
     with made(STREAMS[1], STREAMS[2]) as bed:
@@ -594,7 +605,7 @@ def test_right_streams_give_no_incident_in_a_day(seed: int) -> None:
         for n in range(4):
             results, mismatches, note = shown(bed, "audited_results, mismatches, audit_note", f"s{n}")
             assert (mismatches, note or ANY_ROW) == (0, ANY_ROW)
-            assert results > 50
+            assert results > 20
 
 
 def test_a_sink_that_drops_writes_now_and_then_is_found_in_a_day() -> None:
