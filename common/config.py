@@ -156,6 +156,7 @@ class Config:
     sink_tables_per_second: float = field(metadata=_key("sinks", "number", 0, 1_000_000))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))
     emit_retry_time: float = field(metadata=_key("sinks", "duration", 0, 365 * DAY))
+    sent_record_size: int = field(metadata=_key("sinks", "size", MIB, TIB, or_zero=True))
 
     checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
     ingest_checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -34,15 +35,25 @@ from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine_parts import EngineParts
-from penstock.mnode.streams.stream_comparison import LeftOut, Subject, closed_until, compared, snapshots_of
+from penstock.mnode.streams.stream_comparison import (
+    LeftOut,
+    Subject,
+    closed_until,
+    compared,
+    found_results,
+    is_complete,
+    snapshots_of,
+)
 from penstock.mnode.streams.stream_verification import pieces_of, told
-from penstock.planner.query.compared_results import LaterWrites, compared_results
+from penstock.planner.query.compared_results import compared_results
+from penstock.planner.query.found_results import LaterWrites
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Table
 from penstock.tasks.compute.child_tables import moves_tables
 from penstock.tasks.protocol.messages import TaskId
-from penstock.tasks.state.state_check import Unreadable
+from penstock.tasks.sink.sent_results import SentResults, sent_results, united
+from penstock.tasks.state.state_check import Unreadable, read_states
 from penstock.tasks.worker.saved_tasks import SavedTask, saved_tasks
 from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
@@ -72,7 +83,8 @@ def resting_engine(root: Path, config: Config) -> Iterator[EngineParts]:
 class Finding:
     """What was found of a stream. `result`: as VERIFY STREAM tells it, None if it can't be verified: `error` says why.
 
-    `equal`, `others`, `later`: so many results are equal, aren't, and may be of rows behind the `checkpoint`.
+    So many results are `equal`, aren't (`others`), and are `unjudged`, since they may be of rows behind the
+    `checkpoint`, or aren't in the record of what was sent.
     """
 
     stream: str
@@ -80,7 +92,7 @@ class Finding:
     result: Result | None = None
     equal: int = 0
     others: int = 0
-    later: int = 0
+    unjudged: int = 0
     error: PenstockError | None = None
 
 
@@ -94,8 +106,15 @@ class _AtCheckpoint:
     @property
     def tasks(self) -> list[TaskId]:
         """The tasks that know of time, and of rows that were left out."""
-        known = (TaskId.parse(part.task) for part in self.record.tasks)
-        return [task for task in known if task.operator != "sink"]
+        return [task for task in self._all if task.operator != "sink"]
+
+    @property
+    def sinks(self) -> list[TaskId]:
+        return [task for task in self._all if task.operator == "sink"]
+
+    @property
+    def _all(self) -> list[TaskId]:
+        return [TaskId.parse(part.task) for part in self.record.tasks]
 
 
 class DirectoryVerification:
@@ -149,7 +168,7 @@ class DirectoryVerification:
         subject = Subject.of(stream, planning.plan_again(stream), planning, self._catalog)
         stored = self._records.all(stream.id)
         for one in stored:
-            if one.record is not None and not one.record.unwritten:
+            if one.record is not None and is_complete(subject, one.record):
                 return _AtCheckpoint(subject, one.record)
         damage = next((one.damage for one in stored if one.damage), None)
         if damage is not None:
@@ -167,7 +186,7 @@ class DirectoryVerification:
         for task in chosen.tasks:
             known = saved[task]
             if isinstance(known, Unreadable):
-                raise CorruptionError(f"the state of {task} can't be read: {known.why}", hint=_FSCK)
+                raise _unreadable(task, known)
             tasks[task] = known
         if any(task.reads_back for task in tasks.values()):
             raise UnavailableError(f"stream {subject.stream.name} can't be verified: at its last checkpoint it was "
@@ -176,19 +195,21 @@ class DirectoryVerification:
             subject.plan, *({task.index: known.mark for task, known in tasks.items() if task.operator == operator}
                             for operator in ("agg", "source")))
         cut = tuple(sorted(record.versions))
-        cuts, later = subject.cuts(cut, self._catalog), self._later(subject, record)
+        cuts, since = subject.cuts(cut, self._catalog), self._read_since(subject, record)
+        later = None if since is None or subject.target is None else self._later(subject.target, since)
+        given = found_results(subject, self._sent(chosen) if subject.target is None else None, later)
         wanted = self._range(subject, first, last)
         pieces = []
         snapshots = snapshots_of(subject.sources, self._catalog, self._parts.directory.storage)
         for piece in pieces_of(subject, wanted, snapshots):
             rows = self._parts.queries.run_planned(
-                compared_results(subject.results, subject.target, cuts, [piece], until, later), self._session)
+                compared_results(subject.results, given, cuts, [piece], until), self._session)
             pieces.append(compared(rows))
-            self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].later)
+            self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].unjudged)
         left_out = LeftOut([row for known in tasks.values() for row in known.dropped])
         result = told(subject, cut, pieces, (), [left_out])
-        equal, others, after = (sum(getattr(piece, name) for piece in pieces) for name in ("equal", "others", "later"))
-        return Finding(subject.stream.name, record, result, equal, others, after)
+        counts = (sum(getattr(piece, name) for piece in pieces) for name in ("equal", "others", "unjudged"))
+        return Finding(subject.stream.name, record, result, *counts)
 
     def _range(self, subject: Subject, first: str | None, last: str | None) -> tuple[int, int]:
         precision, zone = subject.plan.source.precision, self._session.time_zone
@@ -198,27 +219,35 @@ class DirectoryVerification:
             raise InvalidStatementError("--from must not be behind --to")
         return low, high
 
+    def _sent(self, chosen: _AtCheckpoint) -> SentResults:
+        sinks, subject = chosen.sinks, chosen.subject
+        states = [(self._paths.state(task.stream_id, str(task)), chosen.record.checkpoint_id) for task in sinks]
+        found = read_states(states, partial(sent_results, sink=subject.plan.sink))
+        parts = []
+        for task, known in zip(sinks, found, strict=True):
+            if isinstance(known, Unreadable):
+                raise _unreadable(task, known)
+            parts.append(known)
+        return united(subject.stream.name, parts)
+
     # --- what was written behind the checkpoint ----------------------------------------------------------------
 
-    def _later(self, subject: Subject, record: CommitRecord) -> LaterWrites | None:
-        """Returns what became of the result table since there were rows behind the checkpoint; None if there are none.
+    def _later(self, target: Table, since: int) -> LaterWrites:
+        """Returns what became of a result table since a time (ms), from when on there are rows behind the checkpoint.
 
         Neither the checkpoint nor its time tells: an attempt before the one that took it may have read further. But
         nothing was made of rows before they were there, which the times of the logs' records tell. Where the log of the
         result table doesn't reach back so far, nothing is judged.
         """
-        since = self._read_since(subject, record)
-        if since is None:
-            return None
         rows, deletes = [_ROWS.empty_table()], [_DELETES.empty_table()]
-        names = self._names(subject.target)
-        for vgroup_id in vgroups_of(require_database(subject.target.database, self._catalog), subject.target):
+        names = self._names(target)
+        for vgroup_id in vgroups_of(require_database(target.database, self._catalog), target):
             vnode = self._vnode(vgroup_id)
             behind = vnode.version_before(since)
             if behind is None:
                 deletes.append(_deleted([None], TS_MIN, TS_MAX))
                 continue
-            for change in vnode.changes(subject.target.storage_uid, behind):
+            for change in vnode.changes(target.storage_uid, behind):
                 if isinstance(change, RowsRecord):
                     rows.append(_written(change.batch, names))
                 elif isinstance(change, DeleteRecord):
@@ -251,6 +280,10 @@ class DirectoryVerification:
     def _vnode(self, vgroup_id: int) -> DetachedVnode:
         # The engine has taken what was written, but not acknowledged any more.
         return DetachedVnode(self._parts.directory.paths.vnode(vgroup_id), vgroup_id, self._fs)
+
+
+def _unreadable(task: TaskId, state: Unreadable) -> CorruptionError:
+    return CorruptionError(f"the state of {task} can't be read: {state.why}", hint=_FSCK)
 
 
 @contextmanager

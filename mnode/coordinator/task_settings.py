@@ -38,6 +38,7 @@ def task_settings(config: Config) -> TaskSettings:
         history_rows_per_second=config.history_rate,
         idle_timeout_s=config.idle_timeout,
         retry_time_s=config.emit_retry_time,
+        sent_record_bytes=config.sent_record_size,
         lookup_freshness_s=config.lookup_freshness,
         state_map_bytes=config.state_map_size,
         state_memory_bytes=config.stream_buffer_size,

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
-from penstock.planner.streams.external_sink import avro_schema, delivery_promise, external_columns
+from penstock.planner.streams.external_sink import avro_schema, delivery_promise
 from penstock.planner.streams.ingest_plan import IngestPlan
+from penstock.planner.task_plans.external_rows import external_columns
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
     FillPlan,

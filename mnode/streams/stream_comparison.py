@@ -1,6 +1,7 @@
 """Looks at streams: what a result table holds beside what the query over the stream's source says, at one cut.
 
-A checkpoint gives the cut: all that comes of the rows up to it is written by then. Results may be ahead of it.
+A checkpoint gives the cut: all that comes of the rows up to it is written by then. Results may be ahead of it. Where
+results leave Penstock, the checkpoint has a record of what was sent, which takes the table's place.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from operator import attrgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import NotSupportedError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, NotSupportedError, UnavailableError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.checkpoints.commit_records import CommitRecord
+from penstock.mnode.checkpoints.recorded_results import recorded_results
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
@@ -27,12 +29,14 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.compared_results import COUNTED, Span, compared_results, drawn_times, rows_between
+from penstock.planner.query.found_results import FoundResults, LaterWrites, results_of_record, results_of_table
 from penstock.planner.task_plans.stream_plan import JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import OnMismatch
 from penstock.tasks.protocol.messages import DroppedRow
 from penstock.tasks.protocol.task_status import TaskStatus
+from penstock.tasks.sink.sent_results import SentResults
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MIN
 
@@ -51,7 +55,7 @@ class Difference:
     """A result that isn't what the query says.
 
     `state`: missing, extra or differs; `child` and `moment`: which result; `ends`: when its window is over, None if
-    that isn't known; `found` and `wanted`: values of the result table and of the query, as text.
+    that isn't known; `found` and `wanted`: values of the stream and of the query, as text.
     """
 
     state: str
@@ -65,23 +69,23 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """What was found of some spans: `differences`, at most SHOWN, and how many results are `equal`, aren't (`others`),
-    and weren't judged, since they are `later`.
+    and are `unjudged`.
     """
 
     differences: tuple[Difference, ...]
     equal: int
     others: int
-    later: int
+    unjudged: int
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A stream that is looked at: what it is to hold, and where it holds it."""
+    """A stream that is looked at: what it is to hold, and where it holds it. `target` None: results leave Penstock."""
 
     stream: StreamRecord
     plan: StreamPlan
     results: BatchResults
-    target: Table
+    target: Table | None
     on_mismatch: OnMismatch
 
     @classmethod
@@ -89,10 +93,8 @@ class Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
         check_comparable(stored.plan)
         results = planning.results_of(stream)
-        target = catalog.table_by_uid(stream.target_uid)
-        if target is None:
-            raise NotSupportedError("results that leave Penstock can't be verified yet")
-        return cls(stream, stored.plan, results, target, stored.options.on_mismatch or "report")
+        return cls(stream, stored.plan, results, catalog.table_by_uid(stream.target_uid),
+                   stored.options.on_mismatch or "report")
 
     @property
     def sources(self) -> tuple[Table, ...]:
@@ -180,22 +182,31 @@ class StreamComparison:
     ) -> tuple[Cut, dict[Span, Compared]]:
         """Compares spans, each by itself, at the cut of a checkpoint of now, which it returns.
 
-        Raises UnavailableError for a stream that is behind its source.
+        Raises UnavailableError for a stream that is behind its source, or whose sink tasks have no record of what they
+        sent, CheckpointDamagedError and CorruptionError if that is damaged.
         """
         until = self._closed_until(subject)
         with self._held(subject) as rows:
-            horizon = Horizon(self._checkpointed(subject.stream, rows), until)
+            record = self._checkpointed(subject, rows)
+            horizon = Horizon(record.versions, until)
+            sent = self._sent(subject, record) if subject.target is None else None
             found = {}
             for number, span in enumerate(spans, 1):
                 note_progress(f"comparing, {number} of {len(spans)}")
-                found[span] = self.compare(subject, [span], horizon, session)
+                found[span] = self.compare(subject, [span], horizon, session, sent)
         return horizon.cut, found
 
-    def compare(self, subject: Subject, spans: Sequence[Span], horizon: Horizon, session: Session) -> Compared:
-        """Compares what is stored now of spans. Raises what a query does, SnapshotTooOldError among others."""
+    def compare(
+        self, subject: Subject, spans: Sequence[Span], horizon: Horizon, session: Session,
+        sent: SentResults | None = None,
+    ) -> Compared:
+        """Compares what is stored now of spans, or what was `sent` where there is no table.
+
+        Raises what a query does, SnapshotTooOldError among others.
+        """
         return compared(self._run(compared_results(
-            subject.results, subject.target, subject.cuts(horizon.cut, self._services.catalog), spans, horizon.until),
-            session))
+            subject.results, found_results(subject, sent), subject.cuts(horizon.cut, self._services.catalog), spans,
+            horizon.until), session))
 
     def reached(self, subject: Subject) -> Horizon:
         """Returns what the stream's tasks have read, as they last said; results of the last rows may be on their way.
@@ -215,7 +226,7 @@ class StreamComparison:
         Its rows stay readable for as long as it is kept.
         """
         newest = self._services.stores.records.newest(subject.stream.id)
-        return newest.versions if newest is not None and _is_whole(newest, rows) else None
+        return newest.versions if newest is not None and _is_whole(subject, newest, rows) else None
 
     def request_checkpoint(self, subject: Subject) -> None:
         """Has a checkpoint taken, and doesn't wait for it. Raises UnavailableError if there can be none now."""
@@ -249,14 +260,24 @@ class StreamComparison:
                 now += parse_cut(cut)
             yield tuple(sorted(now))
 
-    def _checkpointed(self, stream: StreamRecord, rows: Cut) -> Cut:
-        """Returns the cut of a checkpoint that has all rows of another cut, and whose results are all written."""
-        clock = self._services.clock
+    def _sent(self, subject: Subject, record: CommitRecord) -> SentResults:
+        try:
+            return recorded_results(subject.stream.name, record, subject.plan.sink, self._services.paths)
+        except CheckpointDamagedError:
+            kept = {one.checkpoint_id for one in self._services.stores.records.all(subject.stream.id)}
+            if record.checkpoint_id in kept:
+                raise
+            raise UnavailableError(f"stream {subject.stream.name} has forgotten its checkpoint meanwhile",
+                                   hint="a longer CHECKPOINT_INTERVAL, or a greater checkpointsKept, helps") from None
+
+    def _checkpointed(self, subject: Subject, rows: Cut) -> CommitRecord:
+        """Returns a checkpoint that has all rows of a cut, and whose results are all known."""
+        clock, stream = self._services.clock, subject.stream
         ends = clock.monotonic() + self._services.config.checkpoint_timeout
         for _ in range(_CHECKPOINTS):
             record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))
-            if _is_whole(record, rows):
-                return record.versions
+            if _is_whole(subject, record, rows):
+                return record
             if clock.monotonic() >= ends:
                 break
         raise UnavailableError(f"stream {stream.name} is behind its source: what it hasn't read can't be verified",
@@ -281,6 +302,22 @@ def snapshots_of(tables: Sequence[Table], catalog: Catalog, storage: Storage) ->
             for vgroup_id in vgroups_of(require_database(table.database, catalog), table)]
 
 
+def is_complete(subject: Subject, record: CommitRecord) -> bool:
+    """Whether all results of the rows up to a checkpoint are written, or at least in its record of what is sent."""
+    return not record.unwritten or subject.plan.emits_at_checkpoints
+
+
+def found_results(subject: Subject, sent: SentResults | None, later: LaterWrites | None = None) -> FoundResults:
+    """Returns the results that there are: in the result table, or among those that were sent.
+
+    `sent`: these, where there is no table. `later`: of a table, what was written to it behind the cut.
+    """
+    if subject.target is not None:
+        return results_of_table(subject.target, later)
+    assert sent is not None
+    return results_of_record(subject.plan.sink, sent.rows, sent.behind)
+
+
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
     times = subject.results.sources(difference.moment, difference.ends)
@@ -289,7 +326,7 @@ def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -
     if unlike is not None and (
             times is None or (times[0] <= unlike.last_ts and unlike.first_ts <= times[1])):
         parts.append(unlike.why)
-    if difference.state == "extra" and not subject.stream.created_target:
+    if difference.state == "extra" and subject.target is not None and not subject.stream.created_target:
         parts.append("the result table was there before the stream, and may have rows of others")
     return "; ".join(parts) or None
 
@@ -322,10 +359,10 @@ def _part(cut: Cut, vgroup_ids: Sequence[int]) -> Cut:
     return tuple((vgroup_id, version) for vgroup_id, version in sorted(cut) if vgroup_id in vgroup_ids)
 
 
-def _is_whole(record: CommitRecord, rows: Cut) -> bool:
-    """Whether a checkpoint has all rows of a cut, and all its results are written."""
+def _is_whole(subject: Subject, record: CommitRecord, rows: Cut) -> bool:
+    """Whether a checkpoint has all rows of a cut, and is complete."""
     reached: Mapping[int, int] = dict(record.versions)
-    return not record.unwritten and all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
+    return is_complete(subject, record) and all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
 
 
 def check_comparable(plan: StreamPlan) -> None:
@@ -365,5 +402,5 @@ def compared(table: pa.Table) -> Compared:
     counted = pc.equal(table.column("state"), COUNTED)
     counts = table.filter(counted)
     lines = zip(*(column.to_pylist() for column in table.filter(pc.invert(counted)).columns), strict=True)
-    equal, others, later = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
-    return Compared(tuple(Difference(*line) for line in lines), equal, others, int(later))
+    equal, others, unjudged = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
+    return Compared(tuple(Difference(*line) for line in lines), equal, others, int(unjudged))

@@ -132,9 +132,10 @@ def told(
     others = sum(piece.others for piece in found)
     more = f", of which {len(lines)} are shown" if others > len(lines) else ""
     counts = f"{sum(piece.equal for piece in found)} results are equal, {others} aren't{more}"
-    later = sum(piece.later for piece in found)
-    if later:
-        counts += f"; written after the checkpoint, and not judged: {later}"
+    unjudged = sum(piece.unjudged for piece in found)
+    if unjudged:
+        why = "written after the checkpoint" if subject.target is not None else "not in the record of what was sent"
+        counts += f"; {why}, and not judged: {unjudged}"
     lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}{drawn}"))
     time = timestamp(subject.plan.source.precision)
     columns = tuple(ResultColumn(name, time if name == "ts" else VARCHAR) for name in (

@@ -37,7 +37,14 @@ from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.stages import SourceRows, aggregate_of, computed_below, fill_of_results, rows_of
-from penstock.planner.lower.targets import converted, converted_results, key_fields, sink_plan, tolerant
+from penstock.planner.lower.targets import (
+    converted,
+    converted_results,
+    group_text,
+    key_fields,
+    sink_plan,
+    tolerant,
+)
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.user_calls import UserCall
@@ -53,15 +60,15 @@ FOR_EVER = (1 << 63) - 1
 class BatchResults:
     """`steps`, (name, SQL), over the relations of `scans`, and `body` over these: a row per result row.
 
-    Its columns are CHILD, ENDS (from when on no row in order changes the result, FOR_EVER if one always may, NULL if it
-    is known with its row), and `r0`, `r1`, ... of the types of the target's columns, TIMESTAMP as BIGINT. `functions`
-    are the users' functions that the SQL calls. `grid`: of the windows whose starts are `r0`. `of_rows`: `r0` is the
-    time of the row that the result is made of. `times` is SQL of all `r0`, some several times, that is quicker than
-    that of the results; None if only these tell. `delayed`: what is stored of a window that is open may be behind its
-    rows. `far`: a row may change results of any times. `early`: what is stored before a result's ENDS isn't the last.
-    Of a join, the first of the scans is of the driving side, and rows of the other one may be older than these by
-    `back`, newer by `forth`. `gap`: results are of sessions of rows that aren't farther apart. `certainty`: how surely
-    the columns are known.
+    Its columns are CHILD (what `group_text` says where results leave Penstock), ENDS (from when on no row in order
+    changes the result, FOR_EVER if one always may, NULL if it is known with its row), and `r0`, `r1`, ... of the types
+    of the target's columns, TIMESTAMP as BIGINT. `functions` are the users' functions that the SQL calls. `grid`: of
+    the windows whose starts are `r0`. `of_rows`: `r0` is the time of the row that the result is made of. `times` is SQL
+    of all `r0`, some several times, that is quicker than that of the results; None if only these tell. `delayed`: what
+    is stored of a window that is open may be behind its rows. `far`: a row may change results of any times. `early`:
+    what is stored before a result's ENDS isn't the last. Of a join, the first of the scans is of the driving side, and
+    rows of the other one may be older than these by `back`, newer by `forth`. `gap`: results are of sessions of rows
+    that aren't farther apart. `certainty`: how surely the columns are known.
     """
 
     steps: tuple[tuple[str, str], ...]
@@ -178,7 +185,9 @@ def results_sql(
                           else select(shown, "grouped"))),
         (_GROUPS, f"SELECT DISTINCT {keys} FROM {_RESULTS}"),
         (_CHILDREN, sink.children_sql)]
-    wanted = ", ".join([CHILD, ENDS, *(f"r{n}" for n in range(len(columns)))])
+    place = CHILD if stream.target.external is None else (
+        f"{group_text([f't{n}' for n in range(len(stream.target.tags))])} AS {CHILD}")
+    wanted = ", ".join([place, ENDS, *(f"r{n}" for n in range(len(columns)))])
     fits = f" AND {PROBLEM} IS NULL" if sink.checks_tags else ""
     body = (f"SELECT {wanted} FROM {_RESULTS} JOIN {_CHILDREN} USING ({GROUP_ID}) "
             f"WHERE {' AND '.join(render(each) for each in counts)}{fits}")

@@ -142,6 +142,11 @@ def sink_plan(target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: b
                     target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None)
 
 
+def group_text(values: Sequence[str]) -> str:
+    """Returns SQL for what groups without child tables are told apart by: their values, given as SQL, as text."""
+    return f"[{', '.join(f'{value}::VARCHAR' for value in values)}]::VARCHAR[]::VARCHAR"
+
+
 def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
     """The SELECT from `groups` to names of child tables (tdengine.md 1.7) and values of tags."""
     of_blocks: dict[str, Tree] = {key.name: column(field.name)

@@ -1,4 +1,4 @@
-"""A result table beside the query that says what it is to hold: one query that counts what is equal and shows the rest.
+"""Results of a stream beside what its query says: one query that counts what is equal and shows the rest.
 
 Numbers that differ by less than a millionth are equal: how floating point numbers are added up depends on their order.
 So are those that differ by less than what is lost of the largest value that was read, and columns that follow from such
@@ -17,6 +17,7 @@ from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.operators import TABLE_UID, Scan
 from penstock.planner.lower.batch_results import ENDS, FOR_EVER, BatchResults
 from penstock.planner.query.batch_plan import relations_sql
+from penstock.planner.query.found_results import STORED, FoundResults
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.user_calls import UserCall
@@ -28,8 +29,7 @@ SHOWN = 1_000
 """At most so many rows that differ are shown."""
 COUNTED = "counted"
 """The state of the last row."""
-_STORED, _LATER, _DELETED = "stored", "later", "later_deletes"
-_OTHER = "state NOT IN ('equal', 'open', 'later')"
+_OTHER = "state NOT IN ('equal', 'open', 'unjudged')"
 Span = tuple[int, int]
 """A range of times of results, both ends included."""
 Cuts = Mapping[str, tuple[Cut, Cut]]
@@ -42,9 +42,9 @@ class Comparison:
     """A query (`QueryPlan`) with a row per result that differs, at most SHOWN, and a last one that counts.
 
     `state`: missing, extra, differs, or COUNTED; `child` and `moment`: which result; `ends`: when its window is over,
-    NULL if that isn't known; `found` and `wanted`: values of the result table and of the query, where both have the
+    NULL if that isn't known; `found` and `wanted`: values of the stream and of the query, where both have the
     result those that differ. Of the last row, `moment` is how many results are equal, `ends` how many aren't, `found`
-    how many others aren't judged, since they were written later.
+    how many others aren't judged.
     """
 
     scans: tuple[Scan, ...]
@@ -60,33 +60,19 @@ class Comparison:
         return f"WITH {relations_sql((*relations, *self.steps))} {self.sql}"
 
 
-@dataclass(frozen=True, slots=True)
-class LaterWrites:
-    """What became of a result table behind a cut: which results were written, and which ranges of time deleted.
-
-    `rows`: CHILD and `moment` (BIGINT); `deletes`: CHILD (NULL: of all children), `first` and `last`, inclusive.
-    """
-
-    rows: pa.Table
-    deletes: pa.Table
-
-
 def compared_results(
-    results: BatchResults, target: Table, cuts: Cuts, spans: Sequence[Span], closed_until: int | None,
-    later: LaterWrites | None = None,
+    results: BatchResults, given: FoundResults, cuts: Cuts, spans: Sequence[Span], closed_until: int | None
 ) -> Comparison:
     """Returns the comparison of results whose time is in one of `spans`, of rows that were written between two cuts.
 
-    `closed_until`: a result may be missing, or behind where they are delayed or early, if its window isn't over by
-    then; None: none may. `later`: results that may be of rows behind the second cut.
+    `given`: what there is of them. `closed_until`: a result may be missing, or behind where they are delayed or
+    early, if its window isn't over by then; None: none may.
     """
-    spans, columns = _apart(results, spans), target.columns
-    stored = Scan(_STORED, target, ("tbname", *(column.name for column in columns)),
-                  precision=columns[0].type.precision)
-    read = [[*_scans(results, cuts, span), replace(stored, first_ts=span[0], last_ts=span[1])] for span in spans]
+    spans, columns = _apart(results, spans), given.columns
+    read = [[*_scans(results, cuts, (first, last)),
+             *(replace(scan, first_ts=first, last_ts=last) for scan in given.scans)] for first, last in spans]
     scans, together = _together(read)
-    names = [quote_name(f"r{n}") for n in range(len(columns))]
-    found = ", ".join(f"{quote_name(column.name)} AS {name}" for column, name in zip(columns, names, strict=True))
+    names = [f"r{n}" for n in range(len(columns))]
     keys = [n for n, column in enumerate(columns) if n == 0 or column.primary_key]
     same = " AND ".join([f"w.{CHILD} = f.{CHILD}", *(f"w.{names[n]} = f.{names[n]}" for n in keys)])
     certainty = results.certainty
@@ -107,24 +93,23 @@ def compared_results(
         *together,
         *results.steps,
         ("wanted", f"SELECT * FROM ({results.body}) WHERE {_in_one('r0', spans)}"),
-        ("found", f"SELECT tbname AS {CHILD}, {found} FROM {_STORED} WHERE "
-                  f"{_in_one(quote_name(columns[0].name), spans)}"),
+        *given.steps,
+        ("found", f"SELECT * FROM ({given.sql}) WHERE {_in_one('r0', spans)}"),
         ("scale", _scale(results)),
         ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
                   f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
                   f"{_shown(columns, values, distinct, 'f', missing, extra)} AS found, "
                   f"{_shown(columns, values, distinct, 'w', missing, extra)} AS wanted "
                   f"FROM (wanted AS w FULL JOIN found AS f ON {same}) CROSS JOIN scale"),
-        ("judged", f"SELECT * REPLACE (CASE WHEN {_OTHER} AND {_is_later(later)} THEN 'later' ELSE state END AS state) "
-                   "FROM pairs"),
+        ("judged", f"SELECT * REPLACE (CASE WHEN {_OTHER} AND {given.unjudged} THEN 'unjudged' ELSE state END "
+                   "AS state) FROM pairs"),
         ("counts", "SELECT count(*) FILTER (WHERE state = 'equal') AS equal, "
                    f"count(*) FILTER (WHERE {_OTHER}) AS others, "
-                   "count(*) FILTER (WHERE state = 'later') AS later FROM judged"),
+                   "count(*) FILTER (WHERE state = 'unjudged') AS unjudged FROM judged"),
     )
     sql = (f"(SELECT * FROM judged WHERE {_OTHER} ORDER BY child, moment, found, wanted LIMIT {SHOWN}) "
-           f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, later::VARCHAR, NULL FROM counts")
-    tables = () if later is None else ((_LATER, later.rows), (_DELETED, later.deletes))
-    return Comparison(scans, sql, steps, results.functions, tables=tables)
+           f"UNION ALL SELECT '{COUNTED}', NULL, equal, others, unjudged::VARCHAR, NULL FROM counts")
+    return Comparison(scans, sql, steps, results.functions, tables=given.tables)
 
 
 def _apart(results: BatchResults, spans: Sequence[Span]) -> list[Span]:
@@ -156,14 +141,6 @@ def _in_one(time: str, spans: Sequence[Span]) -> str:
     return "(" + " OR ".join(f"{time} BETWEEN {first} AND {last}" for first, last in spans) + ")"
 
 
-def _is_later(later: LaterWrites | None) -> str:
-    """The condition that a result was written, or deleted, behind the cut."""
-    if later is None:
-        return "false"
-    return (f"((child, moment) IN (SELECT ({CHILD}, moment) FROM {_LATER}) OR EXISTS (SELECT 1 FROM {_DELETED} AS d "
-            f"WHERE coalesce(d.{CHILD}, child) = child AND moment BETWEEN d.first AND d.last))")
-
-
 def rows_between(results: BatchResults, cuts: Cuts, span: Span, most: int) -> Comparison:
     """Returns a query for the rows that results come of whose time is in `span`, as `compared_results` reads them.
 
@@ -177,21 +154,23 @@ def rows_between(results: BatchResults, cuts: Cuts, span: Span, most: int) -> Co
 
 
 def drawn_times(
-    results: BatchResults, target: Table, cuts: Cuts, span: Span, most: int, seed: int
+    results: BatchResults, target: Table | None, cuts: Cuts, span: Span, most: int, seed: int
 ) -> Comparison:
     """Returns a query for times of results, as BIGINT `moment`: of all that are in `span`, `most` at most.
 
-    Those that there are in the query, of rows that were written between two cuts, or in the result table, are drawn
-    evenly, the same ones for the same `seed`. Only for results with `times`.
+    Those that there are in the query, of rows that were written between two cuts, or in the result table `target`, are
+    drawn evenly, the same ones for the same `seed`. Only for results with `times`.
     """
     assert results.times is not None
     first, last = span
-    time = target.time_column
-    stored = Scan(_STORED, target, (time.name,), first, last, precision=time.type.precision)
-    sql = (f"SELECT r0 AS moment FROM ({results.times} UNION ALL SELECT {quote_name(time.name)} FROM {_STORED}) "
+    times, scans = results.times, _scans(results, cuts, span)[:1]
+    if target is not None:
+        time = target.time_column
+        times += f" UNION ALL SELECT {quote_name(time.name)} FROM {STORED}"
+        scans += (Scan(STORED, target, (time.name,), first, last, precision=time.type.precision),)
+    sql = (f"SELECT r0 AS moment FROM ({times}) "
            f"WHERE r0 BETWEEN {first} AND {last} GROUP BY r0 ORDER BY hash(r0, {seed}) LIMIT {most}")
-    return Comparison((_scans(results, cuts, span)[0], stored), sql, (), results.functions, (
-        ResultColumn("moment", BIGINT),))
+    return Comparison(scans, sql, (), results.functions, (ResultColumn("moment", BIGINT),))
 
 
 def _scans(results: BatchResults, cuts: Cuts, span: Span) -> tuple[Scan, ...]:

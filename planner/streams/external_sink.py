@@ -10,14 +10,12 @@ from typing import Any, Literal
 from penstock.common.connection import ConnectionKind, ExternalConnection
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.task_plans.column_names import OPERATION
+from penstock.planner.task_plans.external_rows import IDENTITY, external_columns, key_names
 from penstock.planner.task_plans.stream_plan import ExternalSinkPlan, SinkPlan, StreamPlan
-from penstock.sql.schema import Column
 from penstock.sql.tree.statements import ExternalFormat, ExternalTargetOptions
 from penstock.sql.types import DataType, Kind
 
 Place = Literal["topic", "table", "path"]
-IDENTITY = "_id"
-"""What every external result has besides its columns: whether it is or ceased to be, and a hash of it."""
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 _WILDCARDS = re.compile(r"[+#\x00]")
@@ -90,18 +88,6 @@ def filled_in(topic: str, values: Mapping[str, object]) -> str:
 
 def _text(value: object) -> str:
     return "null" if value is None else str(value)
-
-
-def key_names(sink: SinkPlan) -> tuple[str, ...]:
-    """Returns the columns that tell one result from all others: the groups' keys, the time, and a second key."""
-    second = () if sink.key_column is None else (sink.key_column.name,)
-    return (*(tag.name for tag in sink.tags), sink.columns[0].name, *second)
-
-
-def external_columns(sink: SinkPlan) -> tuple[Column, ...]:
-    """Returns the columns of external results: the groups' keys, then what is selected and isn't among these."""
-    keys = {tag.name for tag in sink.tags}
-    return (*sink.tags, *(column for column in sink.columns if column.name not in keys))
 
 
 def avro_schema(sink: SinkPlan) -> dict[str, Any]:

@@ -74,5 +74,5 @@ def _as_json(found: Sequence[Finding], time_zone: str, named: Callable[[str], st
             streams.append({
                 "stream": one.stream, "checkpoint": one.checkpoint.checkpoint_id,
                 "cut": cut_text(one.checkpoint.versions), "equal": one.equal, "others": one.others,
-                "written_after": one.later, "results": results})
+                "unjudged": one.unjudged, "results": results})
     return json.dumps({"streams": streams}, indent=1) + "\n"

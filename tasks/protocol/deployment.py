@@ -35,6 +35,7 @@ class TaskSettings:
     state_memory_bytes: int = 128 * 1024 * 1024
     functions_directory: Path = Path("udf")
     retry_time_s: float = 600.0
+    sent_record_bytes: int = 16 * 1024 * 1024
     lookup_freshness_s: float = 60.0
     latency_s: float | None = None
     compute_bytes: int = 1024**3

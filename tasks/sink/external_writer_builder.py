@@ -11,6 +11,7 @@ from penstock.common.errors import InternalError
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, ExternalTarget
 from penstock.tasks.external.emit.external_writers import DirectWriter, ExternalWriter, StagedWriter
 from penstock.tasks.external.emit.result_events import ExternalRows
+from penstock.tasks.external.emit.sent_record import SentRecord
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.protocol.result_writers import ResultWriter
@@ -41,12 +42,14 @@ def external_writer(
     if plan.dlq is not None and plan.dlq.failures:
         letters = dead_letters_of(task, deployment, dead_writer())
         dead = DeadResultTable(letters, rows, plan.sink.text, clock)
+    tasks = sum(node.kind == "sink" for node in deployment.graph.tasks)
+    record = SentRecord(store, rows, settings.sent_record_bytes // tasks, tasks)
     opens = open_with or partial(open_target, task, deployment)
     sink_writer = AsyncSinkWriter(
-        opens, deployment.connection, clock, wake, dead=dead, give_up_after_s=settings.retry_time_s)
+        opens, deployment.connection, clock, wake, dead=dead, sent=record, give_up_after_s=settings.retry_time_s)
     if plan.emits_at_checkpoints:
-        return StagedWriter(rows, sink_writer, store, _BACKLOG_QUEUES * settings.queue_bytes), sink_writer
-    return DirectWriter(rows, sink_writer), sink_writer
+        return StagedWriter(rows, sink_writer, record, store, _BACKLOG_QUEUES * settings.queue_bytes), sink_writer
+    return DirectWriter(rows, sink_writer, record), sink_writer
 
 
 def open_target(

@@ -39,6 +39,7 @@ from penstock.tasks.protocol.task_status import (
     ConnectionStatus,
     LateRows,
     NotifyCounts,
+    StateSize,
     TaskProgress,
     TaskStatus,
 )
@@ -111,7 +112,7 @@ class SinkTask(ComputingTask):
         self._tables = TokenBucket(tables, self._tables_at_once, now)
         self._new_tables = 0  # in `_blocks`, at most
         self._rest: Block | None = None  # of the last block, with more new tables than one write may have
-        self._blocks: list[pa.RecordBatch] = []
+        self._blocks: list[pa.RecordBatch] = []  # taken for a write that isn't under way yet
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
         self._ready_bytes = 0
@@ -142,9 +143,8 @@ class SinkTask(ComputingTask):
             if "refused" in meta:
                 self._refused.restore(meta["refused"])
             self.input.reserve(self._in_flight.nbytes)
-            external = meta.get("external", meta.get("outside"))  # as older versions called it
-            if self._external is not None and external is not None:
-                self._external.restore(external)
+            if self._external is not None:
+                self._external.restore(meta.get("external", meta.get("outside")))  # as older versions called it
         if self._transactions is not None:
             self._transactions.recover(checkpoint_id)
 
@@ -163,7 +163,7 @@ class SinkTask(ComputingTask):
         outage = self._outage
         if not progressed and outage is not None:
             self._tracker.enter("RETRYING", str(outage))
-        elif not progressed and not self._has_results and not self._writing:
+        elif not progressed and not self._blocks and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
@@ -181,7 +181,7 @@ class SinkTask(ComputingTask):
             self._complete(self._due)
             return True
         taken = self._gather() if self._ready is None and not self._barriers else False
-        if self._has_results:
+        if self._blocks:
             return self._try_write() or taken
         if self._writing:
             if self._barriers:
@@ -215,11 +215,6 @@ class SinkTask(ComputingTask):
         external = None if self._external is None else self._external.outage
         return external or (None if self._notifier is None else self._notifier.outage)
 
-    @property
-    def _has_results(self) -> bool:
-        """Whether it has taken results for a write that isn't under way yet."""
-        return bool(self._blocks)
-
     def next_deadline(self) -> float | None:
         patient = None if self._begun is None or self._overdue else self._begun[1]
         retries = [None if each is None else each.next_try for each in (self._external, self._notifier)]
@@ -236,6 +231,11 @@ class SinkTask(ComputingTask):
     @property
     def _in_flight_bytes(self) -> int:
         return self._in_flight.nbytes
+
+    def _size(self) -> StateSize:
+        """What was sent is kept for looks at the stream, within a bound of its own: no STATE_LIMIT is for that."""
+        size, recorded = super()._size(), 0 if self._external is None else self._external.recorded_bytes
+        return size._replace(bytes=max(0, (size.bytes or 0) - recorded))
 
     def _health(self, outage: Outage | None) -> ConnectionHealth | None:
         if self._connection is None or (outage is None and self._rows_out <= self._delivered_before):

@@ -37,6 +37,8 @@ FORMAT_VERSION = 4
 _PENDING_SEARCHED = 1024
 _DELETED = b""
 _JOINED = 256
+_NEVER = 0
+"""The sequence that no delta has."""
 _RESERVED = b"reserved"
 _ATTEMPT = b"attempt"
 
@@ -273,6 +275,10 @@ class StateStore:
         meta: dict[str, Any] = json.loads(self._up_to(checkpoint_id)[-1].meta)
         return meta
 
+    def read_as_of(self, checkpoint_id: int) -> None:
+        """Has a readonly store be as it was at a checkpoint. Raises CheckpointDamagedError if that is not in it."""
+        self._deltas, self._open_sequence = self._up_to(checkpoint_id), _NEVER
+
     def verify(self, checkpoint_id: int) -> None:
         """Reads everything that a checkpoint consists of; changes nothing.
 
@@ -321,7 +327,11 @@ class StateStore:
         """
         counted_at, nbytes = self._counted
         if counted_at != self._database.writes:
-            nbytes = self._stored_bytes()
+            layers = self._layers()
+            with self._database.reading() as transaction:
+                stats = [transaction.stat(layer) for layer in (self._database.meta, *layers)]
+            pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+            nbytes = int(pages * self._database.page_bytes)
             self._counted = (self._database.writes, nbytes)
         return nbytes + self._pending_bytes
 
@@ -331,14 +341,6 @@ class StateStore:
         return self._pending_bytes
 
     # -- inside ----------------------------------------------------------------------------------------------
-
-    def _stored_bytes(self) -> int:
-        """Returns the bytes of pages that hold something, after a look at each layer."""
-        layers = self._layers()
-        with self._database.reading() as transaction:
-            stats = [transaction.stat(layer) for layer in (self._database.meta, *layers)]
-        pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
-        return int(pages * self._database.page_bytes)
 
     def _layers(self) -> list[Any]:
         """Newest first: the open delta, closed deltas, the base."""

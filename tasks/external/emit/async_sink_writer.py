@@ -56,6 +56,18 @@ class DeadResults(Protocol):
         ...
 
 
+class DeliveryRecord(Protocol):
+    """Who is told of what becomes of results, in their order; by the thread that delivers."""
+
+    def note(self, rows: pa.RecordBatch) -> None:
+        """Takes rows that the target has taken."""
+        ...
+
+    def note_refused(self, rows: pa.RecordBatch) -> None:
+        """Takes rows that went to `DeadResults` instead."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """After the n-th failure in a row the next try is `first_s` * 2^(n-1) later, at most `longest_s`."""
@@ -94,17 +106,20 @@ class AsyncSinkWriter:
         wake: Callable[[], None],
         *,
         dead: DeadResults | None = None,
+        sent: DeliveryRecord | None = None,
         give_up_after_s: float = 0.0,
         backoff: Backoff | None = None,
     ) -> None:
         """`open_target` takes the connection, and whether the target has taken a delivery before, also of earlier
         attempts. `wake` is called after each delivery and each failure. With `dead`, a result that is refused goes
-        there at once, and what can't be delivered at all after `give_up_after_s` seconds of trying."""
+        there at once, and what can't be delivered at all after `give_up_after_s` seconds of trying. `sent` is told of
+        each delivery before it counts as done."""
         self._open_target = open_target
         self._connection = connection
         self._clock = clock
         self._wake = wake
         self._dead = dead
+        self._sent = sent
         self._give_up_after_s = give_up_after_s
         self._backoff = backoff or Backoff()
         self._target: ExternalTarget | None = None
@@ -219,12 +234,19 @@ class AsyncSinkWriter:
                 if self._dead is None:
                     raise
                 rows = delivery.rows
-                self._dead.keep(rows.slice(error.row, 1), str(error))
+                self._give_up(self._dead, rows.slice(error.row, 1), str(error))
                 kept = [n for n in range(rows.num_rows) if n != error.row]
                 delivery = replace(delivery, rows=rows.take(pa.array(kept, pa.int64())))
                 self._waiting[0] = delivery
             else:
+                if self._sent is not None:
+                    self._sent.note(delivery.rows)
                 return
+
+    def _give_up(self, dead: DeadResults, rows: pa.RecordBatch, why: str) -> None:
+        dead.keep(rows, why)
+        if self._sent is not None:
+            self._sent.note_refused(rows)
 
     def _note_outage(self, error: PenstockError) -> None:
         if not isinstance(error, RowRefusedError):
@@ -239,7 +261,7 @@ class AsyncSinkWriter:
         since_ms = now_ms if before is None else before.since_ms
         self.outage = Outage(reason, since_ms, tries, now + delay, now_ms + round(delay * 1000))
         if self._dead is not None and now - self._since >= self._give_up_after_s:
-            self._dead.keep(self._waiting[0].rows, reason)
+            self._give_up(self._dead, self._waiting[0].rows, reason)
             self._finish_first()
 
     def _done(self) -> None:

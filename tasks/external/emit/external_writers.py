@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.tasks.external.emit.async_sink_writer import AsyncSinkWriter, Delivery, Outage
 from penstock.tasks.external.emit.result_events import ExternalRows
+from penstock.tasks.external.emit.sent_record import SentRecord, recorded
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.state.state_store import StateStore
@@ -49,6 +51,11 @@ class ExternalWriter(ResultWriter, Protocol):
         """Whether the task's state holds results that are still to be delivered."""
         ...
 
+    @property
+    def recorded_bytes(self) -> int:
+        """How much the task's state holds of what was sent, in bytes."""
+        ...
+
     def use(self, connection: OpenedConnection) -> None:
         """Goes on by another version of the connection."""
         ...
@@ -62,18 +69,19 @@ class ExternalWriter(ResultWriter, Protocol):
         ...
 
     def restore(self, saved: Any) -> None:
-        """Takes over what `save` returned at the checkpoint that the store is at."""
+        """Takes over what `save` returned at the checkpoint that the store is at; None: there was no writer then."""
         ...
 
     def close(self) -> None: ...
 
 
 class _DeliveringWriter:
-    """What all external writers share: they deliver through an asynchronous sink writer."""
+    """What all external writers share: they deliver through an asynchronous sink writer, and have a record of that."""
 
-    def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter) -> None:
+    def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter, record: SentRecord) -> None:
         self._rows = rows
         self._sink_writer = sink_writer
+        self._record = record
         self._submitted = 0
 
     @property
@@ -90,8 +98,26 @@ class _DeliveringWriter:
     def try_now(self) -> None:
         self._sink_writer.try_now()
 
+    @property
+    def recorded_bytes(self) -> int:
+        return self._record.nbytes
+
+    def save(self) -> dict[str, Any]:
+        return {"known": self._sink_writer.known, "sent": self._record.save()}
+
+    def restore(self, saved: Any) -> None:
+        if saved is not None:
+            self._sink_writer.known = saved["known"]
+        self._record.restore(None if saved is None else saved.get("sent"))  # older versions have recorded nothing
+
     def close(self) -> None:
         self._sink_writer.close()
+
+    def _check(self) -> int:
+        """Returns how many deliveries are done; what was sent by them is in the record."""
+        delivered = self._sink_writer.check()
+        self._record.settle()
+        return delivered
 
 
 class DirectWriter(_DeliveringWriter):
@@ -102,17 +128,11 @@ class DirectWriter(_DeliveringWriter):
         self._sink_writer.put(Delivery(self._submitted, self._rows.of(write)))
 
     def acknowledged(self) -> int:
-        return self._sink_writer.check()
+        return self._check()
 
     @property
     def undelivered(self) -> bool:
         return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
-
-    def save(self) -> Any:
-        return {"known": self._sink_writer.known}
-
-    def restore(self, saved: Any) -> None:
-        self._sink_writer.known = saved["known"]
 
 
 class StagedWriter(_DeliveringWriter):
@@ -124,9 +144,12 @@ class StagedWriter(_DeliveringWriter):
     older checkpoint, since no id of a checkpoint is used twice.
     """
 
-    def __init__(self, rows: ExternalRows, sink_writer: AsyncSinkWriter, store: StateStore, backlog_bytes: int) -> None:
+    def __init__(
+        self, rows: ExternalRows, sink_writer: AsyncSinkWriter, record: SentRecord, store: StateStore,
+        backlog_bytes: int,
+    ) -> None:
         """While more than `backlog_bytes` of valid checkpoints wait to leave, no further write is acknowledged."""
-        super().__init__(rows, sink_writer)
+        super().__init__(rows, sink_writer, record)
         self._store = store
         self._backlog_bytes = backlog_bytes
         self._open: list[pa.RecordBatch] = []  # of the part that is being filled
@@ -150,7 +173,7 @@ class StagedWriter(_DeliveringWriter):
             self._close_part()
 
     def acknowledged(self) -> int:
-        self._settle(self._sink_writer.check())
+        self._settle(self._check())
         if self._backlog <= self._backlog_bytes:
             self._acknowledged = self._submitted
         return self._acknowledged
@@ -180,13 +203,14 @@ class StagedWriter(_DeliveringWriter):
     def undelivered(self) -> bool:
         return bool(self._parts)
 
-    def save(self) -> Any:
-        return {"known": self._sink_writer.known, "next": self._next_key, "parts": [list(part) for part in self._parts]}
+    def save(self) -> dict[str, Any]:
+        return {**super().save(), "next": self._next_key, "parts": [list(part) for part in self._parts]}
 
     def restore(self, saved: Any) -> None:
-        self._sink_writer.known = saved["known"]
-        self._next_key = saved["next"]
-        self._parts = [(key, size, checkpoint, number) for key, size, checkpoint, number in saved["parts"]]
+        super().restore(saved)
+        if saved is not None:
+            self._next_key = saved["next"]
+            self._parts = [(key, size, checkpoint, number) for key, size, checkpoint, number in saved["parts"]]
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -224,13 +248,31 @@ class StagedWriter(_DeliveringWriter):
         if self._sent or not self._parts or self._parts[0][2] > self._valid:
             return
         key, _, _, number = self._parts[0]
-        (stored,) = self._store.get_many([_key(key)])
-        if stored is None:
-            raise InternalError(f"part {number} of the results to be delivered is missing")
-        with pa.ipc.open_stream(stored) as reader:
-            digest = hashlib.blake2b(stored, digest_size=_DIGEST_BYTES).hexdigest()
-            self._sink_writer.put(Delivery(number, reader.read_next_batch(), digest))
+        stored = _stored_part(self._store, key)
+        digest = hashlib.blake2b(stored, digest_size=_DIGEST_BYTES).hexdigest()
+        self._sink_writer.put(Delivery(number, _rows_in(stored), digest))
         self._sent = 1
+
+
+def sent_rows(store: StateStore, saved: Mapping[str, Any], rows: ExternalRows) -> list[pa.RecordBatch]:
+    """Returns what the record of a writer holds and what is to leave since its checkpoint is valid, oldest first.
+
+    `saved` is what its `save` returned, the record among it. Raises CorruptionError.
+    """
+    staged = [_rows_in(_stored_part(store, key)) for key, *_ in saved.get("parts", ())]
+    return [*recorded(store, saved["sent"], rows.schema), *staged]
+
+
+def _stored_part(store: StateStore, key: int) -> bytes:
+    (stored,) = store.get_many([_key(key)])
+    if stored is None:
+        raise InternalError(f"part {key} of the results to be delivered is missing")
+    return stored
+
+
+def _rows_in(stored: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(stored) as reader:
+        return reader.read_next_batch()
 
 
 def _key(number: int) -> bytes:

@@ -10,7 +10,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from penstock.common.errors import ContentRefusedError
-from penstock.planner.streams.external_sink import IDENTITY
+from penstock.planner.task_plans.external_rows import IDENTITY
 from penstock.planner.task_plans.stream_plan import ExternalSinkPlan
 from penstock.sql.tree.statements import ExternalFormat
 from penstock.tasks.external.connectors.files import Folder

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.planner.streams.external_sink import external_columns, key_names
+from penstock.planner.task_plans.external_rows import external_columns, key_names
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.types import DataType, Kind
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.streams.external_sink import IDENTITY, avro_schema, external_columns
+from penstock.planner.streams.external_sink import avro_schema
 from penstock.planner.task_plans.column_names import OPERATION
+from penstock.planner.task_plans.external_rows import DELETED, IDENTITY, external_columns
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
@@ -24,7 +25,6 @@ from penstock.tasks.protocol.messages import ResultWrite
 from penstock.tasks.protocol.numbered_children import NumberedChildren
 
 UPSERT, DELETE = "upsert", "delete"
-_DELETED = 1
 _DIGEST_BYTES = 12
 
 
@@ -71,7 +71,7 @@ class ExternalRows:
         if len(write.children) != self._children:
             self._tag_arrays = self._tags_of(write.children)
             self._children = len(write.children)
-        operations = pa.array((write.rows.column(1).to_numpy() == _DELETED).astype(np.uint8))
+        operations = pa.array((write.rows.column(1).to_numpy() == DELETED).astype(np.uint8))
         tags = [values.take(children) for values in self._tag_arrays]
         rest = [write.rows.column(column.name) for column in self.columns[self._tags:]]
         return pa.RecordBatch.from_arrays([operations, *tags, *rest], schema=self.schema)
@@ -89,7 +89,7 @@ class ExternalRows:
     def named(self, rows: pa.RecordBatch) -> pa.Table:
         """Returns rows for a file: `_op` and `_id` as text, then the columns; of a delete only those that name it."""
         events = list(self.events(rows))
-        deleted = pa.array(rows.column(0).to_numpy() == _DELETED)
+        deleted = pa.array(rows.column(0).to_numpy() == DELETED)
         none = pa.scalar(None)
         arrays = [rows.column(n) if n <= self._of_delete or not any(deleted.to_pylist())
                   else pa.compute.if_else(deleted, none.cast(rows.column(n).type), rows.column(n))

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import RowRefusedError
-from penstock.planner.streams.external_sink import IDENTITY
 from penstock.planner.task_plans.column_names import OPERATION
+from penstock.planner.task_plans.external_rows import IDENTITY
 from penstock.sql.tree.statements import ExternalFormat
 from penstock.tasks.external.emit.result_events import ExternalRows, ResultEvent, json_text
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from penstock.common.errors import ContentRefusedError, RowRefusedError
-from penstock.planner.streams.external_sink import IDENTITY
+from penstock.planner.task_plans.external_rows import IDENTITY
 from penstock.tasks.external.connectors.webhook import Poster
 from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.emit.result_events import ExternalRows, ResultEvent, json_text

@@ -15,6 +15,7 @@ from penstock.mnode.streams.stream_comparison import check_comparable, closed_un
 from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.planner.logical.operators import ROWS, Scan
 from penstock.planner.query.compared_results import compared_results
+from penstock.planner.query.found_results import results_of_table
 from penstock.planner.streams.stream_planner import plan_results
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session, Table
@@ -71,7 +72,7 @@ def verify_kit(kit: StreamKit, sql: str, session: Session) -> str | None:
         kit.plan, {one.task.index: one.time.watermark for one in statuses if one.task.operator == "agg"},
         {one.task.index: one.time.max_event_time for one in statuses if one.task.operator == "source"})
     cuts = {scan.table.database: ((), ()) for scan in results.scans}
-    comparison = compared_results(results, target, cuts, [(TS_MIN, TS_MAX)], until)
+    comparison = compared_results(results, results_of_table(target), cuts, [(TS_MIN, TS_MAX)], until)
     with OpenQuery(comparison, _KitRows(kit, target), backend()) as query:
         found = compared(query.table())
     assert not found.differences, "\n".join(map(str, (sql, *found.differences)))

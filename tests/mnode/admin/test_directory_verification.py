@@ -18,9 +18,11 @@ from kits.engines.sandboxes import TestBed
 
 from penstock.common.paths import DataPaths
 from penstock.shell.main import main
+from penstock.tasks.external.emit.result_events import ExternalRows
 from penstock.vnode.dnode import lock_data_directory
 
 Found = dict[str, Any]
+sent = ExternalRows.of
 BATCH = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0"
 #: Streams of all kinds: their options, and their query.
 STREAMS = [
@@ -107,7 +109,7 @@ def test_what_an_engine_leaves_behind_is_equal(tmp_path: Path, capsys: pytest.Ca
     assert [one["stream"] for one in found] == [f"s{n}" for n in range(len(STREAMS))]
     for one in found:
         assert one["equal"] > 0
-        assert (one["others"], one["written_after"], one["results"]) == (0, 0, [])
+        assert (one["others"], one["unjudged"], one["results"]) == (0, 0, [])
     assert main(["verify", "-d", str(copy), "--stream", "s1", "--progress"]) == 0
     shown = capsys.readouterr()
     assert "stream s1, as of checkpoint 1\n┌" in shown.out
@@ -155,7 +157,7 @@ def test_results_behind_the_checkpoint_are_not_judged(tmp_path: Path, capsys: py
         bed.execute(f"DELETE FROM t0 WHERE ts = {T0 + 31_000}")
     code, (found,) = verify(tmp_path / "data", capsys)
     assert (code, told(found)) == (1, [("differs", "2023-11-14 22:13:30.000")])
-    assert (found["equal"], found["others"], found["written_after"]) == (1, 1, 4)
+    assert (found["equal"], found["others"], found["unjudged"]) == (1, 1, 4)
 
 
 def test_an_attempt_before_may_have_read_further(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +172,7 @@ def test_an_attempt_before_may_have_read_further(tmp_path: Path, capsys: pytest.
         bed.streams.checkpoint()
     code, (found,) = verify(tmp_path / "data", capsys)
     assert (code, found["checkpoint"], found["results"]) == (0, 2, [])
-    assert found["written_after"] == 2
+    assert found["unjudged"] == 2
 
 
 def test_what_was_written_and_not_acknowledged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +186,7 @@ def test_what_was_written_and_not_acknowledged(tmp_path: Path, capsys: pytest.Ca
     for path, content in ends.items():
         path.write_bytes(content)
     code, (found,) = verify(tmp_path / "data", capsys)
-    assert (code, found["results"], found["written_after"]) == (0, [], 2)
+    assert (code, found["results"], found["unjudged"]) == (0, [], 2)
 
 
 def test_closed_windows_must_be_there_and_open_ones_may_be_missing(
@@ -212,6 +214,34 @@ def test_rows_that_were_left_out_are_known(tmp_path: Path, capsys: pytest.Captur
     code, (found,) = verify(tmp_path / "data", capsys)
     assert (code, told(found)) == (1, [("differs", "2023-11-14 22:13:20.000")])
     assert found["results"][0]["known"] == "1 rows of this time were left out: late"
+
+
+def test_results_that_have_left_are_compared_as_they_were_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the last checkpoint, whatever was sent since; without a record, or with a damaged one, it is told why not."""
+    query = "SELECT _wstart, count(*) n FROM m PARTITION BY tbname INTERVAL(10s)"
+    streams = [f"CREATE STREAM s{n} {BATCH} INTO CONNECTION folder (PATH 'p{n}') AS {query}" for n in range(2)]
+    with engine(tmp_path / "data") as bed:
+        bed.all(f"CREATE CONNECTION folder TYPE files WITH (url='file://{tmp_path}')", streams[0])
+        monkeypatch.setattr(ExternalRows, "of", lambda self, write: sent(self, write).slice(1))
+        insert(bed, 0, 1)
+        monkeypatch.setattr(ExternalRows, "of", sent)
+        insert(bed, 1, 11)
+        bed.execute(streams[1])
+        insert(bed, 2, 21)
+        bed.checkpoint()
+        insert(bed, 3, 31)
+        bed.checkpoint()
+        insert(bed, 3, 32)
+    code, (wrong, right) = verify(tmp_path / "data", capsys)
+    assert (code, told(wrong)) == (1, [("missing", "2023-11-14 22:13:20.000")])
+    assert (wrong["results"][0]["table_name"], wrong["equal"], right["equal"], right["others"]) == ("[t0]", 3, 2, 0)
+    for path in (tmp_path / "data").rglob("*-sink-*/data.mdb"):
+        path.write_bytes(path.read_bytes()[:8192])
+    code, found = verify(tmp_path / "data", capsys)
+    assert code == 2
+    assert all("can't be read" in one["error"] for one in found)
 
 
 ROW = st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(-1, 3))
