@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlglot import exp
-
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.access.audit_log import words_of
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
 from penstock.sql.schema import Table
+from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     AlterUser,
     AnalyzeStream,
@@ -37,7 +36,6 @@ from penstock.sql.tree.statements import (
     SetQueryTimeout,
     Show,
     Statement,
-    TableSource,
     UseDatabase,
     VerifyStream,
 )
@@ -225,26 +223,12 @@ class _Finder:
         if name is not None and name not in SYSTEM_DATABASES:
             yield Need(GrantObject("table", None, name))
 
-    def of_query(self, query: Query, named: frozenset[str] = frozenset()) -> Iterator[Need]:
-        """`named`: queries that WITH names around it."""
-        for cte in query.ctes:
-            yield from self.of_query(cte.query, named)
-            named |= {cte.name}
-        pending = [part for name, part in query.args.items() if name != "ctes"]
-        while pending:
-            match pending.pop():
-                case TableSource(name=Name(database=None) as name, cuts=None) if name.name in named:
-                    pass
-                case TableSource() as source:
-                    yield from self.of_table(source.name, "read")
-                case ExternalSource() as source:
-                    yield Need(GrantObject("connection", source.connection.name), "read")
-                case Select() | SetOperation() as inner:
-                    yield from self.of_query(inner, named)
-                case list() as parts:
-                    pending += parts
-                case exp.Expression() as part:
-                    pending += part.args.values()
+    def of_query(self, query: Query) -> Iterator[Need]:
+        for source in tables_of(query):
+            if isinstance(source, ExternalSource):
+                yield Need(GrantObject("connection", source.connection.name), "read")
+            else:
+                yield from self.of_table(source.name, "read")
 
     def of_explained(self, statement: Statement) -> Iterator[Need]:
         """Yields what planning takes: nothing is written, but it is told what columns the target has."""

@@ -8,7 +8,7 @@ from penstock.planner.logical.joining import method_of
 from penstock.planner.logical.operators import (
     Aggregate,
     Children,
-    Cte,
+    Combined,
     Distinct,
     FillGaps,
     Filter,
@@ -25,7 +25,7 @@ from penstock.planner.logical.operators import (
     Project,
     Scan,
     SeriesValues,
-    SetOperation,
+    Shared,
     Sort,
     Window,
     WindowGrid,
@@ -94,9 +94,9 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Pick", [("function", call.function), *_by((*window_by, *operator.by))]
         case Interpolate(grid=grid, mode=mode):
             return "Interp", [("fill", mode), ("grid", _grid(grid))]
-        case SetOperation():
+        case Combined():
             return operator.kind.capitalize(), [("all", "yes" if operator.all else "no")]
-        case Cte(name=name):
+        case Shared(name=name):
             return "With", [("name", name)]
     return _of_result(operator)
 

@@ -558,7 +558,7 @@ class PartitionLimit:
 
 
 @dataclass(frozen=True)
-class SetOperation:
+class Combined:
     """The rows of the inputs, whose columns have the same names and types, from left to right.
 
     Those of all (union), those that are in all (intersect), or those of the first that are in no other one (except);
@@ -575,7 +575,7 @@ class SetOperation:
 
 
 @dataclass(frozen=True)
-class Cte:
+class Shared:
     """The rows of a query that WITH names, which others may read as well: these have this very operator."""
 
     input: Operator
@@ -588,7 +588,7 @@ class Cte:
 
 Operator: TypeAlias = (
     "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | NameTables | FillGaps "
-    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | SetOperation | Cte")
+    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Combined | Shared")
 """One operator of a plan, with all below it."""
 
 
@@ -597,7 +597,7 @@ def inputs_of(operator: Operator) -> tuple[Operator, ...]:
     match operator:
         case Scan() | Children() | OneRow():
             return ()
-        case SetOperation():
+        case Combined():
             return operator.inputs
         case Join():
             return operator.left.rows, operator.right.rows

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.query_parts import Planned
-from penstock.planner.logical.operators import Cte as CteOperator
-from penstock.planner.logical.operators import Operator
+from penstock.planner.logical.operators import Operator, Shared
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.tree.statements import Cte, Query
 
@@ -42,7 +41,7 @@ class NamedQuery:
             planned = self._plan(self._cte.query, builder)
             builder.ctes, builder.around, builder.called = kept
             self._planned = self._renamed(replace(planned, plan=_once(
-                lambda: CteOperator(planned.plan(), self._cte.name))))
+                lambda: Shared(planned.plan(), self._cte.name))))
         return self._planned
 
     def check(self) -> None:

@@ -14,8 +14,7 @@ from penstock.planner.bind.query_parts import Planned, ordinal
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import LimitRows, Operator, Project, Sort
-from penstock.planner.logical.operators import SetOperation as SetOperator
+from penstock.planner.logical.operators import Combined, LimitRows, Operator, Project, Sort
 from penstock.planner.logical.written import text_of
 from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
@@ -44,7 +43,7 @@ def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: B
     keys = tuple(term.key(index) for index, term in enumerate(terms))
 
     def plan() -> Operator:
-        found: Operator = SetOperator(tuple(
+        found: Operator = Combined(tuple(
             Project(side.plan(), columns) if columns else side.plan()
             for side, columns in zip(sides, converted, strict=True)), query.kind, query.all)
         if keys:

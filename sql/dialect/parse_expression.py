@@ -1,4 +1,4 @@
-"""Parses scalar expressions and type names into the classes that `penstock.sql.tree.expression_nodes` lists.
+"""Parses scalar expressions into the classes that `penstock.sql.tree.expression_nodes` lists.
 
 The methods replace those of sqlglot that have their names. sqlglot's are lenient where errors must be told (BETWEEN
 without AND, CASE without THEN), call themselves over long conditions, don't note where a node comes from, and rewrite
@@ -13,8 +13,8 @@ from typing import Any, cast
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from penstock.sql.dialect.base_parser import BaseParser
 from penstock.sql.dialect.literals import parse_integer
+from penstock.sql.dialect.parse_type import TypeParser
 from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
 from penstock.sql.tree.expression_nodes import (
     DurationLiteral,
@@ -24,37 +24,11 @@ from penstock.sql.tree.expression_nodes import (
     TimestampLiteral,
     Trim,
     TrimMode,
-    TypeName,
 )
 from penstock.sql.tree.statements import Duration, Unit
-from penstock.sql.types import DataType, Kind
 
 MAX_CHAIN = 500
 MAX_DEPTH = 600
-MAX_VARCHAR = 65_517
-MAX_NCHAR = 16_379
-MAX_DIGITS = 38
-
-_SIMPLE_TYPES: dict[str, Kind] = {
-    "TIMESTAMP": Kind.TIMESTAMP, "BOOL": Kind.BOOL, "TINYINT": Kind.TINYINT, "SMALLINT": Kind.SMALLINT,
-    "INT": Kind.INT, "INTEGER": Kind.INT, "BIGINT": Kind.BIGINT, "FLOAT": Kind.FLOAT, "DOUBLE": Kind.DOUBLE,
-    "JSON": Kind.JSON,
-}
-_UNSIGNED: dict[Kind, Kind] = {
-    Kind.TINYINT: Kind.UTINYINT, Kind.SMALLINT: Kind.USMALLINT, Kind.INT: Kind.UINT, Kind.BIGINT: Kind.UBIGINT,
-}
-_SIZED_TYPES: dict[str, tuple[Kind, int]] = {
-    "VARCHAR": (Kind.VARCHAR, MAX_VARCHAR), "BINARY": (Kind.VARCHAR, MAX_VARCHAR), "NCHAR": (Kind.NCHAR, MAX_NCHAR),
-    "VARBINARY": (Kind.VARBINARY, MAX_VARCHAR), "GEOMETRY": (Kind.GEOMETRY, MAX_VARCHAR),
-}
-_LENGTHS = dict(_SIZED_TYPES.values())
-#: What CAST takes as well, without a length.
-_OTHER_NAMES: dict[str, Kind] = {
-    "VARCHAR": Kind.VARCHAR, "BINARY": Kind.VARCHAR, "NCHAR": Kind.NCHAR, "TEXT": Kind.VARCHAR, "STRING": Kind.VARCHAR,
-    "BOOLEAN": Kind.BOOL, "REAL": Kind.FLOAT, "FLOAT4": Kind.FLOAT, "FLOAT8": Kind.DOUBLE, "INT2": Kind.SMALLINT,
-    "INT4": Kind.INT, "INT8": Kind.BIGINT, "BYTEA": Kind.VARBINARY,
-}
-_TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
 # Reserved words that are functions when a parenthesis follows.
 _CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST"})
 _PREDICATES = ("IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "ILIKE", "IN", "BETWEEN")
@@ -62,8 +36,8 @@ _NO_OPERATOR = (0, exp.Expression)
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
 
-class ExpressionParser(BaseParser):
-    """Scalar expressions and types."""
+class ExpressionParser(TypeParser):
+    """Scalar expressions."""
 
     BITWISE = {  # noqa: RUF012
         TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr, TokenType.DPIPE: exp.DPipe,
@@ -109,31 +83,6 @@ class ExpressionParser(BaseParser):
                 raise self.fail(f"an expression has at most {MAX_DEPTH} operations in each other", start,
                                 hint="compute a part in a sub-query, or in a stream of its own")
             pending += [(child, depth + 1) for child in node.iter_expressions()]
-
-    def parse_data_type(self) -> DataType:
-        """Parses a type such as `INT UNSIGNED` or `VARCHAR(20)`. Raises SqlSyntaxError."""
-        word = self.take_any(*_TYPE_WORDS)
-        if word is None:
-            raise self.fail("a data type is expected")
-        if word in ("DECIMAL", "NUMERIC"):
-            return self._parse_decimal()
-        if word in _SIZED_TYPES:
-            kind, maximum = _SIZED_TYPES[word]
-            self.expect("(")
-            length = self.integer("the length of the type", minimum=1, maximum=maximum)
-            self.expect(")")
-            return DataType(kind, length=length)
-        kind = _SIMPLE_TYPES[word]
-        if kind in _UNSIGNED and self.take("UNSIGNED"):
-            kind = _UNSIGNED[kind]
-        return DataType(kind)
-
-    def _parse_decimal(self) -> DataType:
-        self.expect("(")
-        digits = self.integer("the number of digits", minimum=1, maximum=MAX_DIGITS)
-        scale = self.integer("the scale", maximum=digits) if self.take(",") else 0
-        self.expect(")")
-        return DataType(Kind.DECIMAL, digits=digits, scale=scale)
 
     def _parse_conjunction(self) -> exp.Expression:
         operands = [self._parse_equality()]
@@ -262,7 +211,7 @@ class ExpressionParser(BaseParser):
         while self._curr.token_type in (TokenType.ARROW, TokenType.DCOLON):
             self._advance()
             if self._prev.token_type is TokenType.DCOLON:
-                node = self.mark(exp.Cast(this=node, to=self._parse_cast_type()), start)
+                node = self.mark(exp.Cast(this=node, to=self.parse_cast_type()), start)
                 continue
             if isinstance(node, JsonGet):
                 raise self.fail("only one -> is allowed: it looks a key up in a JSON tag")
@@ -370,22 +319,7 @@ class ExpressionParser(BaseParser):
     def _parse_cast(self) -> exp.Expression:
         value = self.parse_expression()
         self.expect("AS")
-        return exp.Cast(this=value, to=self._parse_cast_type())
-
-    def _parse_cast_type(self) -> exp.Expression:
-        """Parses a type to convert to: a text has any length, and types may have the names that PostgreSQL has."""
-        start = self.token.start
-        kind = _OTHER_NAMES.get(self.word)
-        if kind is not None and self.peek() != "(":
-            self.advance()
-            target = DataType(kind, length=_LENGTHS[kind]) if kind in _LENGTHS else DataType(kind)
-        elif self.word == "DOUBLE" and self.peek() == "PRECISION":
-            self.advance()
-            self.advance()
-            target = DataType(Kind.DOUBLE)
-        else:
-            target = self.parse_data_type()
-        return self.mark(TypeName(this=target), start)
+        return exp.Cast(this=value, to=self.parse_cast_type())
 
     def _parse_trim(self) -> exp.Expression:
         word = self.take_any("BOTH", "LEADING", "TRAILING")

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import cast
 
 from sqlglot import exp
 from sqlglot.tokens import TokenType
 
 from penstock.common.errors import NotSupportedError
 from penstock.sql.dialect.base_parser import MAX_NESTING
-from penstock.sql.dialect.parse_expression import ExpressionParser
+from penstock.sql.dialect.parse_window import WindowParser
 from penstock.sql.tree.statements import (
-    CountWindow,
     Cte,
-    Duration,
-    EventWindow,
     ExternalSource,
-    Fill,
-    FillMode,
     IntervalWindow,
     JoinKind,
     JoinSource,
@@ -28,27 +23,21 @@ from penstock.sql.tree.statements import (
     OrderItem,
     PartitionItem,
     Query,
-    Range,
     Select,
     SelectItem,
-    SessionWindow,
     SetKind,
     SetOperation,
     Source,
-    StateWindow,
     SubquerySource,
     TableSource,
-    Window,
 )
 
-_FILL_MODES = ("NONE", "NULL", "NULL_F", "VALUE", "VALUE_F", "PREV", "NEXT", "LINEAR", "NEAR")
 _VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
-_MAX_COUNT_WINDOW = 2**31 - 1
 _SET_WORDS = ("UNION", "INTERSECT", "EXCEPT")
 MAX_JOINS = 50
 
 
-class QueryParser(ExpressionParser):
+class QueryParser(WindowParser):
     """Queries."""
 
     def at_query(self) -> bool:
@@ -206,12 +195,12 @@ class QueryParser(ExpressionParser):
         if self.take("PARTITION"):
             self.expect("BY")
             partition_by = self.csv(self._parse_partition_item)
-        interp_range = self._parse_interp_range()
-        every = self._parse_every()
-        fill = self._parse_fill(allowed=interp_range is not None or every is not None)
-        window = self._parse_window()
+        interp_range = self.parse_interp_range()
+        every = self.parse_every()
+        fill = self.parse_fill(allowed=interp_range is not None or every is not None)
+        window = self.parse_window()
         if fill is None:
-            fill = self._parse_fill(allowed=isinstance(window, IntervalWindow))
+            fill = self.parse_fill(allowed=isinstance(window, IntervalWindow))
         group_by: tuple[PartitionItem, ...] = ()
         if self.take("GROUP"):
             self.expect("BY")
@@ -306,7 +295,7 @@ class QueryParser(ExpressionParser):
             kind, variant = join
             right = self._parse_simple_source()
             on = None if self._at_sample() else self.parse_expression() if self.take("ON") else None
-            window = self._parse_window_offset() if variant == "window" else None
+            window = self.parse_window_offset() if variant == "window" else None
             jlimit = None
             if self.at("JLIMIT"):
                 if variant not in ("asof", "window"):
@@ -346,128 +335,6 @@ class QueryParser(ExpressionParser):
             self.take("OUTER")
         self.expect("JOIN")
         return cast(JoinKind, word.lower()), cast(JoinVariant, variant)
-
-    def _parse_window_offset(self) -> tuple[Duration, Duration]:
-        self.expect("WINDOW_OFFSET")
-        self.expect("(")
-        start = self.duration("the start of the window", signed=True)
-        self.expect(",")
-        end = self.duration("the end of the window", signed=True)
-        self.expect(")")
-        return start, end
-
-    # --- windows ---
-
-    def _parse_window(self) -> Window | None:
-        if self.take("INTERVAL"):
-            return self._parse_interval()
-        if self.take("SESSION"):
-            self.expect("(")
-            column = self.parse_operand()
-            self.expect(",")
-            gap = self.duration("the gap of the session")
-            self.expect(")")
-            return SessionWindow(column, gap)
-        if self.take("STATE_WINDOW"):
-            self.expect("(")
-            expression = self.parse_expression()
-            self.expect(")")
-            return StateWindow(expression, self._parse_true_for())
-        if self.take("EVENT_WINDOW"):
-            self.expect("START", "WITH")
-            start = self.parse_expression()
-            self.expect("END", "WITH")
-            return EventWindow(start, self.parse_expression(), self._parse_true_for())
-        if self.take("COUNT_WINDOW"):
-            return self._parse_count_window()
-        if self.at("ANOMALY_WINDOW"):
-            raise NotSupportedError("ANOMALY_WINDOW is not supported", position=self.place(self.token))
-        return None
-
-    def _parse_interval(self) -> IntervalWindow:
-        self.expect("(")
-        interval = self.duration("the width of the window")
-        offset: Duration | Literal["auto"] | None = None
-        if self.take(","):
-            offset = "auto" if self.take("AUTO") else self.duration("the offset of the window", signed=True)
-        self.expect(")")
-        sliding = None
-        if self.take("SLIDING"):
-            self.expect("(")
-            sliding = self.duration("the step of the window")
-            self.expect(")")
-        return IntervalWindow(interval, offset, sliding)
-
-    def _parse_count_window(self) -> CountWindow:
-        self.expect("(")
-        count = self.integer("the number of rows", maximum=_MAX_COUNT_WINDOW)
-        sliding: int | None = None
-        columns: list[exp.Expression] = []
-        while self.take(","):
-            if sliding is None and not columns and self.at_type(TokenType.NUMBER):
-                sliding = self.integer("the number of rows of the step", maximum=_MAX_COUNT_WINDOW)
-            else:
-                columns.append(self.parse_operand())
-        self.expect(")")
-        return CountWindow(count, sliding, tuple(columns))
-
-    def _parse_true_for(self) -> Duration | None:
-        if not self.take("TRUE_FOR"):
-            return None
-        self.expect("(")
-        duration = self.duration("the least length of the window")
-        self.expect(")")
-        return duration
-
-    def _parse_interp_range(self) -> Range | None:
-        if not self.take("RANGE"):
-            return None
-        self.expect("(")
-        first = self.parse_operand()
-        last: exp.Expression | None = None
-        near: Duration | None = None
-        if self.take(","):
-            if self.at_type(TokenType.INTERVAL) and self.peek() == ")":
-                near = self.duration("how far away a value may be")
-            else:
-                last = self.parse_operand()
-                if self.take(","):
-                    near = self.duration("how far away a value may be")
-        self.expect(")")
-        return Range(first, last, near)
-
-    def _parse_every(self) -> Duration | None:
-        if not self.take("EVERY"):
-            return None
-        self.expect("(")
-        every = self.duration("the step")
-        self.expect(")")
-        return every
-
-    def _parse_fill(self, *, allowed: bool) -> Fill | None:
-        if not self.at("FILL"):
-            return None
-        if not allowed:
-            raise self.fail("FILL must follow INTERVAL, RANGE or EVERY")
-        self.advance()
-        self.expect("(")
-        word = self.take_any(*_FILL_MODES)
-        if word is None:
-            raise self.fail("a fill mode is expected", hint="one of " + ", ".join(_FILL_MODES))
-        values: list[exp.Expression] = []
-        while self.take(","):
-            token = self.token
-            value = self.parse_operand()
-            if next(value.find_all(exp.Column), None) is not None:
-                raise self.fail("a fill value must be a constant", token)
-            values.append(value)
-        if values and word not in ("VALUE", "VALUE_F"):
-            if word != "NEAR":
-                raise self.fail(f"FILL({word}) takes no values")
-        elif not values and word in ("VALUE", "VALUE_F"):
-            raise self.fail(f"FILL({word}) needs a value per column")
-        self.expect(")")
-        return Fill(cast(FillMode, word.lower()), tuple(values))
 
     # --- order and limits ---
 

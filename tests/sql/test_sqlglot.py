@@ -58,7 +58,7 @@ json.dump({
 }, sys.stdout)
 """
 #: What sqlglot calls the classes of queries.
-QUERIES = {"TDengineSelect": "Select", "Union": "SetOperation"}
+QUERIES = {"TDengineSelect": "Select", "Union": "SetOperation", "Intersect": "SetOperation", "Except": "SetOperation"}
 
 
 def answer(text: str) -> list[str] | str:
@@ -117,6 +117,10 @@ def test_joins_print_back(text: str) -> None:
     "select n from t union select n from u order by n",
     "select a.n x, c.v y from t a, (u b join u c on b.n = c.n) where a.n = b.n order by x, y",
     "select distinct case when v > 3 then 'much' else 'little' end k from t order by k",
+    "with a as (select n, v from t), b(m) as (select max(v) from a) select n, v from a where v < (select m from b) "
+    "and n in (select n from u where u.v > a.v) and exists (select 1 from u) order by n, v",
+    "select n from t intersect all select n from u except select 1 order by n",
+    "select n || 'x' x, v y from t where n is distinct from 2 and (v > 1) is true order by x, y",
 ])
 def test_plain_queries_transpile_to_duckdb(text: str) -> None:
     """DuckDB takes what sqlglot makes of it, and its answer is that of the same query in DuckDB's own words."""

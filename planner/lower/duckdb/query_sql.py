@@ -28,7 +28,7 @@ from penstock.planner.duckdb_sql.pieces import (
 from penstock.planner.logical.operators import (
     ONE,
     Aggregate,
-    Cte,
+    Combined,
     Distinct,
     FillGaps,
     Filter,
@@ -42,7 +42,7 @@ from penstock.planner.logical.operators import (
     Pick,
     Project,
     SeriesValues,
-    SetOperation,
+    Shared,
     Sort,
     SortKey,
     Window,
@@ -92,9 +92,9 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return interpolated(operator, steps)
         case Join():
             return joined_rows(operator, steps)
-        case SetOperation():
+        case Combined():
             return _united(operator, steps)
-        case Cte():
+        case Shared():
             return select([star()], steps.rows(operator))
         case PartitionLimit():
             partition = over(call("dense_rank"), order=columns(operator.keys))
@@ -157,7 +157,7 @@ def _between(operator: LimitRows | PartitionLimit, rank: Tree, name: str, steps:
 _SET_OPERATIONS = {"union": exp.Union, "intersect": exp.Intersect, "except": exp.Except}
 
 
-def _united(operation: SetOperation, steps: Steps) -> exp.Query:
+def _united(operation: Combined, steps: Steps) -> exp.Query:
     found: exp.Query | None = None
     for part in operation.inputs:
         side = _side(part, steps)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree
-from penstock.planner.logical.operators import Children, Cte, Operator, Scan
+from penstock.planner.logical.operators import Children, Operator, Scan, Shared
 
 MAX_STEPS = 900
 
@@ -28,7 +28,7 @@ class Steps:
         if isinstance(operator, Scan | Children):
             self._tables += 1
             return operator.name
-        if isinstance(operator, Cte):
+        if isinstance(operator, Shared):
             if id(operator) not in self._shared:
                 self._shared[id(operator)] = self.rows(operator.input, "cte")
             return self._shared[id(operator)]

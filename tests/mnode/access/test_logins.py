@@ -208,7 +208,7 @@ def test_without_users_everybody_is_the_owner_but_only_on_this_machine(logins: L
     ("SELECT * FROM information_schema.ins_tables", "none"),
     ("GRANT READ ON d.t TO u", "admin"), ("REVOKE ALL ON d.* FROM u", "admin"),
     ("EXPLAIN CREATE STREAM s INTO o AS SELECT _wstart, count(*) FROM t INTERVAL(1s)", "read"),
-    ("EXPLAIN ANALYZE STREAM s", "none"),
+    ("EXPLAIN ANALYZE STREAM s", "read"),
     ("INSERT INTO t VALUES (now, 1)", "write"), ("INSERT INTO t SELECT * FROM u", "write"),
     ("DELETE FROM t WHERE ts < now", "write"), ("NOTE TIME now ON d", "write"),
     ("CREATE TABLE t (ts TIMESTAMP, v INT)", "admin"), ("DROP STREAM s", "admin"), ("PAUSE STREAM s", "admin"),
