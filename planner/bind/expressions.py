@@ -14,7 +14,7 @@ from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import add_months
 from penstock.planner.functions import string
-from penstock.planner.functions.spec import FunctionSpec, check_call
+from penstock.planner.functions.spec import ANY, FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
 from penstock.planner.scalar.common_type import brought_to, common_type
@@ -22,7 +22,6 @@ from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
 from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
-from penstock.planner.scalar.scalar_json import JsonValue
 from penstock.sql.dialect.literals import parse_duration, parse_timestamp
 from penstock.sql.schema import Session
 from penstock.sql.tree.expression_nodes import (
@@ -306,10 +305,7 @@ class _Compiler:
         return SqlExpr(fragment("NOT (:value)", value=self._as_condition(value, node.this)), BOOL)
 
     def _is_null(self, node: exp.Is) -> SqlExpr:
-        value = self.compile(node.this)
-        if isinstance(value, JsonValue):
-            return SqlExpr(value.is_null(), BOOL)
-        return SqlExpr(fragment(":value IS NULL", value=value.node), BOOL)
+        return SqlExpr(scalar_json.is_null(self.compile(node.this)), BOOL)
 
     def _in(self, node: exp.In) -> SqlExpr:
         items = [self.compile(item) for item in node.expressions]
@@ -441,6 +437,8 @@ def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
     if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
         return argument
     accepts = spec.argument(index).accepts
+    if accepts == ANY:
+        return argument
     kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
     return SqlExpr(null_of(DataType(kind)), DataType(kind))
 

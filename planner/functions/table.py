@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from penstock.common.errors import NotFoundError, Position
 from penstock.planner.functions import (
     aggregates,
+    codes,
+    conditional,
     conversion,
     extremes,
     math,
@@ -15,6 +17,7 @@ from penstock.planner.functions import (
     series,
     string,
     system,
+    text_sets,
     time,
 )
 from penstock.planner.functions.spec import (
@@ -38,8 +41,9 @@ __all__ = [
 
 FUNCTIONS: dict[str, FunctionSpec] = {
     spec.name: spec for spec in (
-        *math.FUNCTIONS, *extremes.FUNCTIONS, *string.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS,
-        *system.FUNCTIONS, *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
+        *math.FUNCTIONS, *extremes.FUNCTIONS, *conditional.FUNCTIONS, *string.FUNCTIONS, *text_sets.FUNCTIONS,
+        *codes.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS, *aggregates.FUNCTIONS,
+        *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
 }
 
 
