@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from itertools import count, groupby
+from operator import attrgetter
 
 import sqlglot
 from function_examples import EXAMPLES, SETUP
@@ -17,6 +18,7 @@ from penstock.planner.bind.aggregate_calls import aggregate_call
 from penstock.planner.duckdb_sql.duckdb_tree import parse_tree, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.conditional import type_of_branches
+from penstock.planner.functions.duckdb_calls import listed
 from penstock.planner.functions.spec import (
     ANY,
     NUMBERS,
@@ -68,7 +70,14 @@ def long_reference() -> str:
             for spec in members:
                 lines += [f"### {spec.signature}", "", spec.summary, ""]
                 lines += [*_facts(spec, connection), ""]
-        return "\n".join(lines)
+        return "\n".join([*lines, *_duckdb_functions()])
+
+
+def _duckdb_functions() -> Iterator[str]:
+    yield from ("## DuckDB's functions, by group", "")
+    for group, members in groupby(sorted(listed().values(), key=attrgetter("group", "name")), key=attrgetter("group")):
+        names = ", ".join(f"`{each.name}`{' (volatile)' if each.volatile else ''}" for each in members)
+        yield from (f"### DuckDB: {group}", "", names, "")
 
 
 def _facts(spec: FunctionSpec, connection: penstock.Connection) -> Iterator[str]:

@@ -129,7 +129,7 @@ class _Compiler:
         return self._as_condition(self.compile(node), node)
 
     def _as_condition(self, value: SqlExpr, node: exp.Expression) -> Tree:
-        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY):
+        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
             raise self._wrong(f"{value.type.sql()} is no condition", node)
         return to_bool(value)
 
@@ -213,8 +213,8 @@ class _Compiler:
 
     def _operand(self, node: exp.Expression) -> SqlExpr:
         operand = self.compile(node)
-        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY):
-            raise self._wrong(f"there is no arithmetic with {operand.type.kind}", node)
+        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
+            raise self._wrong(f"there is no arithmetic with {operand.type.sql()}", node)
         return operand
 
     def _chain(self, node: exp.Expression) -> SqlExpr:
@@ -437,7 +437,7 @@ def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
     if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
         return argument
     accepts = spec.argument(index).accepts
-    if accepts == ANY:
+    if accepts >= ANY:
         return argument
     kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
     return SqlExpr(null_of(DataType(kind)), DataType(kind))

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, let
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.functions.spec import ANY, Argument, FunctionSpec, ScalarBuilder, always, same_as_first
+from penstock.planner.functions.spec import ANY, EVERY, Argument, FunctionSpec, ScalarBuilder, always, same_as_first
 from penstock.planner.scalar.common_type import brought_to, common_type
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import to_bool
@@ -17,9 +17,9 @@ from penstock.planner.scalar.scalar_json import JsonValue, is_null
 from penstock.sql.types import BOOL, DataType, Kind
 
 _CONDITION = Argument("condition", ANY - {Kind.VARBINARY, Kind.GEOMETRY})
-_VALUE, _OTHER, _ELSE = Argument("value"), Argument("other"), Argument("otherwise")
+_VALUE, _OTHER, _ELSE = (Argument(name, EVERY) for name in ("value", "other", "otherwise"))
 # As many as GREATEST takes.
-_MORE = Argument("value", optional=True, repeats=1000)
+_MORE = Argument("value", EVERY, optional=True, repeats=1000)
 
 
 def type_of_branches(types: Sequence[DataType]) -> DataType:

@@ -20,6 +20,7 @@ from penstock.planner.functions import (
     text_sets,
     time,
 )
+from penstock.planner.functions.duckdb_calls import duckdb_function, listed
 from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
@@ -48,13 +49,13 @@ FUNCTIONS: dict[str, FunctionSpec] = {
 
 
 def lookup(name: str) -> FunctionSpec | None:
-    """Returns the function or pseudo column of this name (any case), or None."""
-    return FUNCTIONS.get(name.lower())
+    """Returns the function or pseudo column of this name (any case), or DuckDB's function, or None."""
+    return FUNCTIONS.get(name.lower()) or duckdb_function(name.lower())
 
 
 def suggest(name: str) -> str | None:
     """Returns the function whose name is most like `name`, for 'did you mean', or None."""
-    callable_names = [known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"]
+    callable_names = [*(known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"), *listed()]
     matches = get_close_matches(name.lower(), callable_names, n=1, cutoff=0.6)
     return matches[0] if matches else None
 
