@@ -11,9 +11,10 @@ import duckdb
 import pytest
 from kits.basics.expression_support import TableScope, compiled, sql_of, value
 from kits.basics.query_harness import Harness
+from kits.streams.verified_streams import made
 from scripts.write_duckdb_functions import LIST, Overload, catalog, module
 
-from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
+from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError, PenstockError
 from penstock.planner.duckdb_sql.duckdb_tree import VOLATILE
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.duckdb_calls import listed
@@ -289,7 +290,27 @@ def test_other_types_go_through_sub_queries(tables: Harness) -> None:
     assert sorted(got) == [(1,), (1,), (1,), (1,), (2,), (2,)]
 
 
-def test_long_calls_are_not_remembered(tables: Harness) -> None:
-    """Their types are asked for again."""
-    long = "x" * 5000
-    assert value(f"starts_with('{long}', 'x')") is True
+def test_long_calls_are_typed_like_short_ones() -> None:
+    """Their types aren't remembered."""
+    assert value(f"starts_with('{'x' * 5000}', 'x')") is True
+
+
+@pytest.mark.parametrize(("query", "place", "message"), [
+    ("SELECT ts, uuid() u FROM m PARTITION BY tbname", "uuid()", "another value whenever it is computed"),
+    ("SELECT ts, v FROM m WHERE random() < 1 PARTITION BY tbname", "random()", "another value whenever it is computed"),
+    ("SELECT _wstart, median(v) FROM m INTERVAL(10s)", "median(v)", "is not allowed in a stream"),
+])
+def test_streams_refuse_what_they_cannot_keep_up_to_date(query: str, place: str, message: str) -> None:
+    """The error tells the place and the reason."""
+    with made() as bed, pytest.raises(InvalidStreamError, match=message) as caught:
+        bed.execute(f"CREATE STREAM s INTO o AS {query}")
+    assert caught.value.position is not None
+    assert caught.value.position.text == place
+
+
+def test_no_column_of_a_stream_is_of_another_type() -> None:
+    """Neither results nor groups: nothing could keep them."""
+    for query in ("SELECT ts, list_value(v) l FROM m PARTITION BY tbname",
+                  "SELECT _wstart, count(*) FROM m PARTITION BY list_value(v) INTERVAL(10s)"):
+        with made() as bed, pytest.raises(InvalidStatementError, match="no columns of the type INTEGER"):
+            bed.execute(f"CREATE STREAM s INTO o AS {query}")
