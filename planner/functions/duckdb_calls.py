@@ -81,18 +81,19 @@ def listed() -> dict[str, Listed]:
             for name, group, flags, forms in rows}
 
 
-@cache
 def duckdb_function(name: str) -> FunctionSpec | None:
     """Returns the function of this name, in small letters; None if there is none that may be called."""
     found = listed().get(name)
-    if found is None:
-        return None
-    summary = f"DuckDB's: {found.forms}."
+    return None if found is None else _spec(found)
+
+
+@cache
+def _spec(found: Listed) -> FunctionSpec:
     if found.group == "aggregates":
-        return FunctionSpec(name, "aggregate", _ARGUMENTS, always(NULL), summary, in_stream=False,
+        return FunctionSpec(found.name, "aggregate", _ARGUMENTS, always(NULL), found.forms, in_stream=False,
                             aggregate=lambda given: _of_group(found, given).node,
                             typed=lambda given: _of_group(found, given).type)
-    return FunctionSpec(name, "scalar", _ARGUMENTS, always(NULL), summary, in_stream=not found.volatile,
+    return FunctionSpec(found.name, "scalar", _ARGUMENTS, always(NULL), found.forms, in_stream=not found.volatile,
                         scalar=lambda given: _of_row(found, given))
 
 
@@ -124,7 +125,7 @@ def _given(argument: SqlExpr, time_zone: str) -> Tree:
     if argument.type.kind is Kind.TIMESTAMP:
         return local_timestamp(argument.node, argument.type.precision, time_zone)
     constant = argument.constant
-    return number(constant) if type(constant) is int else argument.node
+    return number(constant) if argument.type.is_integer and isinstance(constant, int) else argument.node
 
 
 def _type_name(found: Listed, arguments: Sequence[SqlExpr], given: Sequence[Tree]) -> str:

@@ -225,6 +225,8 @@ def test_what_is_not_listed_is_not_there() -> None:
     ("isnull(list_value(1))", False), ("list_contains(ifnull(null, list_value(1, 2)), 2)", True),
     ("len(if(false, list_value(1), list_value(1, 2)))", 2), ("gcd(12, 18)", 6), ("round_even(2.5, 0)", 2.0),
     ("json_extract('{\"a\": [1]}', '$.a')", "[1]"), ("lcase(null)", None), ("split_part('a,b', ',', 2)", "b"),
+    ("typeof(1)", "INTEGER"), ("typeof(1 + 1)", "DOUBLE"), ("typeof(2.5)", "DOUBLE"), ("typeof(now())", "TIMESTAMP"),
+    ("struct_keys(from_json('{}', '{\"x) AS a0, (SELECT 1\": \"INT\"}'))", ["x) AS a0, (SELECT 1"]),
     ("strptime('2024-01-02', '%Y-%m-%d')", 1_704_153_600_000), ("epoch_ms(1234)", 1234),
     ("date_diff('day', '2024-01-01', cast('2024-03-01' as timestamp))", 60), ("coalesce(list_value(1), null)", [1]),
 ])
@@ -288,6 +290,13 @@ def test_other_types_go_through_sub_queries(tables: Harness) -> None:
     """A list that an inner query makes is one for the outer."""
     got = tables.query("select len(y) from (select string_split(`varchar`, ',') y from n) where y is not null")
     assert sorted(got) == [(1,), (1,), (1,), (1,), (2,), (2,)]
+
+
+def test_an_hour_that_comes_twice_is_the_later_one() -> None:
+    """Where a time comes back from the wall clock."""
+    for twice in (1_729_989_000_000, 1_729_992_600_000):
+        call = f"date_trunc('hour', cast({twice} as timestamp))"
+        assert value(call, time_zone="Europe/Berlin") == 1_729_990_800_000
 
 
 def test_long_calls_are_typed_like_short_ones() -> None:
