@@ -47,7 +47,8 @@ sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (20
 	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),2000) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python -m simulation.nodes --seeds $(or $(SEEDS),2000)
 
-docs: $(READY)  ## Writes the generated parts of the documentation.
+docs: $(READY)  ## Writes the list of DuckDB's functions, and the generated parts of the documentation.
+	$(BIN)/python scripts/write_duckdb_functions.py
 	$(BIN)/python scripts/write_docs.py
 
 lock: $(READY)  ## Writes requirements.lock, tests/clients.lock, tests/tools.lock and scripts/site/packages.lock: packages to set up with, and hashes, for all Pythons and machines.

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from itertools import count, groupby
+from operator import attrgetter
 
 import sqlglot
 from function_examples import EXAMPLES, SETUP
@@ -16,6 +17,8 @@ from penstock.mnode.engine import Engine
 from penstock.planner.bind.aggregate_calls import aggregate_call
 from penstock.planner.duckdb_sql.duckdb_tree import parse_tree, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.conditional import type_of_branches
+from penstock.planner.functions.duckdb_calls import listed
 from penstock.planner.functions.spec import (
     ANY,
     NUMBERS,
@@ -32,6 +35,7 @@ from penstock.planner.logical.operators import Operator, Project, inputs_of
 from penstock.planner.lower.duckdb.aggregate_sql import aggregate
 from penstock.planner.lower.partial_aggregates import split
 from penstock.planner.query.select import plan_query
+from penstock.planner.scalar.common_type import common_type
 from penstock.shell.terminal.result_format import Style, text_columns
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
@@ -43,6 +47,8 @@ _CATEGORIES = {
     "selection": "Selection functions", "timeseries": "Functions along the time line",
 }
 _RULES = {
+    common_type: "the type that all arguments are brought to, texts before numbers",
+    type_of_branches: "the type that both values are brought to, texts before numbers",
     same_as_first: "the type of the first argument",
     sum_type: "BIGINT for signed and BIGINT UNSIGNED for unsigned integers, DECIMAL for DECIMAL, else DOUBLE",
     joined_text: "VARCHAR, or NCHAR if any argument is NCHAR",
@@ -64,7 +70,14 @@ def long_reference() -> str:
             for spec in members:
                 lines += [f"### {spec.signature}", "", spec.summary, ""]
                 lines += [*_facts(spec, connection), ""]
-        return "\n".join(lines)
+        return "\n".join([*lines, *_duckdb_functions()])
+
+
+def _duckdb_functions() -> Iterator[str]:
+    yield from ("## DuckDB's functions, by group", "")
+    for group, members in groupby(sorted(listed().values(), key=attrgetter("group", "name")), key=attrgetter("group")):
+        names = ", ".join(f"`{each.name}`{' (volatile)' if each.volatile else ''}" for each in members)
+        yield from (f"### DuckDB: {group}", "", names, "")
 
 
 def _facts(spec: FunctionSpec, connection: penstock.Connection) -> Iterator[str]:

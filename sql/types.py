@@ -8,6 +8,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from penstock.common.errors import InvalidStatementError
+
 Precision = Literal["ms", "us", "ns"]
 
 UNITS_PER_SECOND: dict[Precision, int] = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -35,6 +37,8 @@ class Kind(StrEnum):
     JSON = "JSON"
     DECIMAL = "DECIMAL"
     NULL = "NULL"
+    OTHER = "OTHER"
+    """A type of DuckDB's that has no name here: see `OtherType`."""
 
 
 SIGNED = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT)
@@ -148,6 +152,25 @@ class DataType:
         return widths.get(self.kind, 8)
 
 
+@dataclass(frozen=True, slots=True)
+class OtherType(DataType):
+    """A type of DuckDB's that the dialect has no name for: of values on their way between functions, never of columns
+    of tables and results. `name` is what DuckDB calls it, such as `BIGINT[]`.
+    """
+
+    name: str = ""
+
+    def duckdb(self) -> str:
+        return self.name
+
+    def sql(self) -> str:
+        return self.name
+
+    def arrow(self) -> pa.DataType:
+        """Raises InvalidStatementError."""
+        raise InvalidStatementError(f"there are no columns of the type {self.name}", hint="write CAST(... AS VARCHAR)")
+
+
 BIGINT = DataType(Kind.BIGINT)
 UBIGINT = DataType(Kind.UBIGINT)
 INT = DataType(Kind.INT)
@@ -155,6 +178,11 @@ DOUBLE = DataType(Kind.DOUBLE)
 BOOL = DataType(Kind.BOOL)
 VARCHAR = DataType(Kind.VARCHAR)
 NULL = DataType(Kind.NULL)
+
+
+def other_type(name: str) -> OtherType:
+    """Returns the type that DuckDB calls so."""
+    return OtherType(Kind.OTHER, name=name)
 
 
 def timestamp(precision: Precision = "ms") -> DataType:

@@ -12,7 +12,7 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.ddl.name_rules import check_name
-from penstock.planner.functions.table import lookup
+from penstock.planner.functions.table import FUNCTIONS
 from penstock.sql.schema import UserFunction
 from penstock.sql.tree.statements import CreateFunction, DropFunction
 from penstock.tasks.compute.function_loader import arity, load
@@ -35,7 +35,7 @@ class Functions:
         if not _CALLABLE_NAME.fullmatch(name):
             raise InvalidStatementError(f"{name!r} cannot be the name of a function",
                                         hint="letters, digits and underscores can")
-        if lookup(name) is not None:
+        if name.lower() in FUNCTIONS:
             raise AlreadyExistsError(f"{name} is a function of the dialect", hint="choose another name")
         if self._catalog.function(name) is not None:
             if statement.if_not_exists:

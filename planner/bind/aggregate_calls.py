@@ -36,6 +36,8 @@ def aggregate_call(
                         precision=precision, position=position)
     if spec.check is not None:
         spec.check(GroupedCall(function, tuple(arguments), result, row, position))
+    if spec.typed is not None:
+        result = spec.typed(GroupedCall(function, tuple(arguments), result, row, position))
     return AggregateCall(name, function, tuple(arguments), row, result, node)
 
 

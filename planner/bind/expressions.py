@@ -26,7 +26,7 @@ from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import add_months
 from penstock.planner.functions import string
-from penstock.planner.functions.spec import FunctionSpec, check_call
+from penstock.planner.functions.spec import ANY, FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
 from penstock.planner.scalar.common_type import brought_to, common_type
@@ -34,7 +34,6 @@ from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
 from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
-from penstock.planner.scalar.scalar_json import JsonValue
 from penstock.sql.dialect.literals import parse_duration, parse_timestamp
 from penstock.sql.schema import Session
 from penstock.sql.tree.expression_nodes import (
@@ -149,7 +148,7 @@ class _Compiler:
         return self._as_condition(self.compile(node), node)
 
     def _as_condition(self, value: SqlExpr, node: exp.Expression) -> Tree:
-        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY):
+        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
             raise self._wrong(f"{value.type.sql()} is no condition", node)
         return to_bool(value)
 
@@ -233,8 +232,8 @@ class _Compiler:
 
     def _operand(self, node: exp.Expression) -> SqlExpr:
         operand = self.compile(node)
-        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY):
-            raise self._wrong(f"there is no arithmetic with {operand.type.kind}", node)
+        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
+            raise self._wrong(f"there is no arithmetic with {operand.type.sql()}", node)
         return operand
 
     def _chain(self, node: exp.Expression) -> SqlExpr:
@@ -351,9 +350,7 @@ class _Compiler:
             wanted = exp.Boolean(this=node.expression.this)
             return SqlExpr(fragment("(:value) IS NOT DISTINCT FROM :wanted", wanted=wanted,
                                     value=self._as_condition(value, node.this)), BOOL)
-        if isinstance(value, JsonValue):
-            return SqlExpr(value.is_null(), BOOL)
-        return SqlExpr(fragment(":value IS NULL", value=value.node), BOOL)
+        return SqlExpr(scalar_json.is_null(value), BOOL)
 
     def _inner(self, node: exp.Expression, what: str) -> tuple[exp.Query, SqlExpr]:
         """Returns a sub-query, and its one column."""
@@ -514,6 +511,8 @@ def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
     if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
         return argument
     accepts = spec.argument(index).accepts
+    if accepts >= ANY:
+        return argument
     kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
     return SqlExpr(null_of(DataType(kind)), DataType(kind))
 

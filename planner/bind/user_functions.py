@@ -16,7 +16,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import cast as duckdb_cast
 from penstock.planner.duckdb_sql.quoting import quote_stored
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
-from penstock.planner.functions.table import lookup
+from penstock.planner.functions.table import FUNCTIONS, lookup
 from penstock.planner.logical.group_values import AggregateCall, RowKey
 from penstock.planner.scalar.scalar_cast import cast
 from penstock.planner.task_plans.user_calls import UserCall
@@ -97,12 +97,12 @@ def called(user: UserCall, arguments: Sequence[Tree]) -> Tree:
 def bind_user_functions(statement: Statement, catalog: CatalogView, session: Session) -> list[UserCall]:
     """Binds the calls of users' functions in a statement. Returns the list that binding fills with those row by row.
 
-    Functions of the dialect come first: no user's function can take their place.
+    Functions of the dialect come first: no user's function can take their place. It can take that of one of DuckDB's.
     """
     calls: list[UserCall] = []
     for node in statement.find_all(exp.Anonymous):
         name = str(node.this).lower()
-        function = None if lookup(name) is not None else catalog.function(name)
+        function = None if name in FUNCTIONS else catalog.function(name)
         if function is not None:
             node.meta[_META] = BoundFunction(function, session, calls)
     return calls

@@ -24,6 +24,8 @@ _LOOSE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Lambda, exp.Case, exp.
 _CLOSED = (exp.Paren, exp.Dot, exp.Cast, exp.TryCast, exp.Bracket)
 _SHORT = 40
 """How long a literal may be that is written more than once."""
+VOLATILE = frozenset({"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid"})
+"""DuckDB's functions that give another value whenever they are computed."""
 _NAMES = 4096
 """How many names are kept that were met before."""
 _TIGHT = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Bracket)
@@ -176,14 +178,14 @@ def or_null(value: Tree) -> Tree:
     """Returns a value that is NULL where it can't be computed.
 
     DuckDB doesn't try what may differ from call to call, nor what goes over other rows: errors of our own are NULL
-    beforehand, `random` and numbers of rows never fail.
+    beforehand, what is volatile and numbers of rows never fail.
     """
     if isinstance(value, exp.Column | exp.Star):
         return value
     names = set(map(called, value.find_all(exp.Anonymous)))
     if "error" in names:
         value = value.transform(lambda node: exp.null() if called(node) == "error" else node)
-    return value if "random" in names or value.find(exp.Window) is not None else call("TRY", value)
+    return value if names & VOLATILE or value.find(exp.Window) is not None else call("TRY", value)
 
 
 @lru_cache(maxsize=_NAMES)

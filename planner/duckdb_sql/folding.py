@@ -1,9 +1,12 @@
-"""Computes constant SQL while planning, so that bounds on time are known and bad literals are told early."""
+"""Asks DuckDB while planning: for the values of constants, so that bounds on time are known and bad literals are told
+early, and for the types of its own functions."""
 
 from __future__ import annotations
 
 import threading
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any
 
 import duckdb
 
@@ -11,6 +14,10 @@ from penstock.common.closed_duckdb import is_broken, renew_small_duckdb_if_broke
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, render
 
+_REMEMBERED, _SHORT = 1024, 4096
+"""Of how many statements types are remembered, and how long these may be."""
+_NO_SUCH_CALL = ("No function matches", "Macro ", "Cannot deduce", "Could not choose")
+"""How DuckDB begins to say that there is none: it goes on with what there is, as it is inside."""
 _lock = threading.Lock()
 
 
@@ -18,20 +25,49 @@ def evaluate(tree: Tree) -> object:
     """Returns the value of a tree that reads no columns; raises InvalidStatementError where DuckDB fails on it."""
     sql = f"SELECT {render(tree)}"
     try:
-        with _lock:
-            try:
-                row = _connection().execute(sql).fetchone()
-            except (duckdb.FatalException, duckdb.InternalException):
-                if not is_broken(_connection()):
-                    raise
-                # by this, or by what somebody else has computed
-                _connection.cache_clear()
-                renew_small_duckdb_if_broken()
-                row = _connection().execute(sql).fetchone()
+        row = _asked(lambda connection: connection.execute(sql).fetchone())
     except duckdb.Error as error:
-        text = str(error).partition("Error: ")[2].splitlines()[0] or str(error)
-        raise InvalidStatementError(text) from error
+        raise _refused(error) from error
     return row[0]
+
+
+def type_over(tree: Tree, columns: Mapping[str, str]) -> str | None:
+    """Returns DuckDB's name of the type of a call, None if there is no such call. Nothing is computed.
+
+    `columns`: the DuckDB types of the columns that it reads. Raises InvalidStatementError for constants that can't be,
+    and for columns where there must be constants.
+    """
+    row = "".join(f", CAST(NULL AS {type_name}) AS {name}" for name, type_name in columns.items())
+    sql = f"SELECT {render(tree)} FROM (SELECT 1{row})"
+    return _type_of(sql) if len(sql) <= _SHORT else _type_of.__wrapped__(sql)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _type_of(sql: str) -> str | None:
+    try:
+        return str(_asked(lambda connection: connection.sql(sql).types[0]))
+    except duckdb.Error as error:
+        refused = _refused(error)
+        if refused.message.startswith(_NO_SUCH_CALL):
+            return None
+        raise refused from error
+
+
+def _refused(error: duckdb.Error) -> InvalidStatementError:
+    return InvalidStatementError(str(error).partition("Error: ")[2].splitlines()[0] or str(error))
+
+
+def _asked(ask: Callable[[duckdb.DuckDBPyConnection], Any]) -> Any:
+    with _lock:
+        try:
+            return ask(_connection())
+        except (duckdb.FatalException, duckdb.InternalException):
+            if not is_broken(_connection()):
+                raise
+            # by this, or by what somebody else has computed
+            _connection.cache_clear()
+            renew_small_duckdb_if_broken()
+            return ask(_connection())
 
 
 @cache

@@ -1,1 +1,1 @@
-"""The functions of the dialect, each in one place: what it takes and gives, and what DuckDB computes for it."""
+"""The functions of the dialect, each in one place, and DuckDB's: what they take and give, and what DuckDB computes."""

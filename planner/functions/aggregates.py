@@ -13,23 +13,37 @@ from itertools import pairwise
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, cast, column, fragment, let, made, text, try_cast
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    Tree,
+    call,
+    cast,
+    column,
+    fragment,
+    joined,
+    let,
+    made,
+    text,
+    try_cast,
+)
 from penstock.planner.functions.grouped_call import GroupedCall, in_order
 from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column, present_only, single
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,
+    WRONG_ARGUMENT_TYPE,
     WRONG_ARGUMENT_VALUE,
     Argument,
     FunctionSpec,
     always,
+    joined_text,
     sum_type,
 )
 from penstock.planner.functions.stretches import double, lengths_and_areas
+from penstock.planner.functions.string import LONGEST, too_long
 from penstock.planner.logical.group_values import Covered
 from penstock.planner.logical.window_kinds import END
-from penstock.planner.scalar.scalar_cast import wrap_integer
+from penstock.planner.scalar.scalar_cast import to_double, wrap_integer
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
 from penstock.sql.types import BIGINT, DOUBLE, FLOATS, INTEGERS, UNITS_PER_SECOND, DataType, Kind
 
@@ -143,10 +157,19 @@ def _split_moments(final: str) -> Callable[[GroupedCall, Names], Partial]:
     return split
 
 
-def _deviation(name: str, summary: str) -> FunctionSpec:
+def _dispersion(name: str, duckdb_name: str, final: str, summary: str) -> FunctionSpec:
+    """`final`: its value, made of the number of values and their squared distances from the mean."""
     return FunctionSpec(name, "aggregate", (NUMBER,), always(DOUBLE), summary, example=f"{name}(v) FROM m",
-                        aggregate=_of_doubles("stddev_pop"),
-                        split=_split_moments("sqrt(greatest(:squares / :count, 0))"), adds_squares=True)
+                        aggregate=_of_doubles(duckdb_name), split=_split_moments(final), adds_squares=True)
+
+
+_VARIANCE, _DEVIATION = "(:squares / :count)", "sqrt(greatest(:squares / :count, 0))"
+_OF_SAMPLE = "CASE WHEN :count > 1 THEN {} END"
+
+
+def _corr(given: GroupedCall) -> Tree:
+    """DuckDB gives NaN where one of both doesn't vary."""
+    return finite(call("corr", *(to_double(argument) for argument in given.arguments)))
 
 
 def _spread(given: GroupedCall) -> Tree:
@@ -195,6 +218,27 @@ def _split_hyperloglog(given: GroupedCall, fresh: Names) -> Partial:
     different = present_only(fragment("list(DISTINCT :value)", value=given.value), given.value)
     return Partial((PartialColumn(Accumulator("distinct", (values,)), (different,)),), fragment(
         "coalesce(list_unique(:seen), 0)::BIGINT", seen=field_column(values.name)))
+
+
+# --- texts ------------------------------------------------------------------------------------------------------
+
+
+def _separator(given: GroupedCall) -> str:
+    """The last of several arguments; a comma behind one."""
+    if len(given.arguments) == 1:
+        return ","
+    separator = given.constant(len(given.arguments) - 1)
+    if not isinstance(separator, str):
+        raise given.refuse("the separator, its last argument, must be a text that is a constant", WRONG_ARGUMENT_TYPE)
+    return separator
+
+
+def _group_concat(given: GroupedCall) -> Tree:
+    texts = given.arguments[:max(len(given.arguments) - 1, 1)]
+    whole = joined(*(argument.node for argument in texts))
+    return let(call("array_to_string", present_only(in_order(whole, given.row), whole), text(_separator(given))),
+               lambda x: fragment("CASE WHEN strlen(:x) > :longest THEN :refused ELSE :x END", x=x, longest=LONGEST,
+                                  refused=too_long(given.name)))
 
 
 # --- histograms -------------------------------------------------------------------------------------------------
@@ -322,11 +366,20 @@ FUNCTIONS = (
     FunctionSpec(
         "spread", "aggregate", (Argument("value", NUMBERS | {Kind.TIMESTAMP}),), always(DOUBLE),
         "The greatest value minus the least.", example="spread(v) FROM m", aggregate=_spread, split=_split_spread),
-    _deviation("stddev", "The population standard deviation."),
-    _deviation("stddev_pop", "The same as stddev."),
+    _dispersion("stddev", "stddev_pop", _DEVIATION, "The population standard deviation."),
+    _dispersion("stddev_pop", "stddev_pop", _DEVIATION, "The same as stddev."),
+    _dispersion("std", "stddev_pop", _DEVIATION, "The same as stddev."),
+    _dispersion("stddev_samp", "stddev_samp", _OF_SAMPLE.format("sqrt(greatest(:squares / (:count - 1), 0))"),
+                "The standard deviation of a sample; NULL if there is one value only."),
+    _dispersion("var_pop", "var_pop", _VARIANCE, "The population variance."),
+    _dispersion("variance", "var_pop", _VARIANCE, "The same as var_pop."),
+    _dispersion("var_samp", "var_samp", _OF_SAMPLE.format(":squares / (:count - 1)"),
+                "The variance of a sample; NULL if there is one value only."),
     FunctionSpec(
-        "var_pop", "aggregate", (NUMBER,), always(DOUBLE), "The population variance.", example="var_pop(v) FROM m",
-        aggregate=_of_doubles("var_pop"), split=_split_moments("(:squares / :count)"), adds_squares=True),
+        "corr", "aggregate", (NUMBER, Argument("other", NUMBERS)), always(DOUBLE),
+        "How far two numbers rise together, from -1 to 1 (Pearson's coefficient), of the rows that have both; NULL if "
+        "one of them is always the same.", in_stream=False, example="corr(v, v * v) FROM m", aggregate=_corr,
+        adds_squares=True),
     FunctionSpec(
         "apercentile", "aggregate",
         (NUMBER, _PERCENT, Argument("algorithm", TEXTS, literal=True, choices=("default", "t-digest"), optional=True)),
@@ -340,6 +393,12 @@ FUNCTIONS = (
     FunctionSpec(
         "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
+    FunctionSpec(
+        "group_concat", "aggregate",
+        (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), joined_text,
+        "The texts of all rows along the time line, several of a row joined, with the separator (a comma, if one text "
+        "stands alone) between rows; rows in which one is NULL are left out. An error if that is longer than 65517 "
+        "bytes.", in_stream=False, example="group_concat(s, '-') FROM m", aggregate=_group_concat, check=_separator),
     FunctionSpec(
         "histogram", "aggregate",
         (NUMBER, Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment, number
 from penstock.planner.duckdb_sql.pieces import frame, ignoring_nulls, so_far, try_as
 from penstock.planner.functions.line_call import AlongRows, LineCall
 from penstock.planner.functions.spec import (
@@ -13,6 +13,7 @@ from penstock.planner.functions.spec import (
     FunctionSpec,
     ResultRule,
     always,
+    same_as_first,
     sum_type,
 )
 from penstock.sql.types import BIGINT, DOUBLE, Kind
@@ -77,6 +78,24 @@ def _mavg_stays(given: LineCall) -> Tree:
     return fragment(":row >= :rows", row=given.row, rows=given.integer(1))
 
 
+# --- values of other rows -----------------------------------------------------------------------------------------
+
+
+def _shifted(given: LineCall) -> Tree:
+    default = [try_as(argument.node, given.call.type) for argument in given.call.arguments[2:]]
+    return given.along(call(given.call.function, given.value, number(given.integer(1)), *default))
+
+
+def _fill_forward(given: LineCall) -> Tree:
+    return given.along(ignoring_nulls("last_value", given.value), so_far())
+
+
+def _neighbour(name: str, summary: str, example: str) -> FunctionSpec:
+    return _series(name, (Argument("value"), Argument("rows", INTEGER_KINDS, literal=True, low=1),
+                          Argument("default", literal=True, optional=True)),
+                   same_as_first, AlongRows("every row", _shifted), summary, example)
+
+
 # --- runs of rows for which a comparison holds --------------------------------------------------------------------
 
 
@@ -119,6 +138,13 @@ FUNCTIONS = (
     _series("mavg", (_NUMBER, Argument("rows", INTEGER_KINDS, literal=True, low=1, high=1000)), always(DOUBLE),
             AlongRows("mavg", _mavg, _mavg_stays, present=True), "The moving average over so many rows.",
             "mavg(v, 2) FROM m"),
+    _neighbour("lag", "The value so many rows before; the default, or NULL, where there is no such row.",
+               "lag(v, 1) FROM m"),
+    _neighbour("lead", "The value so many rows behind; the default, or NULL, where there is no such row.",
+               "lead(v, 1, 0) FROM m"),
+    _series("fill_forward", (Argument("value", NUMBERS | TEXTS | {Kind.BOOL}),), same_as_first,
+            AlongRows("every row", _fill_forward), "The value, or the one before it if that is NULL.",
+            "fill_forward(v) FROM m"),
     _series("statecount", (_NUMBER, _OPERATOR, _LIMIT), always(BIGINT), AlongRows("state", _state_count, holds=_holds),
             "How many rows in a row fulfil the comparison; -1 where it fails.", "statecount(v, 'GE', 2) FROM m"),
     _series("stateduration", (_NUMBER, _OPERATOR, _LIMIT, Argument("unit", duration=True, optional=True)),

@@ -34,7 +34,8 @@ NUMBERS = frozenset((*INTEGERS, *FLOATS, Kind.DECIMAL))
 INTEGER_KINDS = frozenset(INTEGERS)
 TEXTS = frozenset(STRINGS)
 TIMES = frozenset((Kind.TIMESTAMP, Kind.BIGINT, Kind.UBIGINT, Kind.INT, *STRINGS))
-ANY = frozenset(Kind)
+EVERY = frozenset(Kind)
+ANY = EVERY - {Kind.OTHER}
 ZERO_ONE = (0, 1)
 
 
@@ -83,6 +84,7 @@ class FunctionSpec:
     """One function of the dialect.
 
     `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
+    `typed`: what tells the type of the result in place of `result`, of an aggregate for which constants matter.
     `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
     stands behind SELECT in its example over the table of scripts/function_examples.py.
     `counts`: it has a value where there are no rows, too. `needs_time`: rows must have a time line.
@@ -117,6 +119,7 @@ class FunctionSpec:
     one_table: bool = False
     of_call: bool = False
     instants: bool = False
+    typed: Callable[[GroupedCall], DataType] | None = None
     aggregate: AggregateBuilder | None = None
     split: Splitter | None = None
     selects: Selection | None = None
@@ -207,6 +210,8 @@ def _count_text(spec: FunctionSpec) -> str:
 
 def describe_kinds(kinds: frozenset[Kind]) -> str:
     """Returns the kinds of values as messages and the reference name them."""
+    if kinds in (ANY, EVERY):
+        return "of a type that columns have"
     if kinds == NUMBERS:
         return "a number"
     if kinds == INTEGER_KINDS:

@@ -9,7 +9,7 @@ from functools import reduce
 from sqlglot import exp
 
 from penstock.planner.duckdb_sql import time_format
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, let_all, made, number, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, let_all, made, null, number, text
 from penstock.planner.functions.spec import (
     ANY,
     INTEGER_KINDS,
@@ -27,16 +27,18 @@ from penstock.planner.functions.spec import (
 )
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import text_to_double
+from penstock.planner.scalar.scalar_compare import check_pattern
 from penstock.sql.types import BIGINT, FLOATS, STRINGS, VARCHAR, DataType, Kind
 
 # No text has a place so far out, and DuckDB takes it.
 _FAR = 1 << 31
-# As many bytes as the longest VARCHAR.
-_LONGEST = 65_517
+LONGEST = 65_517
+"""As many bytes as the longest VARCHAR has."""
 
 _TEXT = Argument("text", TEXTS)
 _POSITION = Argument("position", INTEGER_KINDS)
 _COUNT = Argument("count", INTEGER_KINDS)
+_PADDING = Argument("padding", TEXTS, optional=True)
 
 
 def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, scalar: ScalarBuilder | str,
@@ -44,8 +46,8 @@ def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, sc
     return FunctionSpec(name, "scalar", arguments, result, summary, example=example, scalar=scalar)
 
 
-def _within(value: Tree, low: int, high: int) -> Tree:
-    """An integer brought into a range; NULL stays NULL, which least() and greatest() would pass over."""
+def within(value: Tree, low: int, high: int) -> Tree:
+    """Returns an integer brought into a range; NULL stays NULL, which least() and greatest() would pass over."""
     return let(value, lambda n: fragment("CASE WHEN :n < :low THEN :low WHEN :n > :high THEN :high ELSE :n END",
                                          n=n, low=low, high=high))
 
@@ -74,21 +76,23 @@ def _crc32(given: ScalarCall) -> Tree:
         "CAST(:start AS UBIGINT)), :start) AS UINTEGER)", x=x, table=table, start=0xFFFF_FFFF))
 
 
-def _too_long(given: ScalarCall) -> Tree:
-    return call("error", text(f"{given.name}(): the text would be longer than {_LONGEST} bytes"))
+def too_long(function: str) -> Tree:
+    """Returns an error in place of a text that would be longer than a VARCHAR."""
+    return call("error", text(f"{function}(): the text would be longer than {LONGEST} bytes"))
 
 
 def _joined(given: ScalarCall, places: list[int]) -> Tree:
     """Arguments joined in this order; one may come several times."""
     length = given.result.length
-    if length is not None and length * (4 if given.result.kind is Kind.NCHAR else 1) <= _LONGEST:
+    if length is not None and length * (4 if given.result.kind is Kind.NCHAR else 1) <= LONGEST:
         return joined(*(given.text(place) for place in places))
 
     def body(*texts: Tree) -> Tree:
         lengths = [call("strlen", texts[place]) for place in places]
         return fragment("CASE WHEN :length > :longest THEN :refused ELSE :joined END",
                         length=reduce(lambda sum, more: fragment(":sum + :more", sum=sum, more=more), lengths),
-                        longest=_LONGEST, refused=_too_long(given), joined=joined(*(texts[place] for place in places)))
+                        longest=LONGEST, refused=too_long(given.name),
+                        joined=joined(*(texts[place] for place in places)))
 
     return let_all([given.text(index) for index in range(len(given))], body)
 
@@ -110,7 +114,7 @@ def _replace(given: ScalarCall) -> Tree:
             "AND strlen(:whole) + ((strlen(:whole) - strlen(replace(:whole, :search, ''))) "
             "// greatest(strlen(:search), 1)) * (strlen(:replacement) - strlen(:search)) > :longest "
             "THEN :refused ELSE replace(:whole, :search, :replacement) END",
-            whole=whole, search=search, replacement=replacement, longest=_LONGEST, refused=_too_long(given))
+            whole=whole, search=search, replacement=replacement, longest=LONGEST, refused=too_long(given.name))
 
     return let_all((given.text(0), given.text(1), given.text(2)), body)
 
@@ -119,7 +123,7 @@ def _substr(given: ScalarCall) -> Tree:
     start, count = given.constant(1), given.constant(2)
     length: tuple[Tree, ...] = ()
     if len(given) > 2:
-        length = (number(min(max(count, 0), _FAR)) if isinstance(count, int) else _within(given.integer(2), 0, _FAR),)
+        length = (number(min(max(count, 0), _FAR)) if isinstance(count, int) else within(given.integer(2), 0, _FAR),)
 
     def from_end(x: Tree, position: Tree) -> Tree:
         start = fragment("greatest(length(:x) + :position, 0) + 1", x=x, position=position)
@@ -132,14 +136,34 @@ def _substr(given: ScalarCall) -> Tree:
         if start == 0:
             return fragment("left(:text, 0)", text=given.text(0))
         return let(given.text(0), lambda x: from_end(x, number(start)))
-    return let_all((given.text(0), _within(given.integer(1), -_FAR, _FAR)), lambda x, p: fragment(
+    return let_all((given.text(0), within(given.integer(1), -_FAR, _FAR)), lambda x, p: fragment(
         "CASE WHEN :p > 0 THEN :from_start WHEN :p = 0 THEN left(:x, 0) WHEN :p < 0 THEN :from_end END",
         x=x, p=p, from_start=call("substring", x, p, *length), from_end=from_end(x, p)))
 
 
+def _padded(duckdb_name: str) -> ScalarBuilder:
+    def build(given: ScalarCall) -> Tree:
+        padding = given.text(2) if len(given) > 2 else text(" ")
+        return let_all((given.text(0), given.integer(1), padding), lambda x, n, p: fragment(
+            "CASE WHEN :n <= :longest AND :p <> '' THEN :padded WHEN :n <= length(:x) THEN left(:x, :n) END",
+            x=x, n=n, p=p, longest=LONGEST,
+            padded=call(duckdb_name, x, fragment("CAST(greatest(:n, 0) AS INTEGER)", n=n), p)))
+    return build
+
+
+def _regexp_extract(given: ScalarCall) -> Tree:
+    pattern, group = given.constant(1), given.constant(2) if len(given) > 2 else 1
+    if isinstance(pattern, str):
+        check_pattern(pattern)
+    if not isinstance(group, int):
+        return null("VARCHAR")
+    return fragment("nullif(regexp_extract(:text, :pattern, :group), '')", text=given.text(0), pattern=given.text(1),
+                    group=group)
+
+
 def _repeat(given: ScalarCall) -> Tree:
     return let_all((given.text(0), given.integer(1)), lambda x, n: fragment(
-        "CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN repeat(:x, :n) END", x=x, n=n, longest=_LONGEST))
+        "CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN repeat(:x, :n) END", x=x, n=n, longest=LONGEST))
 
 
 def _substring_index(given: ScalarCall) -> Tree:
@@ -159,7 +183,7 @@ def _substring_index(given: ScalarCall) -> Tree:
             "THEN :backwards ELSE left(:whole || :delimiter || CAST(:count AS VARCHAR), 0) END",
             whole=whole, delimiter=delimiter, count=count, forwards=head(whole, delimiter, count), backwards=backwards)
 
-    return let_all((given.text(0), given.text(1), _within(given.integer(2), -_FAR, _FAR)), body)
+    return let_all((given.text(0), given.text(1), within(given.integer(2), -_FAR, _FAR)), body)
 
 
 def trim(given: ScalarCall, mode: str = "both") -> Tree:
@@ -240,6 +264,17 @@ FUNCTIONS = (
               "replace('aabb', 'a', 'x')",
               "The text with every occurrence of one text replaced by another; an error if that is longer than 65517 "
               "bytes."),
+    _function("lpad", (_TEXT, _COUNT, _PADDING), text_of_first, _padded("lpad"), "lpad('7', 3, '0')",
+              "The text with spaces, or another text, before it, so that it has `count` characters; it is cut to them, "
+              "and NULL if they are more than 65517."),
+    _function("rpad", (_TEXT, _COUNT, _PADDING), text_of_first, _padded("rpad"), "rpad('7', 3, '0')",
+              "As lpad, behind the text."),
+    _function("regexp_extract",
+              (_TEXT, Argument("pattern", TEXTS, literal=True),
+               Argument("group", INTEGER_KINDS, low=0, high=512, optional=True)),
+              text_of_first, _regexp_extract, "regexp_extract('2026-04', '([0-9]+)-([0-9]+)', 2)",
+              "What a group (the first, if left out; 0 is the whole) of a regular expression has matched; NULL if "
+              "nothing in the text matches it, and where that is empty."),
     _function("repeat", (_TEXT, _COUNT), text_of_first, _repeat, "repeat('ab', 3)",
               "The text `count` times; empty if count is less than 1, NULL if that is longer than 65517 bytes."),
     _function("position", (Argument("search", TEXTS), _TEXT), always(BIGINT), "strpos(:text, :search)",

@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from penstock.common.errors import NotFoundError, Position
 from penstock.planner.functions import (
     aggregates,
+    codes,
+    conditional,
     conversion,
     extremes,
     math,
@@ -15,8 +17,10 @@ from penstock.planner.functions import (
     series,
     string,
     system,
+    text_sets,
     time,
 )
+from penstock.planner.functions.duckdb_calls import duckdb_function, listed
 from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
@@ -38,19 +42,20 @@ __all__ = [
 
 FUNCTIONS: dict[str, FunctionSpec] = {
     spec.name: spec for spec in (
-        *math.FUNCTIONS, *extremes.FUNCTIONS, *string.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS,
-        *system.FUNCTIONS, *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
+        *math.FUNCTIONS, *extremes.FUNCTIONS, *conditional.FUNCTIONS, *string.FUNCTIONS, *text_sets.FUNCTIONS,
+        *codes.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS, *aggregates.FUNCTIONS,
+        *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
 }
 
 
 def lookup(name: str) -> FunctionSpec | None:
-    """Returns the function or pseudo column of this name (any case), or None."""
-    return FUNCTIONS.get(name.lower())
+    """Returns the function or pseudo column of this name (any case), or DuckDB's function, or None."""
+    return FUNCTIONS.get(name.lower()) or duckdb_function(name.lower())
 
 
 def suggest(name: str) -> str | None:
     """Returns the function whose name is most like `name`, for 'did you mean', or None."""
-    callable_names = [known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"]
+    callable_names = [*(known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"), *listed()]
     matches = get_close_matches(name.lower(), callable_names, n=1, cutoff=0.6)
     return matches[0] if matches else None
 

@@ -58,7 +58,7 @@ from penstock.sql.tree.statements import (
     Source,
     TableSource,
 )
-from penstock.sql.types import Precision
+from penstock.sql.types import Kind, Precision
 
 GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
@@ -85,6 +85,7 @@ def plan_query(
                            functions=bind_user_functions(statement, catalog, session))
     builder.plan_inner = partial(_inner, builder=builder)
     planned = _plan(statement, builder)
+    _check_results(statement, planned, builder)
     plan = tolerant_plan(planned.plan()) if tolerant else planned.plan()
     steps, body = lower_in_steps(plan)
     return BatchPlan(
@@ -96,6 +97,15 @@ def plan_query(
         tables=tuple(builder.tables),
         functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
     )
+
+
+def _check_results(statement: Query, planned: Planned, builder: QueryBuilder) -> None:
+    for place, column in enumerate(planned.columns):
+        if column.value.type.kind is Kind.OTHER:
+            items = statement.items if isinstance(statement, Select) else ()
+            node = items[place].expression if len(items) == len(planned.columns) else None
+            raise builder.error(f"{column.name} is {column.value.type.sql()}: no column of a result can be that", node,
+                                hint="write CAST(... AS VARCHAR), or call a function that takes a part of it")
 
 
 def _plan(statement: Query, builder: QueryBuilder) -> Planned:

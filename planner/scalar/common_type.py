@@ -21,6 +21,8 @@ def common_type(types: Sequence[DataType]) -> DataType:
     if not known:
         return NULL
     kinds = {data_type.kind for data_type in known}
+    if Kind.OTHER in kinds:
+        return known[0] if len(set(known)) == 1 else VARCHAR
     if kinds == {Kind.DECIMAL}:
         return _widest_decimal(known)
     if len(kinds) == 1:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sqlglot import exp
+
 from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, integer, let, null, number, try_cast
 from penstock.planner.duckdb_sql.duckdb_tree import cast as duckdb_cast
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.dialect.literals import parse_timestamp
-from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, DataType, Kind, Precision
+from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, VARCHAR, DataType, Kind, Precision
 
 BITS: dict[Kind, int] = {
     Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.INT: 32, Kind.BIGINT: 64,
@@ -31,7 +33,7 @@ _TIMESTAMP_PARTS = (
 
 def null_of(data_type: DataType) -> Tree:
     """Returns a typed NULL."""
-    return null(data_type.duckdb())
+    return null(data_type.duckdb()) if data_type.kind is not Kind.OTHER else exp.null()
 
 
 def _prefix(text: Tree, pattern: str) -> Tree:
@@ -221,7 +223,9 @@ def cast(expression: SqlExpr, target: DataType, precision: Precision, time_zone:
         target = replace(target, precision=precision)
     if source is Kind.NULL:
         return SqlExpr(null_of(target), target)
-    if source in (Kind.JSON, Kind.GEOMETRY) or kind in (Kind.JSON, Kind.GEOMETRY) or (
+    if source is Kind.OTHER and (kind in STRINGS or kind is Kind.TIMESTAMP):
+        return cast(SqlExpr(to_text(expression), VARCHAR), target, precision, time_zone, position)
+    if source in (Kind.JSON, Kind.GEOMETRY, Kind.OTHER) or kind in (Kind.JSON, Kind.GEOMETRY) or (
             (source is Kind.VARBINARY or kind is Kind.VARBINARY) and source is not kind and source not in STRINGS):
         raise InvalidStatementError(f"cannot cast {expression.type.sql()} to {target.sql()}",
                                     code=_CAST_NOT_POSSIBLE, position=position)

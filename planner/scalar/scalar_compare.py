@@ -70,6 +70,10 @@ def _json_pair(left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
     return other, right.typed(kind_of(left))
 
 
+def _not_comparable(left: SqlExpr, right: SqlExpr) -> InvalidStatementError:
+    return InvalidStatementError(f"{left.type.sql()} cannot be compared with {right.type.sql()}", code=WRONG_OPERAND)
+
+
 class Comparer:
     """Makes pairs of values comparable; holds what reading a text as a time depends on."""
 
@@ -90,10 +94,13 @@ class Comparer:
                                         hint="compare a key's value: tag->'key' = ...")
         if Kind.NULL in (a, b):
             return left.node, right.node
+        if Kind.OTHER in (a, b):
+            if left.type != right.type:
+                raise _not_comparable(left, right)
+            return left.node, right.node
         if Kind.VARBINARY in (a, b) or Kind.GEOMETRY in (a, b):
             if not {a, b} <= {Kind.VARBINARY, Kind.GEOMETRY, *STRINGS}:
-                raise InvalidStatementError(f"{left.type.sql()} cannot be compared with {right.type.sql()}",
-                                            code=WRONG_OPERAND)
+                raise _not_comparable(left, right)
             return _bytes(left), _bytes(right)
         if Kind.TIMESTAMP in (a, b):
             return self._time(left).node, self._time(right).node

@@ -36,6 +36,11 @@ class JsonValue(SqlExpr):
         return fragment(_TYPED[kind], raw=self.raw)
 
 
+def is_null(value: SqlExpr) -> Tree:
+    """Compiles `value IS NULL`, of any type."""
+    return value.is_null() if isinstance(value, JsonValue) else fragment(":value IS NULL", value=value.node)
+
+
 def _path(key: str) -> str:
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
     return f'$."{escaped}"'

@@ -7,8 +7,9 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.bind.query_parts import is_star
 from penstock.planner.bind.scopes import require_vector, vector_calls
+from penstock.planner.bind.user_functions import function_of
 from penstock.planner.duckdb_sql.interval_windows import check_interval
-from penstock.planner.functions.table import lookup
+from penstock.planner.functions.table import FUNCTIONS
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.sql.dialect.literals import position
 from penstock.sql.tree.expression_nodes import source_range
@@ -47,10 +48,15 @@ def check_shape(stream: StreamContext) -> None:
             raise InvalidStreamError(message, hint=hint)
     for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
         for node in expression.find_all(exp.Column):
-            spec = lookup(node.name) if not stream.rows.has_column(node.name) else None
+            spec = FUNCTIONS.get(node.name) if not stream.rows.has_column(node.name) else None
             if spec is not None and not spec.in_stream:
                 raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
                                          position=stream.position(node))
+    for call in stream.statement.find_all(exp.Anonymous):
+        spec = function_of(call)
+        if spec is not None and spec.category == "scalar" and not spec.in_stream:
+            raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
+                                     "computed", code=FUNCTION_NOT_ALLOWED, position=stream.position(call))
     if query.window is None and stream.join is None:
         _check_no_aggregates(stream)
 

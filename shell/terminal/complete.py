@@ -125,6 +125,7 @@ def _in_case_of(word: str, text: str, kind: str) -> str:
 
 
 def _function_names() -> list[str]:
+    from penstock.planner.functions.duckdb_calls import listed
     from penstock.planner.functions.table import FUNCTIONS
 
-    return sorted(FUNCTIONS)
+    return sorted({*FUNCTIONS, *listed()})

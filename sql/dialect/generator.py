@@ -127,7 +127,8 @@ def _tdengine_select(to: Generator, select: TDengineSelect) -> str:
     args = select.args
     window, fill = clause("window"), clause("fill")
     return _words(
-        clause("with_"), "SELECT", clause("distinct"), "TAGS" if args.get("tags_only") else "", _sqls(to, select.expressions),
+        clause("with_"), "SELECT", clause("distinct"), "TAGS" if args.get("tags_only") else "",
+        _sqls(to, select.expressions),
         clause("from_") + "".join(map(to.sql, args.get("joins") or ())), clause("where"),
         _clause("PARTITION BY", _sqls(to, args.get("partition_by") or ())), clause("range"),
         f"EVERY({args['every']})" if args.get("every") else "", *((window, fill) if window else (fill,)),

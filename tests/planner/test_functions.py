@@ -18,7 +18,8 @@ from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UBIGINT, VARCHAR, Data
 FLOAT = DataType(Kind.FLOAT)
 NOT_IN_STREAMS = {
     "leastsquares", "percentile", "top", "bottom", "derivative", "irate", "histogram", "diff", "statecount",
-    "stateduration", "csum", "mavg", "sample", "tail", "unique", "mode",
+    "stateduration", "csum", "mavg", "sample", "tail", "unique", "mode", "corr", "group_concat", "lag", "lead",
+    "fill_forward",
 }
 ONLY_FORCED = {"elapsed", "twa", "interp"}
 
@@ -29,6 +30,7 @@ COLUMNS = {"tbname", "_wstart", "_wend"}
 #: Names of functions outside of their table, by file, with the reason.
 NAMED: dict[str, tuple[set[str], str]] = {
     "bind/expressions.py": ({"trim", "mode"}, "TRIM has words of its own, one of which is the mode"),
+    "bind/grouping.py": ({"lag", "lead"}, "DuckDB's functions, for the rows before and behind a window"),
     "bind/join_conditions.py": ({"timetruncate"}, "the form of a condition that TDengine knows"),
     "duckdb_sql/duckdb_select_parts.py": ({"replace"}, "a clause of DuckDB's *"),
     "duckdb_sql/interval_windows.py": ({"first", "last"}, "holes of a template"),
@@ -36,7 +38,8 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "lower/column_certainty.py": ({"ceil", "floor", "round", "sign", "trunc"}, "DuckDB's functions that jump"),
     "lower/duckdb/group_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
-    "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest"},
+    "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest",
+                                         "coalesce", "nullif"},
                                         "DuckDB's functions, which kernels compute, too"),
     "query/counted_rows.py": ({"count", "first", "last", "last_row", "max", "min", "spread"},
                               "what the number of rows and their first and last times answer"),

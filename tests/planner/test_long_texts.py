@@ -33,7 +33,7 @@ def test_what_fits_is_made_and_what_does_not_is_refused(text: str, second: str, 
     }
     data = {name: (VARCHAR, [value]) for name, value in zip("abc", (text, second, third), strict=True)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(string, "_LONGEST", 12)
+        patch.setattr(string, "LONGEST", 12)
         for expression, value in expected.items():
             if fits(value):
                 assert column_values(expression, data) == [value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 
+import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,48 @@ EXTREMES = [
     ("least(cast(100 as tinyint), cast(101 as varchar(20)), cast(102 as float))", "100"),
 ]
 
+CHOICES = [
+    ("if(1 > 2, 2, 3)", 3), ("if(null, 2, 'x')", "x"), ("if('true', 2, 3.5)", 2.0), ("if(0, 1, null)", None),
+    ("ifnull(null, 1)", 1), ("ifnull(1, 0)", 1), ("ifnull(null, null)", None), ("nvl(null, 'a')", "a"),
+    ("nvl(1, 'a')", "1"), ("nvl2(null, 1, 2)", 2), ("nvl2(0, 1, 2)", 1), ("nvl2('', now, 2)", NOW_MS),
+    ("coalesce(null, null, 3)", 3), ("coalesce(null)", None), ("coalesce(null, 1, 2.5)", 1.0),
+    ("nullif(1, 1)", None), ("nullif(1, 2)", 1), ("nullif(1, '1')", None), ("nullif('a', 'b')", "a"),
+    ("nullif(null, 1)", None), ("nullif(1, null)", 1), ("nullif(nullif(2, 3), 4)", 2),
+    ("nullif(cast('2024-01-01' as timestamp), '2024-01-01')", None),
+    ("isnull(null)", True), ("isnull('')", False), ("isnotnull(0)", True), ("isnotnull(null)", False),
+]
+
+SETS = [
+    ("find_in_set('b', 'a,b,c')", 2), ("find_in_set('x', 'a,b,c')", 0), ("find_in_set(null, 'a')", None),
+    ("find_in_set('a', null)", None), ("find_in_set('b', 'a;b', ';')", 2), ("find_in_set('', '')", 1),
+    ("find_in_set('b', 'a;b', concat(';', ''))", 2), ("find_in_set('朝阳区', '北京,朝阳区')", 2),
+    ("like_in_set('_京', '北京,朝阳区,望京')", 1), ("like_in_set('%x', 'a,b')", 0), ("like_in_set(null, 'a')", None),
+    ("like_in_set('a\\\\%', 'ab,a%')", 2), ("regexp_in_set('^b.*n$', 'oslo,bergen')", 2),
+    ("regexp_in_set('x', 'oslo,bergen')", 0),
+]
+
+CODES = [
+    ("to_base64('')", ""), ("to_base64('Hello, world!')", "SGVsbG8sIHdvcmxkIQ=="), ("to_base64(14324)", "MTQzMjQ="),
+    ("to_base64('你好 世界')", "5L2g5aW9IOS4lueVjA=="), ("to_base64(true)", "MQ=="), ("to_base64(null)", None),
+    ("from_base64(to_base64(cast(1 as timestamp)))", "1970-01-01 00:00:00.001+00"),
+    ("from_base64('SGVsbG8sIHdvcmxkIQ==')", "Hello, world!"), ("from_base64('###')", None),
+    ("from_base64('/w==')", None), ("md5('mytext')", "947ef8c8db156a568d5974d71f7638f4"),
+    ("sha('mytext')", "65d922aad93c7e165ed888a2ab85befe9841fd39"), ("sha1(null)", None),
+    ("sha2('mytext', 256)", "db695168e73ae294e9c4ea90ff593e211aa1b5693f49303a426148433400d23f"),
+    ("mask_full('mytext', 'SECRET')", "SECRET"), ("mask_full(null, 'x')", None),
+    ("mask_partial('mytext', 1, 2, '*')", "*yte**"), ("mask_partial('mytext', 4, 4, '*')", "******"),
+    ("mask_partial('mytext', -1, 9223372036854775807, '*')", "******"), ("mask_partial('a', null, 1, '*')", None),
+    ("mask_none('mytext')", "mytext"),
+]
+
+PADDED = [
+    ("lpad('7', 3, '0')", "007"), ("lpad('789', 2)", "78"), ("lpad('789', -2)", ""), ("lpad('7', 3, '')", None),
+    ("lpad('7', 9223372036854775807, 'x')", None), ("rpad('7', 3)", "7  "), ("rpad(null, 3)", None),
+    ("regexp_extract('2026-04-22', '([0-9]{4})-([0-9]{2})')", "2026"), ("regexp_extract('a1', '[0-9]', 0)", "1"),
+    ("regexp_extract('2026-04-22', '([0-9]{4})-([0-9]{2})', 2)", "04"), ("regexp_extract('no', '[0-9]', 0)", None),
+    ("regexp_extract('2026', '([0-9]+)', 7)", None), ("regexp_extract('2026', '([0-9]+)', null)", None),
+]
+
 TIMES = [
     ("now()", NOW_MS), ("now", NOW_MS), ("now + 1s", NOW_MS + 1000), ("now() - 1w", NOW_MS - 7 * 86_400_000),
     ("today()", NOW_MS - NOW_MS % 86_400_000), ("timezone()", "UTC (UTC, +0000)"),
@@ -95,7 +138,9 @@ TIMES = [
     ("timetruncate('2020-01-01 23:12:34.567', 1h)", 1_577_919_600_000),
     ("timetruncate('2020-01-07 23:00:00', 1w)", 1_577_923_200_000),
     ("timetruncate(-1, 1s)", -1000),
-    ("weekofyear('2021-01-01')", 53), ("weekday('2024-03-04')", 0), ("dayofweek('2024-03-03')", 1),
+    ("date(946656000000)", "1999-12-31"), ("date('2000-01-01 12:00:00.000')", "2000-01-01"), ("date('x')", None),
+    ("date(null)", None), ("weekofyear('2021-01-01')", 53), ("weekday('2024-03-04')", 0),
+    ("dayofweek('2024-03-03')", 1),
     ("week(1725095657)", 3),
     ("to_iso8601(cast(0 as timestamp))", "1970-01-01T00:00:00.000+0000"),
     ("to_iso8601(1, '+08:00')", "1970-01-01T08:00:00.001+08:00"),
@@ -127,11 +172,27 @@ FORMATS = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "want"), [*MATH, *STRINGS, *EXTREMES, *TIMES])
+@pytest.mark.parametrize(("expression", "want"), [
+    *MATH, *STRINGS, *EXTREMES, *CHOICES, *SETS, *CODES, *PADDED, *TIMES])
 def test_function_gives_known_value(expression: str, want: object) -> None:
     """Every function gives the value that TDengine gives, in the type that the table promises."""
     got = value(expression)
     assert close(got, want), f"{expression} is {got!r}, not {want!r}"
+
+
+@pytest.mark.parametrize("expression", ["find_in_set('b', 'a;b', '')", "sha2('mytext', 224)",
+                                        "regexp_in_set('(', 'oslo')", "regexp_extract('a', '(')"])
+def test_constants_that_cannot_be_meant_are_refused(expression: str) -> None:
+    """An error while planning, which tells the place."""
+    with pytest.raises(InvalidStatementError) as caught:
+        value(expression)
+    assert caught.value.position is not None
+
+
+def test_a_separator_is_checked_where_it_is_known_per_row() -> None:
+    """An empty one has no meaning."""
+    with pytest.raises(duckdb.Error, match="must not be empty"):
+        value("find_in_set('b', 'a;b', lower(''))")
 
 
 @pytest.mark.parametrize(("text", "template", "instant", "shown"), FORMATS)

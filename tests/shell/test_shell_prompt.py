@@ -113,6 +113,7 @@ def query(statement: str) -> pa.Table:
         ("drop stream hou", "hourly"),
         ("select _wst", "_wstart"),
         ("select av", "avg"),
+        ("select leven", "levenshtein"),
         (".mo", ".mode"),
         (".mode mark", "markdown"),
     ],

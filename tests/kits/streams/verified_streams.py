@@ -27,6 +27,10 @@ STREAMS = [
     ("TRIGGER MAX_DELAY 5s IGNORE EXPIRED 0", "SELECT _wstart, count(v) n FROM m INTERVAL(5s)"),
     (BATCH, "SELECT _wstart, v k, count(*) n FROM m PARTITION BY tbname, g STATE_WINDOW(v)"),
     (BATCH, "SELECT _wstart, count(*) n FROM m PARTITION BY tbname EVENT_WINDOW START WITH v > 1 END WITH v < 0"),
+    (BATCH, "SELECT ts, coalesce(v, f) c, gcd(v, 6) d, date_trunc('minute', ts) t, split_part(tbname, 't', 2) p FROM m "
+            "PARTITION BY tbname"),
+    (BATCH, "SELECT _wstart, count(*) n, var_samp(v) s, max(if(v > 0, levenshtein(tbname, 'x'), NULL)) l FROM m "
+            "INTERVAL(10s)"),
 ]
 ROW = st.tuples(st.integers(0, 3), st.integers(0, 60), st.sampled_from([None, -2, 0, 1, 2, 3]),
                 st.sampled_from([None, 0.1, -1.5, 1e15]))

@@ -175,6 +175,17 @@ def test_a_scalar_function_works_on_columns_constants_and_nulls(db: Embedded) ->
     assert db.run("select scaled(2, 3)") == [(6.0,)]
 
 
+def test_a_users_function_takes_the_place_of_one_of_duckdbs(db: Embedded) -> None:
+    """A function of the dialect keeps its place; once the user's is gone, DuckDB's is there again."""
+    assert db.run("select gcd(12, 18)") == [(6,)]
+    create(db, "gcd", "scaled", "(DOUBLE, DOUBLE)")
+    assert db.run("select gcd(12, 18)") == [(216.0,)]
+    with pytest.raises(AlreadyExistsError, match="is a function of the dialect"):
+        create(db, "coalesce", "scaled", "(DOUBLE, DOUBLE)")
+    db.execute("drop function gcd")
+    assert db.run("select gcd(12, 18)") == [(6,)]
+
+
 def test_functions_stand_wherever_expressions_do(db: Embedded) -> None:
     """WHERE, PARTITION BY, windows, aggregates and their arguments, HAVING, ORDER BY and sub-queries call them."""
     create(db, "scaled", "scaled", "(DOUBLE, DOUBLE)")
