@@ -17,6 +17,7 @@ from penstock.mnode.engine import Engine
 from penstock.planner.bind.aggregate_calls import aggregate_call
 from penstock.planner.duckdb_sql.duckdb_tree import parse_tree, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.aggregates import text_of_all
 from penstock.planner.functions.conditional import type_of_branches
 from penstock.planner.functions.duckdb_calls import listed
 from penstock.planner.functions.spec import (
@@ -53,6 +54,7 @@ _RULES = {
     sum_type: "BIGINT for signed and BIGINT UNSIGNED for unsigned integers, DECIMAL for DECIMAL, else DOUBLE",
     joined_text: "VARCHAR, or NCHAR if any argument is NCHAR",
     joined_with_separator: "VARCHAR, or NCHAR if any argument is NCHAR",
+    text_of_all: "VARCHAR, or NCHAR if any argument is NCHAR",
     text_of_first: "VARCHAR or NCHAR, as the first argument",
 }
 _SHORT = 90

@@ -223,6 +223,11 @@ def _split_hyperloglog(given: GroupedCall, fresh: Names) -> Partial:
 # --- texts ------------------------------------------------------------------------------------------------------
 
 
+def text_of_all(types: Sequence[DataType]) -> DataType:
+    """NCHAR if any argument is, else VARCHAR, of unknown length."""
+    return replace(joined_text(types), length=None)
+
+
 def _separator(given: GroupedCall) -> str:
     """The last of several arguments; a comma behind one."""
     if len(given.arguments) == 1:
@@ -395,7 +400,7 @@ FUNCTIONS = (
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
     FunctionSpec(
         "group_concat", "aggregate",
-        (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), joined_text,
+        (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), text_of_all,
         "The texts of all rows along the time line, several of a row joined, with the separator (a comma, if one text "
         "stands alone) between rows; rows in which one is NULL are left out. An error if that is longer than 65517 "
         "bytes.", in_stream=False, example="group_concat(s, '-') FROM m", aggregate=_group_concat, check=_separator),

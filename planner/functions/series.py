@@ -143,7 +143,7 @@ FUNCTIONS = (
     _neighbour("lead", "The value so many rows behind; the default, or NULL, where there is no such row.",
                "lead(v, 1, 0) FROM m"),
     _series("fill_forward", (Argument("value", NUMBERS | TEXTS | {Kind.BOOL}),), same_as_first,
-            AlongRows("every row", _fill_forward), "The value, or the one before it if that is NULL.",
+            AlongRows("every row", _fill_forward), "The value, or the last one before it that is not NULL.",
             "fill_forward(v) FROM m"),
     _series("statecount", (_NUMBER, _OPERATOR, _LIMIT), always(BIGINT), AlongRows("state", _state_count, holds=_holds),
             "How many rows in a row fulfil the comparison; -1 where it fails.", "statecount(v, 'GE', 2) FROM m"),
