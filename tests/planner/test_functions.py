@@ -29,7 +29,7 @@ PLANNER = Path(planner.__file__).parent
 COLUMNS = {"tbname", "_wstart", "_wend"}
 #: Names of functions outside of their table, by file, with the reason.
 NAMED: dict[str, tuple[set[str], str]] = {
-    "bind/expressions.py": ({"trim", "mode"}, "TRIM has words of its own, one of which is the mode"),
+    "bind/expressions.py": ({"trim", "mode", "concat"}, "TRIM has words of its own, such as the mode; || is concat"),
     "bind/grouping.py": ({"lag", "lead"}, "DuckDB's functions, for the rows before and behind a window"),
     "bind/join_conditions.py": ({"timetruncate"}, "the form of a condition that TDengine knows"),
     "duckdb_sql/duckdb_select_parts.py": ({"replace"}, "a clause of DuckDB's *"),
