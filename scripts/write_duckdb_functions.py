@@ -57,7 +57,7 @@ _GROUPS = (
 _TIMES = {"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
 _CALENDAR, _INSTANTS = r"(try_)?strptime|make_timestamp", r"epoch.*"
 _CALLS = re.compile(r'"?([a-z_0-9]+)"?\(')
-_WORDS = {"case", "cast", "when", "then", "and", "or", "if", "not", "else"}
+_WORDS = {"case", "cast", "when", "then", "and", "or", "if", "not", "else", "coalesce"}
 _WIDTH = 110
 _CATALOG = """
 SELECT lower(function_name), function_type, parameters, parameter_types, varargs, macro_definition, stability
@@ -112,8 +112,9 @@ def allowed(functions: dict[str, list[Overload]]) -> set[str]:
 
 
 def _made_of(overload: Overload) -> set[str]:
+    """What a macro calls; SELECT, which may read anything, is no function."""
     definition = str(overload.definition).lower()
-    return {"select"} if "select" in definition else set(_CALLS.findall(definition)) - _WORDS - {"coalesce"}
+    return {*_CALLS.findall(definition), *re.findall(r"\bselect\b", definition)} - _WORDS
 
 
 def _aggregates(functions: dict[str, list[Overload]], names: set[str]) -> set[str]:

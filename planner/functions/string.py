@@ -8,6 +8,7 @@ from functools import reduce
 
 from sqlglot import exp
 
+from penstock.common.quantities import MIB
 from penstock.planner.duckdb_sql import time_format
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, let_all, made, null, number, text
 from penstock.planner.functions.spec import (
@@ -34,6 +35,8 @@ from penstock.sql.types import BIGINT, FLOATS, STRINGS, VARCHAR, DataType, Kind
 _FAR = 1 << 31
 LONGEST = 65_517
 """As many bytes as the longest VARCHAR has."""
+
+_MOST_REPLACED = 16 * MIB
 
 _TEXT = Argument("text", TEXTS)
 _POSITION = Argument("position", INTEGER_KINDS)
@@ -161,6 +164,19 @@ def _regexp_extract(given: ScalarCall) -> Tree:
                     group=group)
 
 
+def _regexp_replace(given: ScalarCall) -> Tree:
+    pattern = given.constant(1)
+    if isinstance(pattern, str):
+        check_pattern(pattern)
+    options = [given.text(3)] if len(given) > 3 else []
+    # No result is longer than every byte replaced by all of the replacement, whatever parts of the match this repeats.
+    return let_all((given.text(0), given.text(2)), lambda whole, replacement: fragment(
+        "CASE WHEN (strlen(:whole) + 1) * strlen(:replacement) > :most THEN :refused ELSE :replaced END",
+        whole=whole, replacement=replacement, most=_MOST_REPLACED,
+        refused=call("error", text(f"{given.name}(): the text might be longer than {_MOST_REPLACED} bytes")),
+        replaced=call("regexp_replace", whole, given.text(1), replacement, *options)))
+
+
 def _repeat(given: ScalarCall) -> Tree:
     return let_all((given.text(0), given.integer(1)), lambda x, n: fragment(
         "CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN repeat(:x, :n) END", x=x, n=n, longest=LONGEST))
@@ -275,6 +291,12 @@ FUNCTIONS = (
               text_of_first, _regexp_extract, "regexp_extract('2026-04', '([0-9]+)-([0-9]+)', 2)",
               "What a group (the first, if left out; 0 is the whole) of a regular expression has matched; NULL if "
               "nothing in the text matches it, and where that is empty."),
+    _function("regexp_replace",
+              (_TEXT, Argument("pattern", TEXTS), Argument("replacement", TEXTS),
+               Argument("options", TEXTS, literal=True, optional=True)),
+              text_of_first, _regexp_replace, "regexp_replace('2026-04', '([0-9]+)-([0-9]+)', '\\\\2/\\\\1')",
+              "The text with the first match of a regular expression replaced, with the option `g` all; `\\\\1` is "
+              "what the first group has matched. An error if length and replacement allow for more than 16 MiB."),
     _function("repeat", (_TEXT, _COUNT), text_of_first, _repeat, "repeat('ab', 3)",
               "The text `count` times; empty if count is less than 1, NULL if that is longer than 65517 bytes."),
     _function("position", (Argument("search", TEXTS), _TEXT), always(BIGINT), "strpos(:text, :search)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, call, column, fragment, let, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment, let, let_all, text
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import TEXTS, WRONG_ARGUMENT_VALUE, Argument, FunctionSpec, ScalarBuilder, always
 from penstock.planner.scalar.scalar_call import ScalarCall
@@ -13,39 +13,40 @@ from penstock.sql.types import BIGINT, VARCHAR
 
 # A name that no column has.
 _ITEM = "#item"
+_NO_SEPARATOR = "the separator must not be empty or NULL"
 
 _TEXT, _PATTERN, _LIST = Argument("text", TEXTS), Argument("pattern", TEXTS), Argument("list", TEXTS)
 _SEPARATOR = Argument("separator", TEXTS, optional=True)
 
 
-def _items(given: ScalarCall) -> Tree:
-    """The list of texts. A separator that isn't known yet is checked on each row."""
+def _searched(given: ScalarCall, search: Callable[[Tree, Tree], Tree]) -> Tree:
+    """The place that `search` finds for a wanted text in a list of texts; 0 if none, NULL if one of both is."""
+    return let_all((given.text(0), given.text(1)), lambda wanted, whole: fragment(
+        "CASE WHEN :wanted IS NOT NULL AND :whole IS NOT NULL THEN CAST(coalesce(:found, 0) AS BIGINT) END",
+        wanted=wanted, whole=whole, found=search(wanted, call("string_split", whole, _separator(given)))))
+
+
+def _separator(given: ScalarCall) -> Tree:
+    """One that isn't known yet is checked on each row."""
     separator = given.constant(2) if len(given) > 2 else ","
     if separator == "":
-        raise given.refuse("the separator must not be empty or NULL", WRONG_ARGUMENT_VALUE)
+        raise given.refuse(_NO_SEPARATOR, WRONG_ARGUMENT_VALUE)
     if isinstance(separator, str):
-        return call("string_split", given.text(1), text(separator))
-    checked = let(given.text(2), lambda x: fragment(
+        return text(separator)
+    return let(given.text(2), lambda x: fragment(
         "CASE WHEN :x <> '' THEN :x ELSE :refused END", x=x,
-        refused=call("error", text(f"{given.name}(): the separator must not be empty or NULL"))))
-    return call("string_split", given.text(1), checked)
-
-
-def _place(found: Tree, given: ScalarCall) -> Tree:
-    """The place of what was found in the list, 0 if nothing was; NULL if the wanted text or the list is."""
-    return fragment("CASE WHEN :missing THEN NULL ELSE CAST(coalesce(:found, 0) AS BIGINT) END", found=found,
-                    missing=any_of([fragment(":text IS NULL", text=given.text(index)) for index in (0, 1)]))
+        refused=call("error", text(f"{given.name}(): {_NO_SEPARATOR}"))))
 
 
 def _find_in_set(given: ScalarCall) -> Tree:
-    return _place(call("list_position", _items(given), given.text(0)), given)
+    return _searched(given, lambda wanted, items: call("list_position", items, wanted))
 
 
 def _matching(matches: Callable[[SqlExpr, SqlExpr], Tree]) -> ScalarBuilder:
     def build(given: ScalarCall) -> Tree:
-        matched = matches(SqlExpr(column(_ITEM), VARCHAR), given.arguments[0])
-        return _place(fragment(f'list_position(list_transform(:items, lambda "{_ITEM}": :matched), true)',
-                               items=_items(given), matched=matched), given)
+        return _searched(given, lambda wanted, items: fragment(
+            f'list_position(list_transform(:items, lambda "{_ITEM}": :matched), true)', items=items,
+            matched=matches(SqlExpr(column(_ITEM), VARCHAR), SqlExpr(wanted, VARCHAR, given.constant(0)))))
     return build
 
 

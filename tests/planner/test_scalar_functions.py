@@ -120,6 +120,9 @@ PADDED = [
     ("lpad('7', 9223372036854775807, 'x')", None), ("rpad('7', 3)", "7  "), ("rpad(null, 3)", None),
     ("regexp_extract('2026-04-22', '([0-9]{4})-([0-9]{2})')", "2026"), ("regexp_extract('a1', '[0-9]', 0)", "1"),
     ("regexp_extract('2026-04-22', '([0-9]{4})-([0-9]{2})', 2)", "04"), ("regexp_extract('no', '[0-9]', 0)", None),
+    ("regexp_replace('a1b2', '[0-9]', '-')", "a-b2"), ("regexp_replace('a1b2', '[0-9]', '-', 'g')", "a-b-"),
+    ("regexp_replace('2026-04', '([0-9]+)-([0-9]+)', '\\\\2/\\\\1')", "04/2026"),
+    ("regexp_replace(null, 'a', 'b')", None), ("regexp_replace('a', null, 'b')", None),
     ("regexp_extract('2026', '([0-9]+)', 7)", None), ("regexp_extract('2026', '([0-9]+)', null)", None),
 ]
 
@@ -187,6 +190,12 @@ def test_constants_that_cannot_be_meant_are_refused(expression: str) -> None:
     with pytest.raises(InvalidStatementError) as caught:
         value(expression)
     assert caught.value.position is not None
+
+
+def test_a_replacement_has_a_bound() -> None:
+    """Before anything is made: memory for texts is the process's, whatever bound the query has."""
+    with pytest.raises(duckdb.Error, match="might be longer"):
+        value("regexp_replace(repeat('a', 60000), 'a', repeat('b', 60000), 'g')")
 
 
 def test_a_separator_is_checked_where_it_is_known_per_row() -> None:
