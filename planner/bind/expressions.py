@@ -101,6 +101,14 @@ class Scope(Protocol):
         """Returns a query that stands in the expression, planned, or raises."""
         ...
 
+    def over(self, node: exp.Window, /) -> SqlExpr:
+        """Returns the value of a call with OVER, or raises."""
+        ...
+
+    def filtered(self, node: exp.Filter, /) -> exp.Anonymous:
+        """Returns a call with FILTER as one without, or raises."""
+        ...
+
 
 @runtime_checkable
 class LocatingScope(Protocol):
@@ -566,4 +574,6 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Cast: _Compiler._cast,
     Trim: _Compiler._trim,
     exp.Anonymous: _Compiler._anonymous,
+    exp.Filter: lambda self, node: self.compile(self._scope.filtered(node)),
+    exp.Window: lambda self, node: self._scope.over(node),
 }

@@ -10,6 +10,7 @@ from sqlglot import exp
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
 from penstock.planner.bind.binder import Builder, Relation, RelColumn
 from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.over import OverCalls
 from penstock.planner.bind.query_parts import column_reference
 from penstock.planner.bind.scopes import (
     NO_TIME_LINE,
@@ -191,6 +192,10 @@ class GroupScope(RowScope):
         self.selecting = selecting
         self.constants = constants
         self.windowed = windowed
+        self.overs = OverCalls()
+
+    def over(self, node: exp.Window) -> SqlExpr:
+        return self.overs.value(node, self)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = key_of(node, self.keys) if qualifier is None else None

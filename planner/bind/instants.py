@@ -33,6 +33,12 @@ class _NoNames:
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         return self.column(f"{name}()", None, node)
 
+    def over(self, node: exp.Window) -> SqlExpr:
+        return self.column("OVER", None, node)
+
+    def filtered(self, node: exp.Filter) -> exp.Anonymous:
+        raise InvalidStatementError("an instant is expected, FILTER is for aggregates")
+
     def inner(self, query: Query, node: exp.Expression) -> Inner:
         raise InvalidStatementError("an instant is expected, a sub-query is not a constant")
 

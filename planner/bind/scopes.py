@@ -34,7 +34,9 @@ Bounds = tuple[int | None, int | None]
 
 
 def vector_spec(node: object) -> FunctionSpec | None:
-    """Returns the function if the node is a call that looks at several rows, else None."""
+    """Returns the function if the node is a call that looks at several rows, perhaps with FILTER, else None."""
+    if isinstance(node, exp.Filter):
+        node = node.this
     if not isinstance(node, exp.Anonymous):
         return None
     spec = function_of(node)
@@ -118,9 +120,33 @@ def is_query(node: object) -> bool:
     return isinstance(node, Select | SetOperation)
 
 
+def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymous:
+    """Returns a call with FILTER as one without: its value is NULL, which no aggregate looks at, in other rows.
+
+    Raises InvalidStatementError, if there is a builder, for a function that does look at NULLs.
+    """
+    call, condition = node.this, node.expression.this
+    spec = vector_spec(call)
+    if builder is not None and (spec is None or spec.category == "timeseries" or not call.expressions or (
+            spec.selects is not None and not spec.selects.present)):
+        raise builder.error(f"{call.this}() takes no FILTER", node, hint="it is for aggregates")
+    first, *others = call.expressions or [exp.Null()]
+    value = exp.Literal.number(1) if isinstance(first, exp.Star) else first.copy()
+    chosen = exp.Case(ifs=[exp.If(this=condition.copy(), true=value)])
+    made = exp.Anonymous(this=call.this, expressions=[chosen, *(other.copy() for other in others)])
+    made.meta.update(call.meta)
+    for part in (chosen, chosen.args["ifs"][0]):
+        part.meta.update(node.meta)
+    return made
+
+
+QUERIES = (exp.Subquery, exp.Exists, exp.Any, exp.All)
+"""What has a query, in an expression."""
+
+
 def has_query(node: exp.Expression | None) -> bool:
     """Whether there is a query in an expression."""
-    return node is not None and next(node.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All), None) is not None
+    return node is not None and next(node.find_all(*QUERIES), None) is not None
 
 
 def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
@@ -128,7 +154,16 @@ def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if isinstance(part, exp.Column) or _looks_at_rows(part):
+        if isinstance(part, exp.Window):
+            inner = part.this
+            while not isinstance(inner, exp.Anonymous):
+                pending += [other for other in inner.iter_expressions() if other is not inner.this]
+                inner = inner.this
+            pending += [other for other in part.iter_expressions() if other is not part.this]
+            pending += inner.expressions
+        elif isinstance(part, exp.Filter):
+            yield unfiltered(part)
+        elif isinstance(part, exp.Column) or _looks_at_rows(part):
             yield part
         elif not is_query(part):
             pending += part.iter_expressions(reverse=True)
@@ -260,6 +295,15 @@ class RowScope:
         outer = "another function over rows" if self.clause == "an argument" else self.clause
         code = NESTED_AGGREGATE if self.clause == "an argument" else ILLEGAL_AGGREGATE
         raise self.builder.error(f"{name}() is not allowed in {outer}", node, code=code)
+
+    def over(self, node: exp.Window) -> SqlExpr:
+        """Returns the value of a call with OVER, which only results of queries have."""
+        raise self.builder.error(f"OVER is not allowed in {self.clause}", node,
+                                 hint="it stands in the SELECT list, ORDER BY and QUALIFY")
+
+    def filtered(self, node: exp.Filter) -> exp.Anonymous:
+        """Returns a call with FILTER as one without."""
+        return unfiltered(node, self.builder)
 
     def within(self, clause: str) -> RowScope:
         """Returns the same names for another clause."""

@@ -53,6 +53,14 @@ def _type_of(sql: str) -> str | None:
         raise refused from error
 
 
+@cache
+def aggregate_names() -> frozenset[str]:
+    """Returns the names of DuckDB's aggregates."""
+    found = _asked(lambda connection: connection.sql(
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'").fetchall())
+    return frozenset(name for name, in found)
+
+
 def _refused(error: duckdb.Error) -> InvalidStatementError:
     return InvalidStatementError(str(error).partition("Error: ")[2].splitlines()[0] or str(error))
 

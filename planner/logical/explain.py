@@ -19,6 +19,7 @@ from penstock.planner.logical.operators import (
     NameTables,
     OneRow,
     Operator,
+    Over,
     Parameter,
     PartitionLimit,
     Pick,
@@ -94,6 +95,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Pick", [("function", call.function), *_by((*window_by, *operator.by))]
         case Interpolate(grid=grid, mode=mode):
             return "Interp", [("fill", mode), ("grid", _grid(grid))]
+        case Over(written=written):
+            return "Over", [("functions", " ".join(map(text_of, written)))]
         case Combined():
             return operator.kind.capitalize(), [("all", "yes" if operator.all else "no")]
         case Shared(name=name):

@@ -115,7 +115,7 @@ class Filter:
     input: Operator
     condition: Expr
     written: Written
-    clause: Literal["condition", "having"] = "condition"
+    clause: Literal["condition", "having", "qualify"] = "condition"
     called: str | None = None
 
     @cached_property
@@ -492,6 +492,20 @@ class Interpolate:
                 ColumnExpr(ORIGIN, time), *(ColumnExpr(call.name, call.argument.type) for call in self.calls))
 
 
+@dataclass(frozen=True)
+class Over:
+    """Adds columns that are computed of the rows around each row, as OVER says. `called`: as in Filter."""
+
+    input: Operator
+    columns: tuple[Computed, ...]
+    written: tuple[Written, ...]
+    called: str | None = None
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (*self.input.output, *(column.column for column in self.columns))
+
+
 # --- results ----------------------------------------------------------------------------------------------------
 
 
@@ -588,7 +602,8 @@ class Shared:
 
 Operator: TypeAlias = (
     "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | NameTables | FillGaps "
-    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Combined | Shared")
+    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Combined | Shared "
+    "| Over")
 """One operator of a plan, with all below it."""
 
 

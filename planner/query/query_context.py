@@ -17,18 +17,19 @@ from penstock.planner.bind.binder import (
     qualifier_of,
 )
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.grouping import constant_columns
+from penstock.planner.bind.grouping import GroupScope, constant_columns
 from penstock.planner.bind.limits import Ending, OrderTerm, Output
 from penstock.planner.bind.query_parts import Item, Planned, ordinal
+from penstock.planner.bind.result_scopes import RowResultScope
 from penstock.planner.bind.scopes import (
     NOT_ALLOWED_FUNCTION,
+    QUERIES,
     TIME_NAMES,
     Bounds,
     GroupKey,
     RowScope,
     condition_of,
     fingerprint,
-    has_query,
     key_of,
     replaced_columns,
     require_vector,
@@ -43,10 +44,12 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import TABLE_UID, Filter, NameTables, Operator, Scan
+from penstock.planner.logical.operators import TABLE_UID, Filter, NameTables, Operator, Over, Scan
 from penstock.planner.query.late_names import LateKey, late_key
 from penstock.sql.tree.statements import PartitionItem, Select
 from penstock.sql.types import UBIGINT
+
+ResultScope = RowResultScope | GroupScope
 
 
 class QueryContext:
@@ -63,6 +66,7 @@ class QueryContext:
         self.relation = relation
         self.items = list(items)
         self.having = None if select.having is None else self._with_items(select.having)
+        self.qualify = None if select.qualify is None else self._with_items(select.qualify)
         self.keys: list[GroupKey] = []
         self.constants: list[RelColumn] = []
         self.late_key: LateKey | None = None
@@ -91,15 +95,18 @@ class QueryContext:
 
     @property
     def has_queries(self) -> bool:
-        """Whether there are queries in its expressions: these may need more of the rows than is seen here."""
+        """Whether there are queries or OVER in its expressions: these may need more of the rows than is seen here."""
         keys = [item.expression for item in (*self.select.group_by, *self.select.partition_by)]
-        return any(map(has_query, (*self.result_nodes(), self.select.where, *keys)))
+        nodes = (*self.result_nodes(), self.select.where, *keys)
+        return any(node is not None and next(node.find_all(*QUERIES, exp.Window), None) is not None for node in nodes)
 
     def result_nodes(self) -> list[exp.Expression]:
         """The expressions that are computed for result rows."""
         nodes = [item.expression for item in self.items]
         if self.having is not None:
             nodes.append(self.having)
+        if self.qualify is not None:
+            nodes.append(self.qualify)
         return [*nodes, *(item.expression for item in self.select.order_by)]
 
     def _with_items(self, having: exp.Expression) -> exp.Expression:
@@ -207,10 +214,15 @@ class QueryContext:
 
     def finish(
         self, rows: Plan, outputs: Sequence[Output], terms: Sequence[OrderTerm], *, default: Sequence[str] = (),
-        having: SqlExpr | None = None, sort: bool = False,
+        having: SqlExpr | None = None, sort: bool = False, scope: ResultScope,
     ) -> Planned:
-        """Returns the planned query whose result rows are those of an operator; see `limits.Ending`."""
-        select = self.select
+        """Returns the planned query whose result rows are those of an operator; see `limits.Ending`.
+
+        `scope`: what its expressions were compiled in.
+        """
+        select, overs = self.select, scope.overs
+        qualify = None if self.qualify is None else condition_of(
+            with_placeholders(self.qualify, self.keys, self.scope), scope)
         called = self.builder.called
         ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
                         bool(select.partition_by), default, sort, called)
@@ -219,6 +231,10 @@ class QueryContext:
             below = rows()
             if having is not None and select.having is not None:
                 below = Filter(below, having, select.having, "having", called)
+            if overs.columns:
+                below = Over(below, tuple(overs.columns.values()), tuple(overs.written), called)
+            if qualify is not None and select.qualify is not None:
+                below = Filter(below, qualify, select.qualify, "qualify", called)
             return ending.over(below, outputs)
 
         return Planned(plan, tuple(outputs), self.scope.precision)

@@ -86,7 +86,8 @@ def plan_groups(query: QueryContext) -> Planned:
                    for item, output in zip(query.items, outputs, strict=True)]
     terms = query.order_terms(outputs, lambda node: _ordering(query, node, scope))
     default = groups if select.window is None else [*query.key_columns, START]
-    return query.finish(plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True)
+    return query.finish(plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True,
+                        scope=scope)
 
 
 def _ordering(query: QueryContext, node: exp.Expression, scope: GroupScope) -> SqlExpr:

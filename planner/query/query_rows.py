@@ -32,7 +32,7 @@ def plan_rows(query: QueryContext) -> Planned:
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     joined = isinstance(query.select.source, JoinSource) and query.builder.ordered
     default = [*query.key_columns, *query.relation.order] if query.select.partition_by or joined else []
-    return query.finish(query.relation.plan, outputs, terms, default=default, sort=joined)
+    return query.finish(query.relation.plan, outputs, terms, default=default, sort=joined, scope=scope)
 
 
 def plan_series(query: QueryContext) -> Planned:
@@ -75,4 +75,5 @@ def _plan_called(
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     default = [*query.key_columns, *([START] if query.select.window else []), *relation.order]
-    return query.finish(relation.plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True)
+    return query.finish(relation.plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True,
+                        scope=scope)

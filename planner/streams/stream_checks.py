@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.bind.query_parts import is_star
-from penstock.planner.bind.scopes import require_vector, vector_calls
+from penstock.planner.bind.scopes import QUERIES, require_vector, vector_calls
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.duckdb_sql.interval_windows import check_interval
 from penstock.planner.functions.table import FUNCTIONS
@@ -20,12 +20,13 @@ FUNCTION_NOT_ALLOWED = 0x265A
 
 def refuse_queries(statement: CreateStream) -> None:
     """Raises InvalidStreamError for queries beside those in FROM: streams compute none."""
-    for found in statement.query.find_all(Cte, exp.Subquery, exp.Exists, exp.Any, exp.All):
+    for found in statement.query.find_all(Cte, exp.Filter, exp.Window, *QUERIES):
         if isinstance(found, Cte):
             raise InvalidStreamError("WITH is not allowed in a stream", hint="write the query into FROM")
         start, end = source_range(found)
+        what = "FILTER and OVER" if isinstance(found, exp.Filter | exp.Window) else "sub-queries in expressions"
         raise InvalidStreamError(
-            "sub-queries in expressions are not allowed in a stream",
+            f"{what} are not allowed in a stream",
             position=position(statement.source_text, start - statement.source_start, end - start),
             hint="join the table, or query the result table with it")
 
@@ -37,6 +38,7 @@ def check_shape(stream: StreamContext) -> None:
         (query.group_by, "GROUP BY is not allowed in a stream", "use PARTITION BY"),
         (query.order_by, "ORDER BY is not allowed in a stream", None),
         (query.having, "HAVING is not allowed in a stream", "filter the result table when you query it"),
+        (query.qualify, "QUALIFY is not allowed in a stream", None),
         (query.limit, "LIMIT is not allowed in a stream", None),
         (query.slimit, "SLIMIT is not allowed in a stream", None),
         (query.distinct, "DISTINCT is not allowed in a stream", None),

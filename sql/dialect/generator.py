@@ -132,7 +132,8 @@ def _tdengine_select(to: Generator, select: TDengineSelect) -> str:
         clause("from_") + "".join(map(to.sql, args.get("joins") or ())), clause("where"),
         _clause("PARTITION BY", _sqls(to, args.get("partition_by") or ())), clause("range"),
         f"EVERY({args['every']})" if args.get("every") else "", *((window, fill) if window else (fill,)),
-        clause("group"), clause("having"), clause("order"), _limit("SLIMIT", "SOFFSET", args.get("slimit")),
+        clause("group"), clause("having"), clause("qualify"), clause("order"),
+        _limit("SLIMIT", "SOFFSET", args.get("slimit")),
         clause("limit"), clause("offset"), _string(">>", args.get("into_file")))
 
 
@@ -179,7 +180,7 @@ def _select(to: Generator, select: st.Select) -> str:
         _clause("PARTITION BY", _sqls(to, select.partition_by)), to.sql(select.range),
         None if select.every is None else f"EVERY({select.every})", *((window, fill) if window else (fill,)),
         _clause("GROUP BY", _sqls(to, select.group_by)), _clause("HAVING", to.sql(select.having)),
-        _end(to, select))
+        _clause("QUALIFY", to.sql(select.qualify)), _end(to, select))
 
 
 def _ctes(to: Generator, query: st.Query) -> str:

@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
 from penstock.sql.dialect.literals import parse_integer
-from penstock.sql.dialect.parse_type import TypeParser
+from penstock.sql.dialect.parse_over import OverParser
 from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
 from penstock.sql.tree.expression_nodes import (
     DurationLiteral,
@@ -36,7 +36,7 @@ _NO_OPERATOR = (0, exp.Expression)
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
 
-class ExpressionParser(TypeParser):
+class ExpressionParser(OverParser):
     """Scalar expressions."""
 
     BITWISE = {  # noqa: RUF012
@@ -229,7 +229,7 @@ class ExpressionParser(TypeParser):
         if kind is TokenType.VAR:
             if self._next.token_type is not TokenType.L_PAREN:
                 return self._parse_column()
-            return self.mark(self._parse_function(), start)
+            return self.parse_over(self.mark(self._parse_function(), start), start)
         if kind is TokenType.NUMBER:
             self._advance()
             return self.mark(self._number(token.text), start)

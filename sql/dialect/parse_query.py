@@ -206,13 +206,14 @@ class QueryParser(WindowParser):
             self.expect("BY")
             group_by = self.csv(self._parse_partition_item)
         having = self.parse_expression() if self.take("HAVING") else None
+        qualify = self.parse_expression() if self.take("QUALIFY") else None
         order_by = self._parse_order_by()
         slimit = self._parse_limit("SLIMIT", "SOFFSET")
         limit = self._parse_limit("LIMIT", "OFFSET")
         return Select(
             items=items, source=source, distinct=distinct, tags_only=tags_only, where=where, partition_by=partition_by,
             window=window, fill=fill, range=interp_range, every=every, group_by=group_by, having=having,
-            order_by=order_by, slimit=slimit, limit=limit,
+            qualify=qualify, order_by=order_by, slimit=slimit, limit=limit,
         )
 
     def _parse_from(self, last_item: SelectItem) -> Source | None:

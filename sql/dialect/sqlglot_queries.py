@@ -52,6 +52,8 @@ def _select(select: st.Select) -> exp.Expression:
         query.set("group", exp.Group(expressions=[_aliased(item) for item in select.group_by]))
     if select.having is not None:
         query.set("having", exp.Having(this=select.having))
+    if select.qualify is not None:
+        query.set("qualify", exp.Qualify(this=select.qualify))
     for part in list(query.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All)):
         if isinstance(part.this, Node):
             part.set("this", as_sqlglot(part.this))

@@ -37,7 +37,7 @@ KEYWORDS: dict[str, TokenType] = {
 
 # Words that are names elsewhere, but after an expression or a table they continue the statement.
 NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
-    "ANOMALY_WINDOW", "ANTI", "ASOF", "EXCEPT", "FILE", "INTERSECT", "NOTIFY", "NULLS", "OFFSET", "SEMI",
+    "ANOMALY_WINDOW", "ANTI", "ASOF", "EXCEPT", "FILE", "INTERSECT", "NOTIFY", "NULLS", "OFFSET", "QUALIFY", "SEMI",
     "TRUE_FOR", "WINDOW",
 })
 

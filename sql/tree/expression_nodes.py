@@ -30,6 +30,9 @@ Calls
     exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
                         typed (`*` is exp.Star). NOW and TODAY without parentheses are calls without arguments.
                         `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b.
+    exp.Filter          `this` is a call, `expression` an exp.Where.
+    exp.Window          `this` is a call, perhaps in an exp.Filter, exp.IgnoreNulls or exp.RespectNulls; `partition_by`,
+                        `order`, an exp.Order of exp.Ordered, and `spec`, an exp.WindowSpec, are as in sqlglot.
     exp.Alias           only as an argument of `cols(...)`.
     Trim                every form of TRIM.
     exp.Case            `this` (or None), `ifs` of exp.If(this, true), `default` (or None).

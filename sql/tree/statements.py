@@ -211,6 +211,7 @@ class Select(Statement):
     every: Duration | None = None
     group_by: tuple[PartitionItem, ...] = ()
     having: exp.Expression | None = None
+    qualify: exp.Expression | None = None
     order_by: tuple[OrderItem, ...] = ()
     slimit: Limit | None = None
     limit: Limit | None = None

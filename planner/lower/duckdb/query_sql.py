@@ -38,6 +38,7 @@ from penstock.planner.logical.operators import (
     NameTables,
     OneRow,
     Operator,
+    Over,
     PartitionLimit,
     Pick,
     Project,
@@ -92,6 +93,10 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return interpolated(operator, steps)
         case Join():
             return joined_rows(operator, steps)
+        case Over():
+            values = [named(each.value.node, each.name) for each in operator.columns]
+            rows = steps.rows(operator.input)
+            return select([star(), *values], rows if operator.called is None else relation(rows, operator.called))
         case Combined():
             return _united(operator, steps)
         case Shared():

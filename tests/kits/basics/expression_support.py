@@ -45,6 +45,12 @@ class TableScope:
     def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         raise InvalidStatementError(f"{name} is not allowed here", position=self.position(node))
 
+    def over(self, node: exp.Window) -> SqlExpr:
+        raise InvalidStatementError("no OVER is allowed here", position=self.position(node))
+
+    def filtered(self, node: exp.Filter) -> exp.Anonymous:
+        raise InvalidStatementError("no FILTER is allowed here", position=self.position(node))
+
     def inner(self, query: Query, node: exp.Expression) -> Inner:
         raise InvalidStatementError("no query is allowed here", position=self.position(node))
 

@@ -551,7 +551,7 @@ def questions(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
     """One query over a super table."""
     stored = table(design, ours, theirs)
     kind = draw(st.sampled_from(["plain"] * 10 + ["join", "join", "inner", "inner", "inner", "with", "set", "set",
-                                                  "nested", "nested", "nested", "tags"]))
+                                                  "nested", "nested", "nested", "over", "over", "filter", "tags"]))
     match kind:
         case "tags":
             return tags(draw, design, ours, theirs)
@@ -559,11 +559,62 @@ def questions(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
             return _set_operation(draw, stored)
         case "nested":
             return nested(draw, design, ours, theirs)
+        case "over":
+            return around(draw, stored)
+        case "filter":
+            return filtered(draw, stored)
         case "with":
             return named(draw, stored)
     relation = {"plain": lambda: stored, "join": lambda: joins(draw, design, ours, theirs),
                 "inner": lambda: inner(draw, stored)}[kind]()
     return draw(st.sampled_from([rows, groups]))(draw, relation)
+
+
+def around(draw: Draw, relation: Relation) -> Question:
+    """Rows with what is computed of those around them; what rows of equal order share, which alone is certain."""
+    items = [draw(st.sampled_from(relation.columns)) for _ in range(draw(st.integers(1, 2)))]
+    numbers_ = [column for column in relation.of("number") if column.kind in NARROW]
+    for _ in range(draw(st.integers(1, 2))):
+        functions = [("rank()",) * 2, ("dense_rank()",) * 2, ("count(*)",) * 2, ("percent_rank()",) * 2]
+        value = draw(st.sampled_from(relation.columns))
+        functions.append((f"count({value.ours})", f"count({value.theirs})"))
+        if numbers_:
+            value = draw(st.sampled_from(numbers_))
+            condition = conditions(draw, relation, 0)
+            functions += [(f"{name}({value.ours})", f"{name}({value.theirs})") for name in ("min", "max")]
+            functions += [(f"sum({value.ours})", f"CAST(sum({value.theirs}) AS "
+                           f"{'BIGINT' if value.kind in SIGNED else 'UBIGINT'})"),
+                          (f"max({value.ours}) filter (where {condition.ours})",
+                           f"max({value.theirs}) FILTER (WHERE {condition.theirs})")]
+        ours, theirs = draw(st.sampled_from(functions))
+        key, order = (draw(st.sampled_from(relation.columns)) for _ in range(2))
+        by = draw(st.booleans())
+        way = draw(st.sampled_from(["asc nulls first", "desc nulls last"]))
+        over = [f"({'partition by ' + each[0] if by else ''} order by {each[1]} {way})"
+                for each in ((key.ours, order.ours), (key.theirs, order.theirs))]
+        if theirs.startswith("CAST("):
+            theirs = theirs.replace(" AS ", f" OVER {over[1]} AS ", 1)
+        else:
+            theirs = f"{theirs} OVER {over[1]}"
+        items.append(Term(f"{ours} over {over[0]}", theirs, Kind.DOUBLE))
+    found = where(draw, relation)
+    return _question(draw, items, "", f" from {relation.ours}{found[0]}", f" FROM {relation.theirs}{found[1]}",
+                     limited=False)
+
+
+def filtered(draw: Draw, relation: Relation) -> Question:
+    """Aggregates of groups, over some of their rows each."""
+    key = draw(st.sampled_from(relation.columns))
+    items = [key]
+    for _ in range(draw(st.integers(1, 3))):
+        condition, column = conditions(draw, relation), draw(st.sampled_from(relation.columns))
+        name = "count" if column.kind not in NARROW else draw(st.sampled_from(["count", "min", "max", "avg"]))
+        ours, theirs = draw(st.sampled_from([
+            ("count(*)", "count(*)"), (f"{name}({column.ours})", f"{name}({column.theirs})")]))
+        items.append(Term(f"{ours} filter (where {condition.ours})", f"{theirs} FILTER (WHERE {condition.theirs})",
+                          Kind.DOUBLE))
+    return _question(draw, items, "", f" from {relation.ours} group by {key.ours}",
+                     f" FROM {relation.theirs} GROUP BY {key.theirs}", limited=False)
 
 
 def named(draw: Draw, relation: Relation) -> Question:

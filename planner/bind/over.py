@@ -1,0 +1,98 @@
+"""Calls with OVER: what is computed for each row of a result of the rows around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.scopes import Mark, RowScope, fingerprint, unfiltered, vector_spec
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, made
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.pieces import ordered
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.grouped_call import GroupedCall
+from penstock.planner.functions.window import WINDOW_FUNCTIONS, in_aggregates, window_function
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.group_values import RowKey
+from penstock.planner.scalar.common_type import brought_to
+from penstock.sql.types import BIGINT
+
+
+@dataclass(slots=True)
+class OverCalls:
+    """The calls of a query with OVER, each once, as columns of its rows; what they are written as is for EXPLAIN."""
+
+    columns: dict[Mark, Computed] = field(default_factory=dict)
+    written: list[exp.Expression] = field(default_factory=list)
+
+    def value(self, node: exp.Window, scope: RowScope) -> SqlExpr:
+        """Returns the column of a call; raises InvalidStatementError for what can't be called so."""
+        mark = fingerprint(node, scope)
+        found = self.columns.get(mark)
+        if found is None:
+            found = self.columns[mark] = Computed(f"#over{len(self.columns)}", _computed(node, scope))
+            self.written.append(node)
+        return SqlExpr(column_tree(found.name), found.value.type)
+
+
+def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
+    inner, nulls = node.this, None
+    if isinstance(inner, exp.IgnoreNulls | exp.RespectNulls):
+        inner, nulls = inner.this, type(inner)
+    call = unfiltered(inner, scope.builder) if isinstance(inner, exp.Filter) else inner
+    assert isinstance(call, exp.Anonymous)
+    name = str(call.this).lower()
+    window = _window(node, scope)
+    if name in WINDOW_FUNCTIONS:
+        if call is not inner:
+            raise scope.builder.error(f"{name}() takes no FILTER", node)
+        arguments = [compile_expression(argument, scope) for argument in call.expressions]
+        if len(arguments) == 3:  # the value where there is no such row
+            type_ = arguments[0].type
+            other = brought_to(arguments[2], type_, scope.precision, scope.session.time_zone)
+            arguments[2] = SqlExpr(other, type_)
+        value = window_function(name, arguments)
+        if nulls is not None:
+            *others, last = value.node.expressions or [None]
+            if last is None:
+                raise scope.builder.error(f"{name}() looks at no value that could be NULL", node)
+            value.node.set("expressions", [*others, made(nulls, this=last)])
+        return SqlExpr(window(value.node), value.type)
+    spec = vector_spec(call)
+    if spec is None or spec.aggregate is None or spec.multi_row or spec.needs_time or nulls is not None or (
+            spec.selects is not None and not spec.selects.by_value):
+        raise scope.builder.error(f"{name}() can't be computed over rows around each row", node,
+                                  hint="write an aggregate such as avg(x), row_number(), lag(x) or first_value(x)")
+    arguments = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, scope)
+                 for argument in call.expressions]
+    row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
+    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node))
+    tree = spec.aggregate(GroupedCall(name, found.arguments, found.type, row))
+    return SqlExpr(in_aggregates(tree, window), found.type)
+
+
+def _window(node: exp.Window, scope: RowScope) -> _Window:
+    keys = [compile_expression(part, scope).node for part in node.args.get("partition_by") or ()]
+    order = node.args.get("order")
+    terms = [ordered(compile_expression(term.this, scope).node, descending=term.args["desc"],
+                     nulls_first=term.args["nulls_first"]) for term in (order.expressions if order is not None else ())]
+    spec = node.args.get("spec")
+    if spec is not None:
+        bounds = {name: compile_expression(value, scope).node if isinstance(value, exp.Expression) else value
+                  for name, value in spec.args.items()}
+        spec = made(exp.WindowSpec, **bounds)
+    return _Window(keys, terms, spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    keys: list[Tree]
+    order: list[Tree]
+    spec: exp.WindowSpec | None
+
+    def __call__(self, function: Tree) -> Tree:
+        return made(exp.Window, this=function, partition_by=self.keys or None,
+                    order=made(exp.Order, expressions=self.order) if self.order else None, spec=self.spec, over="OVER")

@@ -1,0 +1,51 @@
+"""Window functions: what DuckDB computes of the rows around each row, where OVER says which these are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, called
+from penstock.planner.duckdb_sql.folding import aggregate_names
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.spec import INTEGER_KINDS, WRONG_ARGUMENT_COUNT, WRONG_ARGUMENT_TYPE, describe_kinds
+from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, DataType
+
+_NUMBERS: dict[str, tuple[DataType, int]] = {
+    "row_number": (BIGINT, 0), "rank": (BIGINT, 0), "dense_rank": (BIGINT, 0), "percent_rank": (DOUBLE, 0),
+    "cume_dist": (DOUBLE, 0), "ntile": (BIGINT, 1),
+}
+"""Functions that number or rank rows: their types, and how many arguments they take."""
+_VALUES = {"lag": (1, 3), "lead": (1, 3), "first_value": (1, 1), "last_value": (1, 1), "nth_value": (2, 2)}
+"""Functions that take the first argument of another row, and how many arguments they take."""
+WINDOW_FUNCTIONS = (*_NUMBERS, *_VALUES)
+
+
+def window_function(name: str, arguments: Sequence[SqlExpr]) -> SqlExpr:
+    """Returns the call of a function that is one behind OVER only. Raises InvalidStatementError for wrong arguments."""
+    least, most = (_NUMBERS[name][1],) * 2 if name in _NUMBERS else _VALUES[name]
+    if not least <= len(arguments) <= most:
+        count = str(least) if least == most else f"{least} to {most}"
+        raise InvalidStatementError(f"{name}() takes {count} arguments, not {len(arguments)}",
+                                    code=WRONG_ARGUMENT_COUNT)
+    numbers = arguments if name in _NUMBERS else arguments[1:2]
+    for argument in numbers:
+        if argument.type.kind not in INTEGERS:
+            raise InvalidStatementError(f"a number of rows of {name}() must be {describe_kinds(INTEGER_KINDS)}",
+                                        code=WRONG_ARGUMENT_TYPE)
+    type_ = _NUMBERS[name][0] if name in _NUMBERS else arguments[0].type
+    return SqlExpr(call(name, *(argument.node for argument in arguments)), type_)
+
+
+def in_aggregates(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+    """Returns a tree with its calls of aggregates changed, each with the FILTER that it has."""
+    names = aggregate_names()
+
+    def changed(node: Tree) -> Tree:
+        inner = node.this if isinstance(node, exp.Filter) else node
+        return change(node) if isinstance(inner, exp.Anonymous) and called(inner) in names else node
+
+    found: Tree = tree.transform(changed)
+    return found

@@ -1,0 +1,92 @@
+"""Parses what stands behind a call: FILTER, IGNORE NULLS and OVER."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.sql.dialect.parse_type import TypeParser
+
+_FRAMES = ("ROWS", "RANGE", "GROUPS")
+
+
+class OverParser(TypeParser):
+    """Windows of rows, as standard SQL has them."""
+
+    def parse_expression(self) -> exp.Expression:
+        """Parses one expression, conditions included. Raises SqlSyntaxError."""
+        raise NotImplementedError
+
+    def parse_operand(self) -> exp.Expression:
+        """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
+        raise NotImplementedError
+
+    def parse_over(self, call: exp.Expression, start: int) -> exp.Expression:
+        """Returns a call with what stands behind it; `start` is where it begins."""
+        if self.at("FILTER", "(", "WHERE"):
+            self.take("FILTER", "(")
+            where_start = self.token.start
+            self.expect("WHERE")
+            self.enter()
+            where = self.mark(exp.Where(this=self.parse_expression()), where_start)
+            self.leave()
+            self.expect(")")
+            call = self.mark(exp.Filter(this=call, expression=where), start)
+        if self.at("IGNORE", "NULLS") or self.at("RESPECT", "NULLS"):
+            kind = exp.IgnoreNulls if self.advance().text.upper() == "IGNORE" else exp.RespectNulls
+            self.advance()
+            call = self.mark(kind(this=call), start)
+            if not self.at("OVER", "("):
+                raise self.fail("OVER is expected")
+        if not self.take("OVER", "("):
+            return call
+        self.enter()
+        partition_by: list[exp.Expression] = []
+        if self.take("PARTITION"):
+            self.expect("BY")
+            partition_by = list(self.csv(self.parse_expression))
+        order: exp.Expression | None = None
+        order_start = self.token.start
+        if self.take("ORDER"):
+            self.expect("BY")
+            order = self.mark(exp.Order(expressions=list(self.csv(self._parse_ordered))), order_start)
+        spec = self._parse_frame()
+        self.leave()
+        self.expect(")")
+        return self.mark(exp.Window(this=call, partition_by=partition_by, order=order, spec=spec, over="OVER"), start)
+
+    def _parse_ordered(self) -> exp.Expression:
+        start = self.token.start
+        expression = self.parse_expression()
+        descending = self.take("DESC")
+        if not descending:
+            self.take("ASC")
+        nulls_first = not descending
+        if self.take("NULLS"):
+            nulls_first = self.take("FIRST")
+            if not nulls_first:
+                self.expect("LAST")
+        return self.mark(exp.Ordered(this=expression, desc=descending, nulls_first=nulls_first), start)
+
+    def _parse_frame(self) -> exp.Expression | None:
+        frame_start = self.token.start
+        kind = self.take_any(*_FRAMES)
+        if kind is None:
+            return None
+        between = self.take("BETWEEN")
+        start, start_side = self._parse_bound()
+        end: exp.Expression | str = "CURRENT ROW"
+        end_side = ""
+        if between:
+            self.expect("AND")
+            end, end_side = self._parse_bound()
+        return self.mark(exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side),
+                         frame_start)
+
+    def _parse_bound(self) -> tuple[exp.Expression | str, str]:
+        if self.take("CURRENT", "ROW"):
+            return "CURRENT ROW", ""
+        bound = "UNBOUNDED" if self.take("UNBOUNDED") else self.parse_operand()
+        side = self.take_any("PRECEDING", "FOLLOWING")
+        if side is None:
+            raise self.fail("PRECEDING or FOLLOWING is expected")
+        return bound, side
