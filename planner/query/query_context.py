@@ -23,7 +23,6 @@ from penstock.planner.bind.query_parts import Item, Planned, ordinal
 from penstock.planner.bind.result_scopes import RowResultScope
 from penstock.planner.bind.scopes import (
     NOT_ALLOWED_FUNCTION,
-    QUERIES,
     TIME_NAMES,
     Bounds,
     GroupKey,
@@ -95,10 +94,8 @@ class QueryContext:
 
     @property
     def has_queries(self) -> bool:
-        """Whether there are queries or OVER in its expressions: these may need more of the rows than is seen here."""
-        keys = [item.expression for item in (*self.select.group_by, *self.select.partition_by)]
-        nodes = (*self.result_nodes(), self.select.where, *keys)
-        return any(node is not None and next(node.find_all(*QUERIES, exp.Window), None) is not None for node in nodes)
+        """Whether there may be queries or OVER in expressions, which may need more of the rows than is seen here."""
+        return self.select.nests
 
     def result_nodes(self) -> list[exp.Expression]:
         """The expressions that are computed for result rows."""

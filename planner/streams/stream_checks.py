@@ -20,6 +20,8 @@ FUNCTION_NOT_ALLOWED = 0x265A
 
 def refuse_queries(statement: CreateStream) -> None:
     """Raises InvalidStreamError for queries beside those in FROM: streams compute none."""
+    if not statement.query.nests and not statement.query.ctes:
+        return
     for found in statement.query.find_all(Cte, exp.Filter, exp.Window, *QUERIES):
         if isinstance(found, Cte):
             raise InvalidStreamError("WITH is not allowed in a stream", hint="write the query into FROM")

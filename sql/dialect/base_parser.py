@@ -48,6 +48,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         self._source: Iterator[Token] = iter(())
         self.word = ""
         self.joins = 0
+        self.nests = False
         self._depth = 0
         self._operands = 0
         self._tried: list[str] = []

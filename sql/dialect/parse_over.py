@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from penstock.sql.dialect.parse_type import TypeParser
 
+_BEHIND_CALLS = frozenset({"FILTER", "IGNORE", "RESPECT", "OVER"})
 _FRAMES = ("ROWS", "RANGE", "GROUPS")
 
 
@@ -22,6 +23,8 @@ class OverParser(TypeParser):
 
     def parse_over(self, call: exp.Expression, start: int) -> exp.Expression:
         """Returns a call with what stands behind it; `start` is where it begins."""
+        if self.word not in _BEHIND_CALLS:
+            return call
         if self.at("FILTER", "(", "WHERE"):
             self.take("FILTER", "(")
             where_start = self.token.start
@@ -31,6 +34,7 @@ class OverParser(TypeParser):
             self.leave()
             self.expect(")")
             call = self.mark(exp.Filter(this=call, expression=where), start)
+            self.nests = True
         if self.at("IGNORE", "NULLS") or self.at("RESPECT", "NULLS"):
             kind = exp.IgnoreNulls if self.advance().text.upper() == "IGNORE" else exp.RespectNulls
             self.advance()
@@ -39,6 +43,7 @@ class OverParser(TypeParser):
                 raise self.fail("OVER is expected")
         if not self.take("OVER", "("):
             return call
+        self.nests = True
         self.enter()
         partition_by: list[exp.Expression] = []
         if self.take("PARTITION"):

@@ -64,14 +64,19 @@ class QueryParser(WindowParser):
 
     def parse_inner_query(self) -> Query:
         """Parses a query with WITH, set operations, and what orders and limits the whole. Raises SqlSyntaxError."""
+        nests = self.nests
         ctes = self._parse_ctes()
+        self.nests = nests  # what WITH names is in nobody's expressions
         query, closed = self._parse_operations(self._parse_intersections, "UNION", "EXCEPT")
         if isinstance(query, SetOperation) and not closed and not _has_end(query):
             order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
             query.change(order_by=order_by, limit=limit)
         elif closed and self.at_any("ORDER", "LIMIT"):
             query = self._wrap_ordered(query)
-        return query.change(ctes=(*ctes, *query.ctes)) if ctes else query
+        if not ctes:
+            return query
+        self.nests = True
+        return query.change(ctes=(*ctes, *query.ctes))
 
     def _parse_ctes(self) -> tuple[Cte, ...]:
         if not self.take("WITH"):
@@ -108,6 +113,7 @@ class QueryParser(WindowParser):
         joins = self.joins
         query = self.parse_inner_query()
         self.joins = max(self.joins, joins)
+        self.nests = True
         self.leave()
         self.expect(")")
         return query
@@ -213,7 +219,7 @@ class QueryParser(WindowParser):
         return Select(
             items=items, source=source, distinct=distinct, tags_only=tags_only, where=where, partition_by=partition_by,
             window=window, fill=fill, range=interp_range, every=every, group_by=group_by, having=having,
-            qualify=qualify, order_by=order_by, slimit=slimit, limit=limit,
+            qualify=qualify, order_by=order_by, slimit=slimit, limit=limit, nests=self.nests,
         )
 
     def _parse_from(self, last_item: SelectItem) -> Source | None:

@@ -103,6 +103,7 @@ class StatementParser(QueryParser):
             if self.at_end:
                 return found
             self.joins = 0
+            self.nests = False
             found.append(parse_method(self))
             if not self.at_end:
                 hint = _CLAUSE_ORDER if self.word in _CLAUSES else None

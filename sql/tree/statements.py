@@ -197,7 +197,7 @@ class Cte(Node):
 
 
 class Select(Statement):
-    """`ctes`: WITH."""
+    """`ctes`: WITH. `nests`: there may be queries, FILTER or OVER in its expressions; if not, there are none."""
 
     items: tuple[SelectItem, ...]
     source: Source | None = None
@@ -219,6 +219,7 @@ class Select(Statement):
     into_file: str | None = None
     source_text: str = in_meta(default="")
     source_start: int = in_meta(default=0)
+    nests: bool = in_meta(default=False)
 
 
 SetKind = Literal["union", "intersect", "except"]
