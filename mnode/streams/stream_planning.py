@@ -98,9 +98,13 @@ class StreamPlanning:
         assert isinstance(written, CreateStream)
         return written, replaced
 
-    def plan_again(self, stream: StreamRecord) -> StoredPlan:
-        """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
+    def plan_again(self, stream: StreamRecord, *, joins_exchange: bool = False) -> StoredPlan:
+        """Returns what the stream's text gave when it was created; raises what CREATE STREAM would.
+
+        `joins_exchange`: see StreamDefaults.
+        """
         statement, view, session, defaults = self._as_asked(stream)
+        defaults = replace(defaults, joins_exchange=joins_exchange)
         plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
         return StoredPlan(plan, self.graph_of(plan), statement.options)
 

@@ -87,9 +87,11 @@ class StreamStarts:
         if kept is not None:
             planned = replace(kept, graph=self._planning.graph_of(kept.plan, kept.graph))
         else:
-            planned = self._planning.plan_again(stream)
-            if stream.plan is not None:
-                require_layout(stored_plan.stored_layout(stream.plan), layout_of(planned.plan))
+            layout = None if stream.plan is None else stored_plan.stored_layout(stream.plan)
+            planned = self._planning.plan_again(stream, joins_exchange=layout is None)
+            if layout is not None and layout != layout_of(planned.plan):
+                planned = self._planning.plan_again(stream, joins_exchange=True)
+                require_layout(layout, layout_of(planned.plan))
         if planned != kept:
             self._services.catalog.streams.set_plan(stream.id, stream.asked.text, stored_plan.encode(planned))
         return planned

@@ -158,12 +158,12 @@ class ExpressionParser(OverParser):
         return self.parse_operand()
 
     def query_starts(self, distance: int) -> bool:
-        """Whether the token so many ahead is the SELECT or WITH of a query."""
-        raise NotImplementedError
+        """Whether the token so many ahead is the SELECT or WITH of a query; a lone expression has none."""
+        return False
 
     def parse_subquery(self) -> exp.Expression:
         """Parses a query in parentheses. Raises SqlSyntaxError."""
-        raise NotImplementedError
+        raise self.fail("a query is not allowed here")
 
     def _parse_subquery(self) -> exp.Expression:
         start = self.token.start
