@@ -23,6 +23,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     text,
 )
 from penstock.planner.duckdb_sql.folding import evaluate
+from penstock.planner.duckdb_sql.pieces import nested
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import add_months
 from penstock.planner.functions import string
@@ -382,7 +383,7 @@ class _Compiler:
         """Returns both sides of a comparison of a value with those of a sub-query."""
         query, column = self._inner(node, what)
         value, compared = self._comparer.pair(left, column)
-        return value, select([compared], query)
+        return value, select([compared], nested(query))
 
     def _in(self, node: exp.In) -> SqlExpr:
         inner = node.args.get("query")

@@ -152,7 +152,7 @@ def read_conditions(nodes: Iterable[exp.Expression], sides: Sides, scope: RowSco
 def sides_of(node: exp.Expression, sides: Sides, scope: RowScope) -> set[Side]:
     """Returns the sides whose columns an expression names."""
     columns = [scope.find(column) for column in node.find_all(exp.Column)]
-    return {sides.of(column) for column in columns if column is not None}
+    return {sides.of(column) for column in columns if column is not None and column.role != "outer"}
 
 
 def _equality(node: exp.Expression, sides: Sides, scope: RowScope) -> Equality | None:
@@ -212,7 +212,7 @@ def _time(node: exp.Expression, sides: Sides, scope: RowScope) -> _Time | None:
         time = _time(node.expressions[0], sides, scope)
         return _Time(time.side, time.column, None) if time is not None else None
     column = scope.find(node)
-    if column is None:
+    if column is None or column.role == "outer":
         return None
     side = sides.of(column)
     relation = sides.relation(side)

@@ -590,10 +590,15 @@ class Combined:
 
 @dataclass(frozen=True)
 class Shared:
-    """The rows of a query that WITH names, which others may read as well: these have this very operator."""
+    """The rows of a query that WITH names, which others may read as well: it is computed once, and called `key`.
+
+    `depth`: in so many queries within each other its WITH stands; what stands deeper finds it by its key.
+    """
 
     input: Operator
     name: str
+    key: str
+    depth: int
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

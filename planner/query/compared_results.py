@@ -85,7 +85,8 @@ def compared_results(
     if closed_until is not None:
         # Nothing but its start is known of a window that has no rows any more.
         length = 0 if results.grid is None else results.grid.longest + results.grid.turn
-        allowed = "true" if results.delayed else f"NOT ({extra})" if results.early else missing
+        # After a restart time is back where rows say that it is: results of such windows may be there, and late.
+        allowed = f"NOT ({extra})" if results.early and not results.delayed else "true"
         behind = f"{allowed} AND coalesce(w.{ENDS} > {closed_until}, f.r0 >= {closed_until - length})"
     state = (f"CASE WHEN NOT ({' OR '.join([missing, extra, *distinct])}) THEN 'equal' WHEN {behind} THEN 'open' "
              f"WHEN {missing} THEN 'missing' WHEN {extra} THEN 'extra' ELSE 'differs' END")

@@ -17,9 +17,13 @@ PlanQuery = Callable[[Query, "QueryBuilder"], Planned]
 
 @dataclass(slots=True)
 class QueryBuilder(Builder):
-    """A builder that knows the queries which WITH names, and the functions of users that the statement calls."""
+    """A builder that knows the queries which WITH names, and the functions of users that the statement calls.
+
+    `planned`: those that are read, in the order in which one reads the other.
+    """
 
     ctes: dict[str, NamedQuery] = field(default_factory=dict)
+    planned: list[NamedQuery] = field(default_factory=list)
     functions: list[UserCall] = field(default_factory=list)
 
 
@@ -32,6 +36,7 @@ class NamedQuery:
         self._plan = plan
         self._ctes, self._around = builder.ctes, builder.around
         self._planned: Planned | None = None
+        self.depth = len(builder.around)
 
     def planned(self) -> Planned:
         """Returns the query, planned. Raises as `plan_query`."""
@@ -40,17 +45,11 @@ class NamedQuery:
             builder.ctes, builder.around = self._ctes, self._around
             planned = self._plan(self._cte.query, builder)
             builder.ctes, builder.around, builder.called = kept
+            key = builder.fresh("with")
             self._planned = self._renamed(replace(planned, plan=_once(
-                lambda: Shared(planned.plan(), self._cte.name))))
+                lambda: Shared(planned.plan(), self._cte.name, key, self.depth))))
+            builder.planned.append(self)
         return self._planned
-
-    def check(self) -> None:
-        """Finds what is wrong with a query that nobody reads; its tables aren't read then."""
-        if self._planned is None:
-            scans, tables = self._builder.scans, self._builder.tables
-            self._builder.scans, self._builder.tables = list(scans), list(tables)
-            self.planned()
-            self._builder.scans, self._builder.tables = scans, tables
 
     def _renamed(self, planned: Planned) -> Planned:
         names, columns = self._cte.columns, planned.columns
@@ -67,6 +66,17 @@ def named_queries(ctes: Sequence[Cte], builder: QueryBuilder, plan: PlanQuery) -
         builder.ctes = {**builder.ctes, cte.name: NamedQuery(cte, builder, plan)}
     found, builder.ctes = builder.ctes, around
     return found
+
+
+def shared_rows(builder: QueryBuilder, first: int = 0) -> list[Operator]:
+    """Returns the rows of the named queries of the query that is bound, and forgets these.
+
+    `first`: how many were there before it.
+    """
+    depth = len(builder.around)
+    own = [query for query in builder.planned[first:] if query.depth == depth]
+    builder.planned[first:] = [query for query in builder.planned[first:] if query.depth != depth]
+    return [query.planned().plan() for query in own]
 
 
 def _once(plan: Callable[[], Operator]) -> Callable[[], Operator]:

@@ -40,7 +40,7 @@ from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.named_queries import QueryBuilder, named_queries
+from penstock.planner.query.named_queries import QueryBuilder, named_queries, shared_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
@@ -87,7 +87,7 @@ def plan_query(
     planned = _plan(statement, builder)
     _check_results(statement, planned, builder)
     plan = tolerant_plan(planned.plan()) if tolerant else planned.plan()
-    steps, body = lower_in_steps(plan)
+    steps, body = lower_in_steps(plan, shared_rows(builder))
     return BatchPlan(
         plan=plan,
         steps=tuple((name, render(step)) for name, step in steps),
@@ -115,7 +115,7 @@ def _plan(statement: Query, builder: QueryBuilder) -> Planned:
     builder.ctes = named_queries(statement.ctes, builder, _plan)
     planned = _plan_unnamed(statement, builder)
     for cte in statement.ctes:
-        builder.ctes[cte.name].check()
+        builder.ctes[cte.name].planned()  # or what is wrong with one that nobody reads would not be found
     builder.ctes = around
     return planned
 
@@ -128,10 +128,11 @@ def _plan_unnamed(statement: Query, builder: QueryBuilder) -> Planned:
 
 def _inner(query: Query, builder: QueryBuilder) -> Inner:
     """Plans a query in an expression."""
+    before = len(builder.planned)
     planned = _plan(query, builder)
     plan = planned.plan()
     builder.functions += users_aggregates(plan)
-    return Inner(lower(plan), tuple(
+    return Inner(lower(plan, shared_rows(builder, before), len(builder.around)), tuple(
         SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)))
 
 

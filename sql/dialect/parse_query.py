@@ -84,6 +84,8 @@ class QueryParser(WindowParser):
         if self.at("RECURSIVE") and self.peek(2) in ("AS", "("):
             raise NotSupportedError("WITH RECURSIVE is not supported", position=self.place(self.token))
         ctes = self.csv(self._parse_cte)
+        if len(ctes) > MAX_NESTING:
+            raise self.fail(f"WITH names at most {MAX_NESTING} queries")
         names = [cte.name for cte in ctes]
         repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
         if repeated is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 
 from penstock.common.errors import InternalError
@@ -56,18 +58,25 @@ from penstock.planner.lower.duckdb.steps import Steps
 from penstock.planner.lower.duckdb.window_sql import windowed
 
 
-def lower(plan: Operator) -> exp.Query:
+def lower(plan: Operator, shared: Sequence[Operator] = (), depth: int = 0) -> exp.Query:
     """Returns the query of a plan, over the relations of its scans. Raises what `lower_in_steps` raises."""
-    steps, query = lower_in_steps(plan)
+    steps, query = lower_in_steps(plan, shared, depth)
     return with_steps(steps, query)
 
 
-def lower_in_steps(plan: Operator) -> tuple[list[tuple[str, Tree]], exp.Query]:
+def lower_in_steps(
+    plan: Operator, shared: Sequence[Operator] = (), depth: int = 0
+) -> tuple[list[tuple[str, Tree]], exp.Query]:
     """Returns what the query of a plan names by WITH, and the query over that.
+
+    `shared`: what queries in its expressions read as well, in the order in which one reads the other; `depth`: in so
+    many queries it stands itself.
 
     Raises InvalidStatementError for plans of more steps than DuckDB can bind in each other.
     """
-    steps = Steps(_query)
+    steps = Steps(_query, depth)
+    for operator in shared:
+        steps.rows(operator)
     query = _query(plan, steps)
     steps.check()
     return steps.named, query
@@ -139,7 +148,7 @@ def _selected(operator: Operator, steps: Steps) -> exp.Select:
 
 def _side(part: Operator, steps: Steps) -> exp.Select:
     """One side of a set operation: no step of its own where it is a plain SELECT, so that there may be many sides."""
-    if isinstance(part, Project) and isinstance(part.input, Project) and not part.extends:
+    if isinstance(part, Project) and isinstance(part.input, Project) and not part.extends and part.called is None:
         shown: list[Tree] = [named(item.value.node, item.name) for item in part.columns]
         return select(shown, _query(part.input, steps))
     query = _query(part, steps)

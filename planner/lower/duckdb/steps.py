@@ -16,12 +16,16 @@ MAX_STEPS = 900
 
 @dataclass(slots=True)
 class Steps:
-    """Collects the CTEs of a query, `named`. `lower` returns the query of an operator, over the steps that it adds."""
+    """Collects the CTEs of a query, `named`. `lower` returns the query of an operator, over the steps that it adds.
+
+    `depth`: in so many queries the query stands; what these share is named there.
+    """
 
     lower: Callable[[Operator, Steps], exp.Query]
+    depth: int = 0
     named: list[tuple[str, Tree]] = field(default_factory=list)
     _tables: int = 0
-    _shared: dict[int, str] = field(default_factory=dict)
+    _shared: set[str] = field(default_factory=set)
 
     def rows(self, operator: Operator, prefix: str = "rows") -> str:
         """Returns the name of the relation with the rows of an operator."""
@@ -29,9 +33,10 @@ class Steps:
             self._tables += 1
             return operator.name
         if isinstance(operator, Shared):
-            if id(operator) not in self._shared:
-                self._shared[id(operator)] = self.rows(operator.input, "cte")
-            return self._shared[id(operator)]
+            if operator.depth == self.depth and operator.key not in self._shared:
+                self._shared.add(operator.key)
+                self.named.append((operator.key, self.lower(operator.input, self)))
+            return operator.key
         return self.add(prefix, self.lower(operator, self))
 
     def add(self, prefix: str, query: exp.Query) -> str:
