@@ -205,8 +205,7 @@ def _only_tags(query: QueryContext) -> bool:
     select, relation = query.select, query.relation
     if select.tags_only:
         asked = [node for node in _asked(query) if STAR not in node.meta]
-        return not query.has_queries and all(
-            found is None or found.role != "column" for found in map(query.scope.find, asked))
+        return all(found is None or found.role != "column" for found in map(query.scope.find, asked))
     if relation.table is None or relation.table.kind != "super" or query.calls or select.window is not None or not (
             select.distinct or select.group_by) or query.has_queries:
         return False
