@@ -56,7 +56,7 @@ def _type_of(sql: str) -> str | None:
 @cache
 def aggregate_names() -> frozenset[str]:
     """Returns the names of DuckDB's aggregates."""
-    found = _asked(lambda connection: connection.sql(
+    found = _asked(lambda connection: connection.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'aggregate'").fetchall())
     return frozenset(name for name, in found)
 
