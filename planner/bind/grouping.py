@@ -10,7 +10,7 @@ from sqlglot import exp
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
 from penstock.planner.bind.binder import Builder, Relation, RelColumn
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.over import OverCalls
+from penstock.planner.bind.over import OverScope
 from penstock.planner.bind.query_parts import column_reference
 from penstock.planner.bind.scopes import (
     NO_TIME_LINE,
@@ -181,21 +181,17 @@ class Aggregation:
         return self.add(("any", id(column)), lambda name: SharedValue(name, value))
 
 
-class GroupScope(RowScope):
+class GroupScope(OverScope):
     """Names where each row is a group: keys, window bounds, aggregates, and columns of a selected row."""
 
     def __init__(self, rows: RowScope, aggregation: Aggregation, keys: Sequence[GroupKey],
                  selecting: exp.Anonymous | None, constants: Sequence[RelColumn], *, windowed: bool) -> None:
-        super().__init__(rows.relation, rows.builder, "the SELECT list", rows.bounds)
+        super().__init__(rows, "the SELECT list")
         self.aggregation = aggregation
         self.keys = list(keys)
         self.selecting = selecting
         self.constants = constants
         self.windowed = windowed
-        self.overs = OverCalls()
-
-    def over(self, node: exp.Window) -> SqlExpr:
-        return self.overs.value(node, self)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = key_of(node, self.keys) if qualifier is None else None

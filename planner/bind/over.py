@@ -38,6 +38,17 @@ class OverCalls:
         return SqlExpr(column_tree(found.name), found.value.type)
 
 
+class OverScope(RowScope):
+    """Names in the result of a query, which may have calls with OVER."""
+
+    def __init__(self, rows: RowScope, clause: str) -> None:
+        super().__init__(rows.relation, rows.builder, clause, rows.bounds)
+        self.overs = OverCalls()
+
+    def over(self, node: exp.Window) -> SqlExpr:
+        return self.overs.value(node, self)
+
+
 def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     inner, nulls = node.this, None
     if isinstance(inner, exp.IgnoreNulls | exp.RespectNulls):

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from penstock.planner.bind.binder import find_column
 from penstock.planner.bind.grouping import window_column
-from penstock.planner.bind.over import OverCalls
+from penstock.planner.bind.over import OverScope
 from penstock.planner.bind.scopes import (
     INTERP_NAMES,
     NOT_SINGLE_GROUP,
@@ -26,16 +26,12 @@ from penstock.planner.functions.pseudo import pseudo_column
 from penstock.planner.logical.operators import AT, FILLED, ORIGIN
 
 
-class RowResultScope(RowScope):
+class RowResultScope(OverScope):
     """Names in the result of a query over rows: columns, and the aliases of PARTITION BY."""
 
     def __init__(self, rows: RowScope, keys: Sequence[GroupKey]) -> None:
-        super().__init__(rows.relation, rows.builder, rows.clause, rows.bounds)
+        super().__init__(rows, rows.clause)
         self.keys = list(keys)
-        self.overs = OverCalls()
-
-    def over(self, node: exp.Window) -> SqlExpr:
-        return self.overs.value(node, self)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = key_of(node, self.keys) if qualifier is None else None

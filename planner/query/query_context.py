@@ -17,10 +17,10 @@ from penstock.planner.bind.binder import (
     qualifier_of,
 )
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.grouping import GroupScope, constant_columns
+from penstock.planner.bind.grouping import constant_columns
 from penstock.planner.bind.limits import Ending, OrderTerm, Output
+from penstock.planner.bind.over import OverScope
 from penstock.planner.bind.query_parts import Item, Planned, ordinal
-from penstock.planner.bind.result_scopes import RowResultScope
 from penstock.planner.bind.scopes import (
     NOT_ALLOWED_FUNCTION,
     TIME_NAMES,
@@ -47,8 +47,6 @@ from penstock.planner.logical.operators import TABLE_UID, Filter, NameTables, Op
 from penstock.planner.query.late_names import LateKey, late_key
 from penstock.sql.tree.statements import PartitionItem, Select
 from penstock.sql.types import UBIGINT
-
-ResultScope = RowResultScope | GroupScope
 
 
 class QueryContext:
@@ -211,7 +209,7 @@ class QueryContext:
 
     def finish(
         self, rows: Plan, outputs: Sequence[Output], terms: Sequence[OrderTerm], *, default: Sequence[str] = (),
-        having: SqlExpr | None = None, sort: bool = False, scope: ResultScope,
+        having: SqlExpr | None = None, sort: bool = False, scope: OverScope,
     ) -> Planned:
         """Returns the planned query whose result rows are those of an operator; see `limits.Ending`.
 

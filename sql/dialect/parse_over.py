@@ -62,15 +62,21 @@ class OverParser(TypeParser):
     def _parse_ordered(self) -> exp.Expression:
         start = self.token.start
         expression = self.parse_expression()
+        descending, nulls_first = self.parse_direction()
+        return self.mark(exp.Ordered(this=expression, desc=descending,
+                                     nulls_first=not descending if nulls_first is None else nulls_first), start)
+
+    def parse_direction(self) -> tuple[bool, bool | None]:
+        """Parses `[ASC | DESC] [NULLS FIRST | LAST]`: whether it descends, and if said whether NULLs come first."""
         descending = self.take("DESC")
         if not descending:
             self.take("ASC")
-        nulls_first = not descending
-        if self.take("NULLS"):
-            nulls_first = self.take("FIRST")
-            if not nulls_first:
-                self.expect("LAST")
-        return self.mark(exp.Ordered(this=expression, desc=descending, nulls_first=nulls_first), start)
+        if not self.take("NULLS"):
+            return descending, None
+        nulls_first = self.take("FIRST")
+        if not nulls_first:
+            self.expect("LAST")
+        return descending, nulls_first
 
     def _parse_frame(self) -> exp.Expression | None:
         frame_start = self.token.start

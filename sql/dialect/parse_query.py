@@ -355,15 +355,7 @@ class QueryParser(WindowParser):
 
     def _parse_order_item(self) -> OrderItem:
         expression = self.parse_expression()
-        descending = self.take("DESC")
-        if not descending:
-            self.take("ASC")
-        nulls_first: bool | None = None
-        if self.take("NULLS"):
-            nulls_first = self.take("FIRST")
-            if not nulls_first:
-                self.expect("LAST")
-        return OrderItem(expression, descending, nulls_first)
+        return OrderItem(expression, *self.parse_direction())
 
     def _parse_limit(self, word: str, offset_word: str) -> Limit | None:
         if not self.take(word):
