@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
 from penstock.planner.bind.binder import Builder, Relation, RelColumn
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.over import OverScope
@@ -113,6 +113,8 @@ class Aggregation:
         """Returns the column of groups that a call is."""
         time = self.rows.time
         if spec.by_stretches is not None and time is not None:
+            if node.args.get("distinct") or node.args.get("order") is not None:
+                raise self.builder.error(f"{spec.name}() takes no DISTINCT or ORDER BY", node)
             check_call(spec, [value.type for value in arguments], [value.constant for value in arguments],
                        precision=self.scope.precision, position=self.builder.position(node))
             return self._covered(name, spec, arguments, time.use(), node)
@@ -123,7 +125,7 @@ class Aggregation:
     ) -> AggregateCall:
         """Returns a checked call of a function that needs nothing but the rows of a group."""
         return aggregate_call(name, spec.name, arguments, self.row_key, node, precision=self.scope.precision,
-                              position=self.builder.position(node))
+                              position=self.builder.position(node), taken=taken_rows(node, self.scope))
 
     @property
     def row_key(self) -> RowKey:

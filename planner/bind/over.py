@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.scopes import Mark, RowScope, fingerprint, unfiltered, vector_spec
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, made
@@ -14,7 +14,8 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.pieces import ordered
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall
-from penstock.planner.functions.window import WINDOW_FUNCTIONS, in_aggregates, window_function
+from penstock.planner.functions.taken_rows import in_aggregates, taking
+from penstock.planner.functions.window import WINDOW_FUNCTIONS, window_function
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import RowKey
 from penstock.planner.scalar.common_type import brought_to
@@ -80,8 +81,11 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     arguments = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, scope)
                  for argument in call.expressions]
     row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
-    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node))
+    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node),
+                           taken=taken_rows(call, scope))
     tree = spec.aggregate(GroupedCall(name, found.arguments, found.type, row))
+    if found.taken is not None:
+        tree = taking(tree, found.taken, [argument.node for argument in found.arguments])
     return SqlExpr(in_aggregates(tree, window), found.type)
 
 
@@ -92,7 +96,7 @@ def _window(node: exp.Window, scope: RowScope) -> _Window:
                      nulls_first=term.args["nulls_first"]) for term in (order.expressions if order is not None else ())]
     spec = node.args.get("spec")
     if spec is not None:
-        bounds = {name: compile_expression(value, scope).node if isinstance(value, exp.Expression) else value
+        bounds = {name: value if isinstance(value, str | exp.Var | None) else compile_expression(value, scope).node
                   for name, value in spec.args.items()}
         spec = made(exp.WindowSpec, **bounds)
     return _Window(keys, terms, spec)

@@ -121,15 +121,20 @@ def is_query(node: object) -> bool:
 
 
 def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymous:
-    """Returns a call with FILTER as one without: its value is NULL, which no aggregate looks at, in other rows.
+    """Returns a call with FILTER as one that takes no other rows: it has the `condition`.
 
-    Raises InvalidStatementError, if there is a builder, for a function that does look at NULLs.
+    Functions that take their value from one row, or go along rows, have NULL in other rows instead, and pass over it.
+    Raises InvalidStatementError, if there is a builder, for those that don't.
     """
     call, condition = node.this, node.expression.this
     spec = vector_spec(call)
     if builder is not None and (spec is None or spec.category == "timeseries" or not call.expressions or (
             spec.selects is not None and not spec.selects.present)):
         raise builder.error(f"{call.this}() takes no FILTER", node, hint="it is for aggregates")
+    if spec is not None and spec.selects is None and spec.by_stretches is None:
+        found = call.copy()
+        found.set("condition", condition.copy())
+        return found
     first, *others = call.expressions or [exp.Null()]
     value = exp.Literal.number(1) if isinstance(first, exp.Star) else first.copy()
     chosen = exp.Case(ifs=[exp.If(this=condition.copy(), true=value)])

@@ -257,9 +257,9 @@ def _check_clauses(query: QueryContext) -> None:
             "a WINDOW JOIN groups rows itself: no GROUP BY, PARTITION BY or window beside it",
             item.expression if item is not None else None, code=GROUP_AND_WINDOW,
             hint="make it a sub-query, and group that")
-    grouped = grouped or query.relation.driver is not None
+    grouped = grouped or query.relation.driver is not None or bool(query.calls)
     if select.having is not None and not grouped:
-        raise builder.error("HAVING needs GROUP BY, PARTITION BY or a window", select.having,
+        raise builder.error("HAVING needs an aggregate, GROUP BY, PARTITION BY or a window", select.having,
                             code=GROUP_LACKS_EXPRESSION, hint="use WHERE for conditions on rows")
     interp = any(spec.instants for spec in query.functions)
     if not interp and (select.range or select.every):

@@ -41,23 +41,41 @@ class OverParser(TypeParser):
             call = self.mark(kind(this=call), start)
             if not self.at("OVER", "("):
                 raise self.fail("OVER is expected")
-        if not self.take("OVER", "("):
+        if not self.take("OVER"):
             return call
         self.nests = True
+        name_start = self.token.start
+        if self.at_name():
+            name = self.mark(exp.Identifier(this=self.name("the name of a window"), quoted=True), name_start)
+            return self.mark(exp.Window(this=call, alias=name, over="OVER"), start)
+        return self.parse_over_window(call, start)
+
+    def parse_over_window(self, call: exp.Expression, start: int) -> exp.Expression:
+        """Parses what stands behind OVER, or a name of WINDOW, in parentheses. Raises SqlSyntaxError."""
+        self.expect("(")
         self.enter()
+        base: exp.Expression | None = None
+        if self.at_name() and not self.at_any("PARTITION", "ORDER", *_FRAMES):
+            base_start = self.token.start
+            base = self.mark(exp.Identifier(this=self.name("the name of a window"), quoted=True), base_start)
         partition_by: list[exp.Expression] = []
         if self.take("PARTITION"):
             self.expect("BY")
             partition_by = list(self.csv(self.parse_expression))
-        order: exp.Expression | None = None
-        order_start = self.token.start
-        if self.take("ORDER"):
-            self.expect("BY")
-            order = self.mark(exp.Order(expressions=list(self.csv(self._parse_ordered))), order_start)
+        order = self.parse_order()
         spec = self._parse_frame()
         self.leave()
         self.expect(")")
-        return self.mark(exp.Window(this=call, partition_by=partition_by, order=order, spec=spec, over="OVER"), start)
+        return self.mark(exp.Window(this=call, alias=base, partition_by=partition_by, order=order, spec=spec,
+                                    over="OVER"), start)
+
+    def parse_order(self) -> exp.Expression | None:
+        """Parses ORDER BY within an expression, None if there is none. Raises SqlSyntaxError."""
+        start = self.token.start
+        if not self.at("ORDER", "BY"):
+            return None
+        self.take("ORDER", "BY")
+        return self.mark(exp.Order(expressions=list(self.csv(self._parse_ordered))), start)
 
     def _parse_ordered(self) -> exp.Expression:
         start = self.token.start
@@ -90,8 +108,19 @@ class OverParser(TypeParser):
         if between:
             self.expect("AND")
             end, end_side = self._parse_bound()
-        return self.mark(exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side),
-                         frame_start)
+        exclude = self._parse_exclude() if self.take("EXCLUDE") else None
+        return self.mark(exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side,
+                                        exclude=exclude), frame_start)
+
+    def _parse_exclude(self) -> exp.Expression | None:
+        if self.take("NO", "OTHERS"):
+            return None
+        if self.take("CURRENT", "ROW"):
+            return exp.var("CURRENT ROW")
+        word = self.take_any("GROUP", "TIES")
+        if word is None:
+            raise self.fail("CURRENT ROW, GROUP, TIES or NO OTHERS is expected")
+        return exp.var(word)
 
     def _parse_bound(self) -> tuple[exp.Expression | str, str]:
         if self.take("CURRENT", "ROW"):

@@ -28,7 +28,8 @@ Queries
     exp.Any, exp.All    what a comparison has on its right side.
 Calls
     exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
-                        typed (`*` is exp.Star). NOW and TODAY without parentheses are calls without arguments.
+                        typed (`*` is exp.Star); `distinct`, and `order`, an exp.Order, say what an aggregate takes
+                        of them. NOW and TODAY without parentheses are calls without arguments.
                         `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b.
     exp.Filter          `this` is a call, `expression` an exp.Where.
     exp.Window          `this` is a call, perhaps in an exp.Filter, exp.IgnoreNulls or exp.RespectNulls; `partition_by`,
@@ -185,7 +186,12 @@ def _trim(generator: Generator, node: Trim) -> str:
 
 
 def _call(generator: Generator, node: exp.Anonymous) -> str:
-    return f"{node.this}({', '.join(generator.sql(argument) for argument in node.expressions)})"
+    arguments = ", ".join(generator.sql(argument) for argument in node.expressions)
+    order = node.args.get("order")
+    if order is not None:
+        arguments += f" ORDER BY {', '.join(map(generator.sql, order.expressions))}"
+    taken = "" if node.args.get("condition") is None else f" FILTER (WHERE {generator.sql(node, 'condition')})"
+    return f"{node.this}({'DISTINCT ' if node.args.get('distinct') else ''}{arguments}){taken}"
 
 
 class ExpressionGenerator(Generator):  # type: ignore[misc]

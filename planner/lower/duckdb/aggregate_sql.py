@@ -16,6 +16,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment
 from penstock.planner.functions.grouped_call import GroupedCall, in_order, rank
 from penstock.planner.functions.partials import present_only
 from penstock.planner.functions.table import require
+from penstock.planner.functions.taken_rows import taking
 from penstock.planner.logical.group_values import (
     AggregateCall,
     Covered,
@@ -83,7 +84,8 @@ def _called(found: AggregateCall) -> Tree:
         return call("max", null(found.type.duckdb()))
     if spec.aggregate is None:
         raise InternalError(f"{found.function} is not computed per group")
-    return spec.aggregate(given_call(found))
+    tree = spec.aggregate(given_call(found))
+    return tree if found.taken is None else taking(tree, found.taken, [value.node for value in found.arguments])
 
 
 def _picked(found: PickedColumn) -> Tree:
