@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.roles import Identity
@@ -72,7 +72,7 @@ class Dispatch:
 def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement], Handler]:
     """What only looks, and what takes its turns itself."""
     return {
-        **dict.fromkeys((sql.Select, sql.SetOperation), lambda query, call: parts.queries.run(
+        **dict.fromkeys(get_args(sql.Query), lambda query, call: parts.queries.run(
             query, call.session, call.limits)),
         sql.KillQuery: lambda statement, call: _kill(parts.directory.activity, statement, call.state.identity),
         sql.Show: _in_session(parts.show.show),

@@ -37,6 +37,7 @@ from penstock.sql.tree.statements import (
     Show,
     Statement,
     UseDatabase,
+    ValuesQuery,
     VerifyStream,
 )
 
@@ -136,7 +137,7 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
     """
     finder = _Finder(database, catalog)
     match statement:
-        case Select() | SetOperation():
+        case Select() | SetOperation() | ValuesQuery():
             return finder.of_query(statement)
         case Explain():
             return finder.of_explained(statement.statement)
@@ -233,7 +234,7 @@ class _Finder:
     def of_explained(self, statement: Statement) -> Iterator[Need]:
         """Yields what planning takes: nothing is written, but it is told what columns the target has."""
         match statement:
-            case Select() | SetOperation():
+            case Select() | SetOperation() | ValuesQuery():
                 yield from self.of_query(statement)
             case CreateStream():
                 yield from self.of_query(statement.query)
@@ -281,7 +282,7 @@ class _Finder:
 
 def _names_a_file(statement: Statement) -> bool:
     match statement:
-        case Select() | SetOperation():
+        case Select() | SetOperation() | ValuesQuery():
             return statement.into_file is not None
         case Explain():
             return _names_a_file(statement.statement)

@@ -20,7 +20,7 @@ from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
-from penstock.sql.tree.statements import Select, SetOperation
+from penstock.sql.tree.statements import Query
 
 
 def plan_for_engine(connection: socket.socket, request: bytes) -> BatchPlan:
@@ -30,7 +30,7 @@ def plan_for_engine(connection: socket.socket, request: bytes) -> BatchPlan:
     """
     asked = PlanRequest.decode(request)
     statement = parse_one(asked.text, asked.words_max)
-    if not isinstance(statement, Select | SetOperation) or statement.into_file is not None:
+    if not isinstance(statement, Query) or statement.into_file is not None:
         raise InvalidStatementError("a query is expected", hint="send other statements in less than 16 KiB")
     plan = plan_query(statement, AskedCatalog(connection), asked.session)
     send_frame(connection, PLANNED, PlannedQuery(plan.scans, plan.columns).encode())

@@ -32,7 +32,7 @@ from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import Query, Select, SetOperation
+from penstock.sql.tree.statements import Query
 
 ALONE = DuckdbBounds(256 * MIB, threads=1)
 """What queries may take that compute on one thread."""
@@ -203,7 +203,7 @@ class Queries:
 
 def _read(query: UnreadQuery) -> Query:
     statement = parse_one(query.source_text, query.words_max)
-    if not isinstance(statement, Select | SetOperation):
+    if not isinstance(statement, Query):
         raise InvalidStatementError("a query is expected")
     return statement
 

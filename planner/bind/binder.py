@@ -49,7 +49,8 @@ class RelColumn:
     `column` names it among the relation's columns, of the `side` of a join in conditions of that. `origins` are the
     columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name,
     "outer" for what a sub-query names of the query around it, whose rows are called `side` then, else "column".
-    `folded` is what a column of a sub-query is called as well that has no name but what was typed.
+    `folded` is what a column of a sub-query is called as well that has no name but what was typed. `merged`: another
+    one stands for it where its table isn't named, as USING has it.
     """
 
     name: str
@@ -61,6 +62,7 @@ class RelColumn:
     used: bool = False
     side: str | None = None
     folded: str | None = None
+    merged: bool = False
 
     def mark(self) -> None:
         """Marks the column as read."""
@@ -159,10 +161,11 @@ class Around(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A sub-query in an expression: what DuckDB computes for it, and the types of its columns `o0`, ..."""
+    """A sub-query that may name columns around it: what DuckDB computes for it; its columns `o0`, ...; their names."""
 
     query: exp.Query
     columns: tuple[SqlExpr, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -201,6 +204,13 @@ class Builder:
     def place(self, name: Name) -> Position | None:
         """Returns where a name stands in the statement, if that was parsed from a text."""
         return position(self.text, name.offset - self.base, len(str(name))) if self.text else None
+
+    def error_at(self, message: str, place: tuple[int, int], *, code: int | None = None, hint: str | None = None
+                 ) -> InvalidStatementError:
+        """Returns the error for something between two offsets of the text that expressions were parsed from."""
+        start, end = place
+        at = position(self.text, start - self.base, end - start) if end > start else None
+        return InvalidStatementError(message, code=code, hint=hint, position=at)
 
     def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
               hint: str | None = None) -> InvalidStatementError:
@@ -374,7 +384,8 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]
-    named = [column for column in relation.columns if qualifier is None or column.qualifier == qualifier]
+    named = [column for column in relation.columns
+             if (qualifier is None and not column.merged) or (qualifier is not None and column.qualifier == qualifier)]
     matches = [column for column in named if column.name == name] or [
         column for column in named if column.folded == name]
     if len(matches) == 1:

@@ -34,7 +34,15 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import pseudo_column
 from penstock.planner.functions.table import FunctionSpec, check_call, require
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.group_values import AggregateCall, Covered, GroupValue, PickedColumn, RowKey, SharedValue
+from penstock.planner.logical.group_values import (
+    AggregateCall,
+    Covered,
+    GroupValue,
+    KeysLeftOut,
+    PickedColumn,
+    RowKey,
+    SharedValue,
+)
 from penstock.planner.logical.window_kinds import END, START
 from penstock.sql.tree.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE
@@ -228,9 +236,20 @@ class GroupScope(OverScope):
         return super().pseudo(name, node)
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
-        if require_vector(node).of_call:
+        spec = require_vector(node)
+        if spec.of_call:
             return self._cols(arguments, node)
+        if spec.of_keys:
+            return self._keys_left_out(arguments, node)
         return self.aggregation.call(name, arguments, node)
+
+    def _keys_left_out(self, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        marks = [fingerprint(argument, self.aggregation.scope) for argument in arguments]
+        keys = {key.mark: key.column for key in self.keys}
+        if not marks or not keys.keys() >= set(marks):
+            raise self.builder.error("grouping() takes keys of GROUP BY", node, code=NOT_ALLOWED_FUNCTION)
+        columns = tuple(keys[mark] for mark in marks)
+        return self.aggregation.add(("grouping", columns), lambda name: KeysLeftOut(name, columns))
 
     def _cols(self, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         """COLS(call, expression): the expression over the row that the call picks."""

@@ -19,7 +19,6 @@ from penstock.planner.bind.join_conditions import (
 from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Side
-from penstock.sql.dialect.literals import position
 from penstock.sql.tree.statements import Duration, JoinSource
 from penstock.sql.types import Kind
 
@@ -97,9 +96,7 @@ def _error(source: JoinSource, message: str, hint: str | None, builder: Builder,
            code: int = JOIN_ERROR) -> InvalidStatementError:
     if source.on is not None:
         return builder.error(message, source.on, code=code, hint=hint)
-    start, end = source.place
-    at = position(builder.text, start - builder.base, end - start) if end > start else None
-    return InvalidStatementError(message, code=code, hint=hint, position=at)
+    return builder.error_at(message, source.place, code=code, hint=hint)
 
 
 def _has_times(relation: Relation) -> bool:

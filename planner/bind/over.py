@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
+from penstock.planner.bind.binder import Builder, did_you_mean
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import Mark, RowScope, fingerprint, unfiltered, vector_spec
+from penstock.planner.bind.scopes import Mark, RowScope, fingerprint, replaced, unfiltered, vector_spec
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, made
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.pieces import ordered
@@ -19,7 +20,38 @@ from penstock.planner.functions.window import WINDOW_FUNCTIONS, window_function
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import RowKey
 from penstock.planner.scalar.common_type import brought_to
+from penstock.sql.tree.statements import Select
 from penstock.sql.types import BIGINT
+
+
+def with_windows(select: Select, builder: Builder) -> Select:
+    """Returns the query with the windows in place of the names that WINDOW gives them. Raises InvalidStatementError."""
+    if not select.nests:
+        return select
+    known: dict[str, exp.Window] = {}
+
+    def named(part: exp.Expression) -> exp.Expression | None:
+        name = part.args.get("alias") if isinstance(part, exp.Window) else None
+        if name is None:
+            return None
+        base = known.get(name.name)
+        if base is None:
+            raise builder.error(f"there is no window {name.name}", name, hint=did_you_mean(name.name, known))
+        if part.args.get("partition_by") or (part.args.get("order") is not None and base.args.get("order") is not None):
+            raise builder.error(f"the window {name.name} says that already", part)
+        own = {key: value for key, value in part.args.items() if value and key != "alias"}
+        found = exp.Window(**{**base.copy().args, **own})
+        found.meta.update(part.meta)
+        return found
+
+    for each in select.windows:
+        window = replaced(each.window, named)
+        assert isinstance(window, exp.Window)
+        known[each.name] = window
+    return select.with_changes(
+        items=tuple(item.with_changes(expression=replaced(item.expression, named)) for item in select.items),
+        qualify=None if select.qualify is None else replaced(select.qualify, named),
+        order_by=tuple(item.with_changes(expression=replaced(item.expression, named)) for item in select.order_by))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import Query, Select, SetOperation
+from penstock.sql.tree.statements import Query
 from penstock.sql.types import BOOL, DataType, Precision
 
 ILLEGAL_AGGREGATE = 0x2608
@@ -117,7 +117,7 @@ def columns_of(node: exp.Expression) -> Iterator[exp.Column]:
 
 def is_query(node: object) -> bool:
     """Whether the node is a query of its own, in which names mean something else."""
-    return isinstance(node, Select | SetOperation)
+    return isinstance(node, Query)
 
 
 def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymous:

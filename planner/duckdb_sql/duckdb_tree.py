@@ -273,6 +273,12 @@ def with_steps(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query
     return made(type(query), **{**query.args, "with_": made(exp.With, expressions=named)}) if named else query
 
 
+def with_recursion(name: str, rows: exp.Query, query: exp.Select) -> exp.Select:
+    """Returns a query of `rows`, which read themselves by this name."""
+    named = made(exp.With, expressions=[_step(name, rows)], recursive=True)
+    return made(exp.Select, **{**query.args, "with_": named})
+
+
 def _step(name: str, query: Tree) -> exp.CTE:
     return made(exp.CTE, this=query, alias=made(exp.TableAlias, this=identifier(name)))
 

@@ -28,6 +28,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 from penstock.planner.functions.grouped_call import GroupedCall, in_order
 from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column, present_only, single
 from penstock.planner.functions.spec import (
+    EVERY,
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,
@@ -398,6 +399,11 @@ FUNCTIONS = (
     FunctionSpec(
         "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
+    FunctionSpec(
+        "grouping", "aggregate", (Argument("key", EVERY, repeats=60),), always(BIGINT),
+        "Which of these keys of GROUP BY a group of GROUPING SETS, ROLLUP or CUBE has no part in: a bit per key, the "
+        "last one counts 1.", in_stream=False, example="grouping(s), count(*) FROM m GROUP BY ROLLUP (s)",
+        counts=True, of_keys=True),
     FunctionSpec(
         "group_concat", "aggregate",
         (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), text_of_all,

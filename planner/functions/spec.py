@@ -89,7 +89,8 @@ class FunctionSpec:
     stands behind SELECT in its example over the table of scripts/function_examples.py.
     `counts`: it has a value where there are no rows, too. `needs_time`: rows must have a time line.
     `not_in_interval`, `one_table`: it may not stand next to INTERVAL, and not over the rows of a super table.
-    `of_call`: it computes expressions over the row that the call in its first argument takes its value from.
+    `of_call`: it computes expressions over the row that the call in its first argument takes its value from. `of_keys`:
+    its arguments are keys of GROUP BY.
     `instants`: its rows are instants of the grid that RANGE and EVERY make.
     `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
     `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `by_stretches`: what it
@@ -118,6 +119,7 @@ class FunctionSpec:
     not_in_interval: bool = False
     one_table: bool = False
     of_call: bool = False
+    of_keys: bool = False
     instants: bool = False
     typed: Callable[[GroupedCall], DataType] | None = None
     aggregate: AggregateBuilder | None = None

@@ -9,11 +9,14 @@ from penstock.planner.logical.operators import (
     Aggregate,
     Children,
     Combined,
+    ConstantRows,
     Distinct,
     FillGaps,
     Filter,
     Interpolate,
+    Iterated,
     Join,
+    Lateral,
     LimitRows,
     Lookup,
     NameTables,
@@ -24,6 +27,7 @@ from penstock.planner.logical.operators import (
     PartitionLimit,
     Pick,
     Project,
+    Recursive,
     Scan,
     SeriesValues,
     Shared,
@@ -70,6 +74,14 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Tables", [("of", f"{table.database}.{table.name}")]
         case OneRow():
             return "OneRow", []
+        case ConstantRows(rows=rows):
+            return "Values", [("rows", str(len(rows)))]
+        case Iterated():
+            return "LastStep", []
+        case Lateral(outer=outer):
+            return "Lateral", [("kind", "left" if outer else "inner")]
+        case Recursive():
+            return "Recursive", [("all", "yes" if operator.all else "no")]
         case Filter():
             return "Filter", [(operator.clause, text_of(operator.written))]
         case Project():
@@ -85,7 +97,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
         case Aggregate():
             window = [("window", window_text(operator.window))] if operator.window is not None else []
             functions = " ".join(map(text_of, operator.functions)) or "none"
-            return "Aggregate", [*window, *_by(operator.by), ("functions", functions)]
+            sets = [] if operator.sets is None else [("sets", str(len(operator.sets)))]
+            return "Aggregate", [*window, *_by(operator.by), *sets, ("functions", functions)]
         case FillGaps(mode=mode):
             return "Fill", [("mode", mode)]
         case SeriesValues(calls=calls):
@@ -113,8 +126,11 @@ def _of_result(operator: Distinct | Sort | LimitRows | PartitionLimit) -> tuple[
                        if key.written is not None]
             return ("Sort", [("by", " ".join(written))]) if written else None
         case LimitRows() | PartitionLimit():
+            if isinstance(operator, LimitRows) and operator.distinct_on:
+                return "DistinctOn", [("by", " ".join(map(text_of, operator.distinct_on)))]
             kind = "Limit" if isinstance(operator, LimitRows) else "PartitionLimit"
-            return kind, [("count", str(operator.count)), ("offset", str(operator.offset))]
+            count = "all" if operator.count is None else str(operator.count)
+            return kind, [("count", count), ("offset", str(operator.offset))]
 
 
 def _by(labels: tuple[str, ...]) -> Properties:

@@ -130,5 +130,17 @@ class RowTotal:
         return BIGINT
 
 
-GroupValue: TypeAlias = AggregateCall | PickedColumn | Covered | SharedValue | RowTotal
+@dataclass(frozen=True, slots=True)
+class KeysLeftOut:
+    """The column `name` of groups: which of these keys its grouping set lacks, a bit each, the last one counts 1."""
+
+    name: str
+    keys: tuple[str, ...]
+
+    @property
+    def type(self) -> DataType:
+        return BIGINT
+
+
+GroupValue: TypeAlias = AggregateCall | PickedColumn | Covered | SharedValue | RowTotal | KeysLeftOut
 """A column that is computed over the rows of each group."""

@@ -121,7 +121,7 @@ def _grouped(query: QueryContext, aggregation: Aggregation, groups: Sequence[str
     def plan() -> Operator:
         return Aggregate(
             rows.plan(), tuple(groups), tuple(aggregation.columns.values()), present, interval, time, least,
-            select.window, labels, tuple(_as_written(call) for call in calls))
+            select.window, labels, tuple(_as_written(call) for call in calls), query.sets)
 
     return plan
 

@@ -25,9 +25,10 @@ from penstock.planner.bind.binder import (
     resolve_table,
     scan_table,
 )
-from penstock.planner.bind.joins import bind_join
+from penstock.planner.bind.joins import bind_join, bind_lateral
 from penstock.planner.bind.limits import output_name
-from penstock.planner.bind.query_parts import Planned, is_star
+from penstock.planner.bind.over import with_windows
+from penstock.planner.bind.query_parts import Planned, is_star, renamed
 from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls
 from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
@@ -46,6 +47,7 @@ from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
 from penstock.planner.query.set_operation import plan_set_operation
+from penstock.planner.query.values_query import plan_values
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import (
@@ -56,7 +58,9 @@ from penstock.sql.tree.statements import (
     Select,
     SetOperation,
     Source,
+    SubquerySource,
     TableSource,
+    ValuesQuery,
 )
 from penstock.sql.types import Kind, Precision
 
@@ -123,6 +127,8 @@ def _plan(statement: Query, builder: QueryBuilder) -> Planned:
 def _plan_unnamed(statement: Query, builder: QueryBuilder) -> Planned:
     if isinstance(statement, SetOperation):
         return plan_set_operation(statement, [_plan(query, builder) for query in statement.queries], builder)
+    if isinstance(statement, ValuesQuery):
+        return plan_values(statement, builder)
     return _plan_select(statement, builder)
 
 
@@ -133,11 +139,13 @@ def _inner(query: Query, builder: QueryBuilder) -> Inner:
     plan = planned.plan()
     builder.functions += users_aggregates(plan)
     return Inner(lower(plan, shared_rows(builder, before), len(builder.around)), tuple(
-        SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)))
+        SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)),
+        tuple(column.alias or column.name for column in planned.columns))
 
 
 def _plan_select(select: Select, builder: QueryBuilder) -> Planned:
     builder.called = None
+    select = with_windows(select, builder)
     _check_limits(select)
     query = _bound_query(select, builder)
     _check_clauses(query)
@@ -183,9 +191,12 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
     if isinstance(source, ExternalSource):
         return external_relation(source, builder, precision)
     if isinstance(source, JoinSource):
+        if isinstance(source.right, SubquerySource) and source.right.lateral:
+            return bind_lateral(source, source.right, _bind(source.left, select, builder), builder)
         left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)
-    return _rows_of(_plan(source.query, builder), source.alias)
+    planned = renamed(_plan(source.query, builder), source.columns, source.alias or "the sub-query")
+    return _rows_of(planned, source.alias)
 
 
 def _rows_of(planned: Planned, alias: str | None) -> Relation:
@@ -236,7 +247,7 @@ def _asked(query: QueryContext) -> list[exp.Column]:
 
 def _check_limits(select: Select) -> None:
     for limit, word in ((select.limit, "LIMIT"), (select.slimit, "SLIMIT")):
-        if limit is not None and (limit.count < 0 or limit.offset < 0):
+        if limit is not None and ((limit.count or 0) < 0 or limit.offset < 0):
             raise InvalidStatementError(f"{word} and its offset must not be negative", code=NEGATIVE_LIMIT)
     if select.slimit is not None and not (select.partition_by or select.group_by):
         raise InvalidStatementError("SLIMIT needs PARTITION BY or GROUP BY", code=SLIMIT_WITHOUT_PARTITION)

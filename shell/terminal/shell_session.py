@@ -19,7 +19,7 @@ from penstock.shell.terminal.result_format import MODES, Mode, Style, format_tab
 from penstock.shell.terminal.screen import Screen
 from penstock.shell.terminal.script import Piece, ShellCommand, SqlText, may_complete, split, split_all
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.tree.statements import AnalyzeStream, Select, SetOperation
+from penstock.sql.tree.statements import AnalyzeStream, Query
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
@@ -347,7 +347,7 @@ def _measured_seconds(statement: str) -> float | None:
 def _is_query(statement: str) -> bool:
     """Tells whether a statement only computes, so that nothing is lost when it is ended."""
     try:
-        return isinstance(parse_one(statement), Select | SetOperation)
+        return isinstance(parse_one(statement), Query)
     except PenstockError:
         return False
 

@@ -88,6 +88,12 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         self._advance()
         return taken
 
+    def expand_rows(self) -> None:
+        """Has the rows behind the word VALUES, which is the current token, be tokens like any others."""
+        del self._tokens[self._index + 1:]
+        self._source = scan(self.sql, self._curr.end + 1)
+        self._advance(0)
+
     @property
     def token(self) -> Token:
         """The current token; at the end of the text it is a SENTINEL there."""

@@ -391,20 +391,9 @@ class ExpressionParser(OverParser):
         if special is not None:
             node = special(self)
         else:
-            node = self._parse_call(name)
+            node = self.parse_call(name, self._parse_argument)
         self.leave()
         self.expect(")")
-        return node
-
-    def _parse_call(self, name: str) -> exp.Expression:
-        """Parses the arguments of a call, with the DISTINCT and ORDER BY of aggregates."""
-        distinct = self.at("DISTINCT") and self.peek() not in (",", ")", ".") and self.take("DISTINCT")
-        node = exp.Anonymous(this=name, expressions=list(self.csv(self._parse_argument)))
-        order = self.parse_order()
-        if distinct or order is not None:
-            self.nests = True
-            node.set("distinct", distinct or None)
-            node.set("order", order)
         return node
 
     def _parse_argument(self) -> exp.Expression:

@@ -1,9 +1,12 @@
-"""Parses what stands behind a call: FILTER, IGNORE NULLS and OVER."""
+"""Parses what standard SQL has in and behind a call: DISTINCT, ORDER BY, FILTER, IGNORE NULLS and OVER."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
+from penstock.sql.dialect.base_parser import NAMES
 from penstock.sql.dialect.parse_type import TypeParser
 
 _BEHIND_CALLS = frozenset({"FILTER", "IGNORE", "RESPECT", "OVER"})
@@ -20,6 +23,17 @@ class OverParser(TypeParser):
     def parse_operand(self) -> exp.Expression:
         """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
         raise NotImplementedError
+
+    def parse_call(self, name: str, parse_argument: Callable[[], exp.Expression]) -> exp.Expression:
+        """Parses the arguments of a call, with the DISTINCT and ORDER BY of aggregates."""
+        distinct = self.at("DISTINCT") and self.peek() not in (",", ")", ".") and self.take("DISTINCT")
+        node = exp.Anonymous(this=name, expressions=list(self.csv(parse_argument)))
+        order = self.parse_order()
+        if distinct or order is not None:
+            self.nests = True
+            node.set("distinct", distinct or None)
+            node.set("order", order)
+        return node
 
     def parse_over(self, call: exp.Expression, start: int) -> exp.Expression:
         """Returns a call with what stands behind it; `start` is where it begins."""
@@ -41,8 +55,9 @@ class OverParser(TypeParser):
             call = self.mark(kind(this=call), start)
             if not self.at("OVER", "("):
                 raise self.fail("OVER is expected")
-        if not self.take("OVER"):
-            return call
+        if not self.at("OVER") or (self.peek() != "(" and self.token_ahead().token_type not in NAMES):
+            return call  # else it is an alias
+        self.advance()
         self.nests = True
         name_start = self.token.start
         if self.at_name():
@@ -115,12 +130,11 @@ class OverParser(TypeParser):
     def _parse_exclude(self) -> exp.Expression | None:
         if self.take("NO", "OTHERS"):
             return None
-        if self.take("CURRENT", "ROW"):
-            return exp.var("CURRENT ROW")
-        word = self.take_any("GROUP", "TIES")
+        start = self.token.start
+        word = "CURRENT ROW" if self.take("CURRENT", "ROW") else self.take_any("GROUP", "TIES")
         if word is None:
             raise self.fail("CURRENT ROW, GROUP, TIES or NO OTHERS is expected")
-        return exp.var(word)
+        return self.mark(exp.Var(this=word), start)
 
     def _parse_bound(self) -> tuple[exp.Expression | str, str]:
         if self.take("CURRENT", "ROW"):

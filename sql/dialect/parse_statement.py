@@ -72,8 +72,8 @@ from penstock.sql.tree.statements import Explain, ExplainPart, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
-    "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, ORDER BY, "
-    "SLIMIT, LIMIT"
+    "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, WINDOW, "
+    "QUALIFY, ORDER BY, SLIMIT, LIMIT"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TEXT = 64 * 1024 * 1024

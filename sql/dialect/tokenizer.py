@@ -37,8 +37,8 @@ KEYWORDS: dict[str, TokenType] = {
 
 # Words that are names elsewhere, but after an expression or a table they continue the statement.
 NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
-    "ANOMALY_WINDOW", "ANTI", "ASOF", "EXCEPT", "FILE", "INTERSECT", "NOTIFY", "NULLS", "OFFSET", "QUALIFY", "SEMI",
-    "TRUE_FOR", "WINDOW",
+    "ANOMALY_WINDOW", "ANTI", "ASOF", "CROSS", "EXCEPT", "FETCH", "FILE", "INTERSECT", "NATURAL", "NOTIFY", "NULLS",
+    "OFFSET", "QUALIFY", "SEMI", "TRUE_FOR", "WINDOW",
 })
 
 OPERATORS: dict[str, TokenType] = {

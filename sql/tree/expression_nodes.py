@@ -197,6 +197,8 @@ def _call(generator: Generator, node: exp.Anonymous) -> str:
 class ExpressionGenerator(Generator):  # type: ignore[misc]
     """Prints expressions in a form that the parser reads back as the same tree."""
 
+    SUPPORTS_WINDOW_EXCLUDE = True
+
     TRANSFORMS = {  # noqa: RUF012 - sqlglot's own convention
         **Generator.TRANSFORMS,
         DurationLiteral: lambda _, node: str(node.duration),

@@ -7,7 +7,15 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.sql.tree.statements import ExternalSource, Name, Query, Select, SetOperation, TableSource
+from penstock.sql.tree.statements import (
+    ExternalSource,
+    Name,
+    Query,
+    Select,
+    SetOperation,
+    TableSource,
+    ValuesQuery,
+)
 
 
 def tables_of(query: Query, named: frozenset[str] = frozenset()) -> Iterator[TableSource | ExternalSource]:
@@ -22,7 +30,7 @@ def tables_of(query: Query, named: frozenset[str] = frozenset()) -> Iterator[Tab
                 pass
             case TableSource() | ExternalSource() as source:
                 yield source
-            case Select() | SetOperation() as inner:
+            case Select() | SetOperation() | ValuesQuery() as inner:
                 yield from tables_of(inner, named)
             case list() as parts:
                 pending += parts

@@ -21,6 +21,7 @@ from penstock.planner.logical.group_values import (
     AggregateCall,
     Covered,
     GroupValue,
+    KeysLeftOut,
     PickedColumn,
     RowKey,
     RowTotal,
@@ -42,6 +43,8 @@ def aggregate(value: GroupValue) -> Tree:
             return _covered(value)
         case SharedValue():
             return fragment("any_value(:value)", value=value.value.node)
+        case KeysLeftOut(keys=keys):
+            return call("grouping", *map(column, keys))
         case RowTotal():
             return fragment("coalesce(sum(:rows), 0)::BIGINT", rows=column(ROWS))
 

@@ -20,7 +20,7 @@ from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
-from penstock.sql.tree.statements import Explain, Select, SetOperation
+from penstock.sql.tree.statements import Explain, Query
 from penstock.sql.types import DataType, Kind, Precision, timestamp
 
 Row = Sequence[object]
@@ -102,7 +102,7 @@ class Harness:
         statement = parse_one(text)
         if isinstance(statement, Explain):
             statement = statement.statement
-        if not isinstance(statement, Select | SetOperation):
+        if not isinstance(statement, Query):
             raise InvalidStatementError("not a query")
         return plan_query(statement, self, Session(self.database_name, self.time_zone, self.now_ms))
 
