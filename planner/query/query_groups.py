@@ -145,7 +145,9 @@ def _present(
     if calls and all(spec.selects is not None and spec.selects.of_value for spec in specs):
         return tuple(aggregation.arguments(str(call.this), call.expressions, call)[0] for call in calls
                      if len(call.expressions) == 1 and not is_star(call.expressions[0])) or None
-    grouped = query.keys or query.select.window is not None or query.relation.driver is not None
+    # Within an expression a query is standard SQL's: an aggregate has a value where there are no rows, too.
+    grouped = (query.keys or query.select.window is not None or query.relation.driver is not None
+               or query.builder.around)
     return None if grouped or any(spec.counts for spec in specs) else ()
 
 
