@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial, reduce
 from typing import Protocol, runtime_checkable
 
 from sqlglot import exp
@@ -14,34 +15,50 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     all_of,
     any_of,
+    call,
     cast,
     closed,
     fragment,
     integer,
     made,
+    null,
+    number,
     select,
     text,
 )
 from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.pieces import nested
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.duckdb_sql.timezones import add_months
+from penstock.planner.duckdb_sql.timezones import add_months, from_local_timestamp, local_timestamp
 from penstock.planner.functions import string
+from penstock.planner.functions.duckdb_calls import meant
 from penstock.planner.functions.spec import ANY, FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
 from penstock.planner.scalar.common_type import brought_to, common_type
+from penstock.planner.scalar.duckdb_values import (
+    Operator,
+    duckdb_value,
+    from_duckdb,
+    instant_of,
+    no_operator,
+    operand_tree,
+    type_name_of,
+)
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
-from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer
+from penstock.planner.scalar.scalar_cast import checked_cast, null_of, timestamp_constant, to_bool, to_integer
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
-from penstock.sql.dialect.literals import parse_duration, parse_timestamp
+from penstock.sql.dialect.literals import parse_duration, parse_timestamp, zone
 from penstock.sql.schema import Session
 from penstock.sql.tree.expression_nodes import (
     PSEUDO_COLUMNS,
+    SIGNS,
     DurationLiteral,
+    IntervalLiteral,
     JsonContains,
     JsonGet,
+    LambdaVariable,
     Match,
     TimestampLiteral,
     Trim,
@@ -60,6 +77,7 @@ from penstock.sql.types import (
     DataType,
     Kind,
     Precision,
+    timestamp,
 )
 
 MAX_BIGINT = (1 << 63) - 1
@@ -75,6 +93,9 @@ _ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
 _SHORT_TEXT = DataType(Kind.VARCHAR, 64)
 """Long enough for a value that is no text."""
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr)
+_OF_DUCKDB = (exp.IntDiv, exp.Pow, exp.BitwiseLeftShift, exp.BitwiseRightShift)
+"""Operators that only DuckDB has rules for."""
+_IN_ROWS = (*_ARITHMETIC, *_BITS, *_OF_DUCKDB)
 
 
 class Scope(Protocol):
@@ -136,6 +157,7 @@ class _Compiler:
     def __init__(self, scope: Scope, *, calendar: bool = True) -> None:
         self._scope = scope
         self._calendar = calendar
+        self._variables: dict[str, SqlExpr] = {}  # of lambdas
         self._calls = 0  # what is inside of calls may end up in lambdas, where DuckDB knows no queries
         self._session = scope.session
         self._precision: Precision = scope.precision
@@ -224,6 +246,55 @@ class _Compiler:
                 raise self._wrong(f"{name} is not available here", node)
         return self._scope.column(name, qualifier.this if qualifier is not None else None, node)
 
+    def _interval(self, node: IntervalLiteral) -> SqlExpr:
+        unit = node.args.get("unit")
+        template = "CAST(:value AS INTERVAL)" if unit is None else f"INTERVAL (:value) {unit}"
+        return self._by_duckdb("interval", lambda value: fragment(template, value=value), self.compile(node.this))
+
+    def _struct(self, node: exp.Struct) -> SqlExpr:
+        names = [field.this for field in node.expressions]
+
+        def make(*values: Tree) -> Tree:
+            return made(exp.Struct, expressions=[made(exp.PropertyEQ, this=name, expression=value)
+                                                 for name, value in zip(names, values, strict=True)])
+
+        return self._by_duckdb("struct", make, *(self.compile(field.expression) for field in node.expressions),
+                               time_zone="UTC")
+
+    def _subscript(self, node: exp.Bracket) -> SqlExpr:
+        value = self.compile(node.this)
+        name = "map_extract_value" if value.type.sql().startswith("MAP(") else "array_extract"
+        spec = require(name)
+        return spec.compile(self._call(spec, [value, self.compile(node.expressions[0])]))
+
+    def _at_time_zone(self, node: exp.AtTimeZone) -> SqlExpr:
+        """The wall clock of a zone, as the time at which that of the session shows the same."""
+        name = node.args["zone"].this
+        zone(name)
+        time = cast_expression(self.compile(node.this), timestamp(self._precision), self._precision,
+                               self._session.time_zone)
+        local = local_timestamp(time.node, self._precision, name)
+        return self._known(SqlExpr(from_local_timestamp(local, self._precision, self._session.time_zone), time.type))
+
+    def _by_duckdb(self, words: str, make: Operator, *operands: SqlExpr, time_zone: str | None = None) -> SqlExpr:
+        """What DuckDB computes by rules of its own. `words` is what errors call it; times in values that are put
+        together are in UTC, or an hour that comes twice would be one.
+        """
+        value = duckdb_value(make, operands, self._precision, time_zone or self._session.time_zone)
+        if value is None:
+            raise no_operator(words, operands)
+        return self._known(value)
+
+    def _operator(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
+        kind = type(node)
+        return self._by_duckdb(SIGNS[kind], lambda a, b: made(kind, this=closed(a), expression=closed(b)), left, right)
+
+    def _known(self, value: SqlExpr) -> SqlExpr:
+        """Computes a time that depends on no row now: WHERE's bounds on time are taken from it."""
+        known = value.type.kind is Kind.TIMESTAMP and not self._variables
+        instant = instant_of(value.node) if known else None
+        return value if instant is None else timestamp_constant(instant, self._precision)
+
     # --- operators ---------------------------------------------------------------------
 
     def _paren(self, node: exp.Paren) -> SqlExpr:
@@ -237,24 +308,29 @@ class _Compiler:
             duration = inner.duration
             return self._duration(DurationLiteral(value=-duration.value, unit=duration.unit))
         operand = self._operand(inner)
+        if operand.type.kind is Kind.OTHER:
+            return self._by_duckdb("-", lambda value: made(exp.Neg, this=closed(value)), operand)
         return SqlExpr(arithmetic.subtract(SqlExpr(exp.Literal.number("0e0"), DOUBLE, 0.0), operand), DOUBLE)
 
     def _operand(self, node: exp.Expression) -> SqlExpr:
         operand = self.compile(node)
-        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
+        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY):
             raise self._wrong(f"there is no arithmetic with {operand.type.sql()}", node)
         return operand
 
     def _chain(self, node: exp.Expression) -> SqlExpr:
         """Operators in a row, which may be hundreds, from the left and without calling itself."""
         row: list[exp.Expression] = []
-        while type(node) in _ARITHMETIC or type(node) in _BITS:
+        while type(node) in _IN_ROWS:
             row.append(node)
             node = node.this
         value = self._operand(node)
         for operator in reversed(row):
             right = self._operand(operator.expression)
-            value = (self._arithmetic if type(operator) in _ARITHMETIC else self._bits)(operator, value, right)
+            if isinstance(operator, _OF_DUCKDB) or Kind.OTHER in (value.type.kind, right.type.kind):
+                value = self._operator(operator, value, right)
+            else:
+                value = (self._arithmetic if type(operator) in _ARITHMETIC else self._bits)(operator, value, right)
         return value
 
     def _arithmetic(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
@@ -316,7 +392,10 @@ class _Compiler:
         while isinstance(node, exp.DPipe):
             row.append(node.expression)
             node = node.this
-        texts = [self._as_text(self.compile(part)) for part in (node, *reversed(row))]
+        values = [self.compile(part) for part in (node, *reversed(row))]
+        if any(value.type.kind is Kind.OTHER for value in values):
+            return reduce(partial(self._operator, exp.DPipe()), values)
+        texts = list(map(self._as_text, values))
         if any(part.type.kind is Kind.NULL for part in texts):
             return SqlExpr(null_of(VARCHAR), VARCHAR)
         spec = require("concat")
@@ -363,6 +442,8 @@ class _Compiler:
 
     def _inner(self, node: exp.Expression, what: str) -> tuple[exp.Query, SqlExpr]:
         """Returns a sub-query, and its one column."""
+        if self._variables:
+            raise self._wrong("a sub-query is not allowed in a lambda", node)
         inner = self._scope.inner(node.this, node)
         if len(inner.columns) != 1:
             raise self._wrong(f"{what} has one column, not {len(inner.columns)}", node)
@@ -398,23 +479,38 @@ class _Compiler:
         return SqlExpr(self._comparer.between(value, low, high), BOOL)
 
     def _like(self, node: exp.Like | exp.ILike) -> SqlExpr:
-        return SqlExpr(like(self.compile(node.this), self.compile(node.expression),
+        pattern, escape = node.expression, None
+        if isinstance(pattern, exp.Escape):
+            pattern, escape = pattern.this, pattern.expression.this
+            if len(escape) != 1:
+                raise self._wrong("ESCAPE takes one character", node.expression)
+        return SqlExpr(like(self.compile(node.this), self.compile(pattern), escape=escape,
                             any_case=isinstance(node, exp.ILike)), BOOL)
+
+    def _glob(self, node: exp.Glob) -> SqlExpr:
+        return self._operator(node, self.compile(node.this), self.compile(node.expression))
 
     def _match(self, node: Match) -> SqlExpr:
         return SqlExpr(match(self.compile(node.this), self.compile(node.expression)), BOOL)
 
-    def _document(self, node: exp.Expression) -> SqlExpr:
-        document = self.compile(node)
+    def _json(self, document: SqlExpr, node: exp.Expression) -> SqlExpr:
+        if isinstance(document, scalar_json.JsonValue):
+            return SqlExpr(document.raw, document.type)
         if document.type.kind is not Kind.JSON:
             raise self._wrong(f"-> and CONTAINS need a JSON tag, not {document.type.sql()}", node)
         return document
 
     def _json_get(self, node: JsonGet) -> SqlExpr:
-        return scalar_json.get(self._document(node.this), node.expression.this)
+        document, key = self.compile(node.this), node.expression
+        if document.type.is_string:
+            spec = require("json_extract")
+            return spec.compile(self._call(spec, [document, self.compile(key)]))
+        if not isinstance(key, exp.Literal) or not key.is_string:
+            raise self._wrong("the key of a JSON tag is expected, in quotes", key)
+        return scalar_json.get(self._json(document, node.this), key.this)
 
     def _json_contains(self, node: JsonContains) -> SqlExpr:
-        return SqlExpr(scalar_json.contains(self._document(node.this), node.expression.this), BOOL)
+        return SqlExpr(scalar_json.contains(self._json(self.compile(node.this), node.this), node.expression.this), BOOL)
 
     # --- CASE, CAST, calls ---------------------------------------------------------------
 
@@ -448,8 +544,9 @@ class _Compiler:
     def _cast(self, node: exp.Cast) -> SqlExpr:
         value = self.compile(node.this)
         target = cast_type(node)
-        result = cast_expression(value, target, self._precision, self._session.time_zone)
-        return self._folded(result, (value,))
+        convert = checked_cast if isinstance(node, exp.TryCast) else cast_expression
+        result = convert(value, target, self._precision, self._session.time_zone)
+        return self._known(result) if Kind.OTHER in (value.type.kind, target.kind) else self._folded(result, (value,))
 
     def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...]) -> SqlExpr:
         """Computes times made of constants now: WHERE's bounds on time are taken from them."""
@@ -479,13 +576,57 @@ class _Compiler:
         for argument in node.expressions:
             if isinstance(argument, exp.Star):
                 raise self._wrong(f"{spec.name}() does not take *", node)
+        if any(isinstance(argument, exp.Lambda) for argument in node.expressions):
+            return self._call_with_lambda(spec.name, node)
         self._calls += 1
         arguments = [self.compile(argument) for argument in node.expressions]
         self._calls -= 1
         if bound is not None:
             return bound.scalar(arguments, self._precision)
+        spec = meant(spec, arguments)
         call = self._call(spec, arguments)
         return self._folded(spec.compile(call), call.arguments)
+
+    def _call_with_lambda(self, name: str, node: exp.Anonymous) -> SqlExpr:
+        """A function that computes a lambda for the items of a list, which its first argument is."""
+        first, function, *others = node.expressions
+        if isinstance(first, exp.Lambda) or not isinstance(function, exp.Lambda):
+            raise self._wrong(f"{name}() takes a list, then a lambda", node)
+        self._calls += 1
+        values = [self.compile(first), *map(self.compile, others)]
+        item = type_name_of(lambda given, *_: call("list_extract", given, number(1)), values)
+        if item is None:
+            raise self._wrong(f"{name}() takes a list, not {values[0].type.sql()}", first)
+        reduces, around = name.endswith("reduce"), self._variables
+        names = [made(exp.Identifier, this=f"#{len(around) + place}", quoted=True)
+                 for place in range(len(function.expressions))]
+        kinds = [item, item if reduces else "BIGINT", "BIGINT"]
+        self._variables = around | {given.this: from_duckdb(name, kind, self._precision, "UTC")
+                                    for given, name, kind in zip(function.expressions, names, kinds, strict=False)}
+        body = self.compile(function.this)
+        self._variables = around
+        self._calls -= 1
+        if reduces and not (body.type.is_numeric or body.type.kind is Kind.TIMESTAMP):
+            raise self._wrong(f"{name}() makes numbers, not {body.type.sql()}", function.this,
+                              hint="array_to_string joins texts, flatten lists")
+        made_of = operand_tree(body, "UTC")
+        if name.endswith("filter"):
+            made_of = self._as_condition(body, function.this)
+
+        def make(result: Tree, given: Tree, *rest: Tree) -> Tree:
+            return call(name, given, made(exp.Lambda, this=result, expressions=names, colon=True), *rest)
+
+        kind = "BOOLEAN" if name.endswith("filter") else body.type.duckdb_name()
+        found = type_name_of(partial(make, null(kind)), values)
+        if found is None:
+            raise self._wrong(f"there is no {name}() of such a lambda", function)
+        return from_duckdb(make(made_of, *(operand_tree(value, "UTC") for value in values)), found, self._precision,
+                           "UTC")
+
+    def _variable(self, node: LambdaVariable) -> SqlExpr:
+        if node.this not in self._variables:
+            raise self._wrong(f"{node.this} is of a lambda around this, which it can't use", node)
+        return self._variables[node.this]
 
     def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> ScalarCall:
         typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
@@ -548,7 +689,7 @@ def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision
 
 _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {
     **dict.fromkeys(_COMPARISONS, _Compiler._comparison),
-    **dict.fromkeys((*_ARITHMETIC, *_BITS), _Compiler._chain),
+    **dict.fromkeys(_IN_ROWS, _Compiler._chain),
     exp.Literal: _Compiler._literal,
     exp.Boolean: lambda _self, node: SqlExpr(exp.Boolean(this=node.this), BOOL, bool(node.this)),
     exp.Null: lambda _self, _node: SqlExpr(exp.Null(), NULL),
@@ -568,11 +709,17 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Exists: _Compiler._exists,
     exp.Between: _Compiler._between,
     **dict.fromkeys((exp.Like, exp.ILike), _Compiler._like),
+    exp.Glob: _Compiler._glob,
+    IntervalLiteral: _Compiler._interval,
+    exp.Struct: _Compiler._struct,
+    exp.Bracket: _Compiler._subscript,
+    exp.AtTimeZone: _Compiler._at_time_zone,
+    LambdaVariable: _Compiler._variable,
     Match: _Compiler._match,
     JsonGet: _Compiler._json_get,
     JsonContains: _Compiler._json_contains,
     exp.Case: _Compiler._case,
-    exp.Cast: _Compiler._cast,
+    **dict.fromkeys((exp.Cast, exp.TryCast), _Compiler._cast),
     Trim: _Compiler._trim,
     exp.Anonymous: _Compiler._anonymous,
     exp.Filter: lambda self, node: self.compile(self._scope.filtered(node)),
