@@ -4,56 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import Protocol, runtime_checkable
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError, PenstockError, Position
-from penstock.planner.bind.binder import Inner
+from penstock.common.errors import InvalidValueError, PenstockError
+from penstock.planner.bind.scope_protocol import Scope
 from penstock.planner.bind.user_functions import bound_function
+from penstock.planner.bind.value_compiler import ValueCompiler
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     all_of,
     any_of,
-    call,
     cast,
     closed,
     fragment,
     integer,
     made,
-    null,
-    number,
     select,
     text,
 )
 from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.pieces import nested
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.duckdb_sql.timezones import add_months, from_local_timestamp, local_timestamp
+from penstock.planner.duckdb_sql.timezones import add_months
 from penstock.planner.functions import string
 from penstock.planner.functions.duckdb_calls import meant
-from penstock.planner.functions.spec import ANY, FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
 from penstock.planner.scalar.common_type import brought_to, common_type
-from penstock.planner.scalar.duckdb_values import (
-    Operator,
-    duckdb_value,
-    from_duckdb,
-    instant_of,
-    no_operator,
-    operand_tree,
-    type_name_of,
-)
-from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
-from penstock.planner.scalar.scalar_cast import checked_cast, null_of, timestamp_constant, to_bool, to_integer
+from penstock.planner.scalar.scalar_cast import checked_cast, null_of, timestamp_constant, to_integer
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
-from penstock.sql.dialect.literals import parse_duration, parse_timestamp, zone
-from penstock.sql.schema import Session
+from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.tree.expression_nodes import (
     PSEUDO_COLUMNS,
-    SIGNS,
     DurationLiteral,
     IntervalLiteral,
     JsonContains,
@@ -64,7 +48,7 @@ from penstock.sql.tree.expression_nodes import (
     Trim,
     cast_type,
 )
-from penstock.sql.tree.statements import Duration, Query
+from penstock.sql.tree.statements import Duration
 from penstock.sql.types import (
     BIGINT,
     BOOL,
@@ -77,12 +61,10 @@ from penstock.sql.types import (
     DataType,
     Kind,
     Precision,
-    timestamp,
 )
 
 MAX_BIGINT = (1 << 63) - 1
 MAX_UBIGINT = (1 << 64) - 1
-WRONG_EXPRESSION = 0x2603
 WRONG_DURATION_UNIT = 0x2615
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
@@ -98,49 +80,6 @@ _OF_DUCKDB = (exp.IntDiv, exp.Pow, exp.BitwiseLeftShift, exp.BitwiseRightShift)
 _IN_ROWS = (*_ARITHMETIC, *_BITS, *_OF_DUCKDB)
 
 
-class Scope(Protocol):
-    """What an expression may refer to."""
-
-    @property
-    def session(self) -> Session: ...
-
-    @property
-    def precision(self) -> Precision: ...
-
-    def column(self, name: str, qualifier: str | None, node: exp.Expression, /) -> SqlExpr:
-        """Returns the column; raises NotFoundError with position and hint."""
-        ...
-
-    def pseudo(self, name: str, node: exp.Expression, /) -> SqlExpr | None:
-        """Returns a pseudo column such as `_wstart` or `tbname`, or None if there is none here."""
-        ...
-
-    def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression, /) -> SqlExpr:
-        """Returns the value of an aggregate, selection or time-series function, or raises."""
-        ...
-
-    def inner(self, query: Query, node: exp.Expression, /) -> Inner:
-        """Returns a query that stands in the expression, planned, or raises."""
-        ...
-
-    def over(self, node: exp.Window, /) -> SqlExpr:
-        """Returns the value of a call with OVER, or raises."""
-        ...
-
-    def filtered(self, node: exp.Filter, /) -> exp.Anonymous:
-        """Returns a call with FILTER as one without, or raises."""
-        ...
-
-
-@runtime_checkable
-class LocatingScope(Protocol):
-    """A scope that knows the statement's text, so that errors tell the place."""
-
-    def position(self, node: exp.Expression, /) -> Position | None:
-        """Returns where the node stands in the statement."""
-        ...
-
-
 def compile_expression(node: exp.Expression, scope: Scope) -> SqlExpr:
     """Returns the tree and the type of an expression. Raises PenstockErrors that say what is wrong where."""
     return _Compiler(scope).compile(node)
@@ -153,14 +92,10 @@ def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
     return _Compiler(scope, calendar=False).condition(node)
 
 
-class _Compiler:
+class _Compiler(ValueCompiler):
     def __init__(self, scope: Scope, *, calendar: bool = True) -> None:
-        self._scope = scope
+        super().__init__(scope)
         self._calendar = calendar
-        self._variables: dict[str, SqlExpr] = {}  # of lambdas
-        self._calls = 0  # what is inside of calls may end up in lambdas, where DuckDB knows no queries
-        self._session = scope.session
-        self._precision: Precision = scope.precision
         self._comparer = Comparer(scope.precision, scope.session.time_zone)
 
     # --- entry points --------------------------------------------------------------
@@ -178,22 +113,10 @@ class _Compiler:
     def condition(self, node: exp.Expression) -> Tree:
         return self._as_condition(self.compile(node), node)
 
-    def _as_condition(self, value: SqlExpr, node: exp.Expression) -> Tree:
-        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
-            raise self._wrong(f"{value.type.sql()} is no condition", node)
-        return to_bool(value)
-
-    def _position(self, node: exp.Expression) -> Position | None:
-        return self._scope.position(node) if isinstance(self._scope, LocatingScope) else None
-
     def _place(self, error: PenstockError, node: exp.Expression) -> None:
         """Gives an error its place if it has none: only now, since finding it takes a look at the whole text."""
         if error.position is None:
             error.position = self._position(node)
-
-    def _wrong(self, message: str, node: exp.Expression, code: int = WRONG_EXPRESSION,
-               hint: str | None = None) -> InvalidStatementError:
-        return InvalidStatementError(message, code=code, hint=hint, position=self._position(node))
 
     # --- constants and names -----------------------------------------------------------
 
@@ -245,55 +168,6 @@ class _Compiler:
             if name != "tbname":
                 raise self._wrong(f"{name} is not available here", node)
         return self._scope.column(name, qualifier.this if qualifier is not None else None, node)
-
-    def _interval(self, node: IntervalLiteral) -> SqlExpr:
-        unit = node.args.get("unit")
-        template = "CAST(:value AS INTERVAL)" if unit is None else f"INTERVAL (:value) {unit}"
-        return self._by_duckdb("interval", lambda value: fragment(template, value=value), self.compile(node.this))
-
-    def _struct(self, node: exp.Struct) -> SqlExpr:
-        names = [field.this for field in node.expressions]
-
-        def make(*values: Tree) -> Tree:
-            return made(exp.Struct, expressions=[made(exp.PropertyEQ, this=name, expression=value)
-                                                 for name, value in zip(names, values, strict=True)])
-
-        return self._by_duckdb("struct", make, *(self.compile(field.expression) for field in node.expressions),
-                               time_zone="UTC")
-
-    def _subscript(self, node: exp.Bracket) -> SqlExpr:
-        value = self.compile(node.this)
-        name = "map_extract_value" if value.type.sql().startswith("MAP(") else "array_extract"
-        spec = require(name)
-        return spec.compile(self._call(spec, [value, self.compile(node.expressions[0])]))
-
-    def _at_time_zone(self, node: exp.AtTimeZone) -> SqlExpr:
-        """The wall clock of a zone, as the time at which that of the session shows the same."""
-        name = node.args["zone"].this
-        zone(name)
-        time = cast_expression(self.compile(node.this), timestamp(self._precision), self._precision,
-                               self._session.time_zone)
-        local = local_timestamp(time.node, self._precision, name)
-        return self._known(SqlExpr(from_local_timestamp(local, self._precision, self._session.time_zone), time.type))
-
-    def _by_duckdb(self, words: str, make: Operator, *operands: SqlExpr, time_zone: str | None = None) -> SqlExpr:
-        """What DuckDB computes by rules of its own. `words` is what errors call it; times in values that are put
-        together are in UTC, or an hour that comes twice would be one.
-        """
-        value = duckdb_value(make, operands, self._precision, time_zone or self._session.time_zone)
-        if value is None:
-            raise no_operator(words, operands)
-        return self._known(value)
-
-    def _operator(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
-        kind = type(node)
-        return self._by_duckdb(SIGNS[kind], lambda a, b: made(kind, this=closed(a), expression=closed(b)), left, right)
-
-    def _known(self, value: SqlExpr) -> SqlExpr:
-        """Computes a time that depends on no row now: WHERE's bounds on time are taken from it."""
-        known = value.type.kind is Kind.TIMESTAMP and not self._variables
-        instant = instant_of(value.node) if known else None
-        return value if instant is None else timestamp_constant(instant, self._precision)
 
     # --- operators ---------------------------------------------------------------------
 
@@ -587,54 +461,6 @@ class _Compiler:
         call = self._call(spec, arguments)
         return self._folded(spec.compile(call), call.arguments)
 
-    def _call_with_lambda(self, name: str, node: exp.Anonymous) -> SqlExpr:
-        """A function that computes a lambda for the items of a list, which its first argument is."""
-        first, function, *others = node.expressions
-        if isinstance(first, exp.Lambda) or not isinstance(function, exp.Lambda):
-            raise self._wrong(f"{name}() takes a list, then a lambda", node)
-        self._calls += 1
-        values = [self.compile(first), *map(self.compile, others)]
-        item = type_name_of(lambda given, *_: call("list_extract", given, number(1)), values)
-        if item is None:
-            raise self._wrong(f"{name}() takes a list, not {values[0].type.sql()}", first)
-        reduces, around = name.endswith("reduce"), self._variables
-        names = [made(exp.Identifier, this=f"#{len(around) + place}", quoted=True)
-                 for place in range(len(function.expressions))]
-        kinds = [item, item if reduces else "BIGINT", "BIGINT"]
-        self._variables = around | {given.this: from_duckdb(name, kind, self._precision, "UTC")
-                                    for given, name, kind in zip(function.expressions, names, kinds, strict=False)}
-        body = self.compile(function.this)
-        self._variables = around
-        self._calls -= 1
-        if reduces and not (body.type.is_numeric or body.type.kind is Kind.TIMESTAMP):
-            raise self._wrong(f"{name}() makes numbers, not {body.type.sql()}", function.this,
-                              hint="array_to_string joins texts, flatten lists")
-        made_of = operand_tree(body, "UTC")
-        if name.endswith("filter"):
-            made_of = self._as_condition(body, function.this)
-
-        def make(result: Tree, given: Tree, *rest: Tree) -> Tree:
-            return call(name, given, made(exp.Lambda, this=result, expressions=names, colon=True), *rest)
-
-        kind = "BOOLEAN" if name.endswith("filter") else body.type.duckdb_name()
-        found = type_name_of(partial(make, null(kind)), values)
-        if found is None:
-            raise self._wrong(f"there is no {name}() of such a lambda", function)
-        return from_duckdb(make(made_of, *(operand_tree(value, "UTC") for value in values)), found, self._precision,
-                           "UTC")
-
-    def _variable(self, node: LambdaVariable) -> SqlExpr:
-        if node.this not in self._variables:
-            raise self._wrong(f"{node.this} is of a lambda around this, which it can't use", node)
-        return self._variables[node.this]
-
-    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> ScalarCall:
-        typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
-                 for index, argument in enumerate(arguments)]
-        result = check_call(spec, [argument.type for argument in typed],
-                            [argument.constant for argument in typed], precision=self._precision)
-        return ScalarCall(spec.name, tuple(typed), result, self._precision, self._session)
-
 
 def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
     """A sum or difference of BIGINTs, NULL where it is beyond 64 bits."""
@@ -646,25 +472,6 @@ def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
 def _double_literal(written: str) -> Tree:
     number: Tree = exp.Literal.number(written.lstrip("-"))
     return made(exp.Neg, this=number) if written.startswith("-") else number
-
-
-def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
-    """Reads a text such as '1s' as the duration that it spells, where one is wanted."""
-    if not isinstance(argument.constant, str) or index >= spec.maximum or not spec.argument(index).duration:
-        return argument
-    duration = parse_duration(argument.constant)
-    return argument if duration is None else SqlExpr(argument.node, argument.type, duration)
-
-
-def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
-    """Gives a NULL literal a type that its place accepts, so that DuckDB finds the function."""
-    if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
-        return argument
-    accepts = spec.argument(index).accepts
-    if accepts >= ANY:
-        return argument
-    kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
-    return SqlExpr(null_of(DataType(kind)), DataType(kind))
 
 
 def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision: Precision) -> int | float | None:
