@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, Position
-from penstock.planner.bind.expressions import Scope, compile_expression, condition_tree
+from penstock.planner.bind.expressions import compile_expression, condition_tree
+from penstock.planner.bind.scope_protocol import Scope
 from penstock.planner.bind.user_functions import bound_function
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.duckdb_calls import OF_DUCKDB, meant
 from penstock.planner.functions.grouped_call import GroupedCall, Selection
 from penstock.planner.functions.spec import FunctionSpec, check_call
 from penstock.planner.functions.table import require
@@ -35,7 +37,10 @@ def aggregate_call(
         if taken is not None:
             raise InvalidStatementError(f"{function}() takes no DISTINCT, ORDER BY or FILTER", position=position)
         return bound.aggregate(name, arguments, row, node, precision, position)
-    spec = require(function, position)
+    named = require(function, position)
+    spec = meant(named, arguments)
+    if spec is not named:
+        function = OF_DUCKDB + function
     result = check_call(spec, [argument.type for argument in arguments], [argument.constant for argument in arguments],
                         precision=precision, position=position)
     if spec.check is not None:

@@ -673,8 +673,8 @@ class Shared:
 
 Operator: TypeAlias = (
     "Scan | Children | OneRow | ConstantRows | Iterated | Filter | Project | Lookup | Join | Lateral | Window "
-    "| Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit "
-    "| Combined | Recursive | Shared | Over")
+    "| Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows "
+    "| PartitionLimit | Combined | Recursive | Shared | Over")
 """One operator of a plan, with all below it."""
 
 

@@ -25,6 +25,7 @@ from penstock.planner.bind.binder import (
     resolve_table,
     scan_table,
 )
+from penstock.planner.bind.fields import with_fields
 from penstock.planner.bind.joins import bind_join, bind_lateral
 from penstock.planner.bind.limits import output_name
 from penstock.planner.bind.over import with_windows
@@ -35,7 +36,8 @@ from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.duckdb_tree import render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import OneRow
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import OneRow, Operator, Project
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
@@ -48,6 +50,7 @@ from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
 from penstock.planner.query.set_operation import plan_set_operation
 from penstock.planner.query.values_query import plan_values
+from penstock.planner.scalar.scalar_cast import to_text
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import (
@@ -62,7 +65,7 @@ from penstock.sql.tree.statements import (
     TableSource,
     ValuesQuery,
 )
-from penstock.sql.types import Kind, Precision
+from penstock.sql.types import VARCHAR, Kind, Precision
 
 GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
@@ -89,8 +92,7 @@ def plan_query(
                            functions=bind_user_functions(statement, catalog, session))
     builder.plan_inner = partial(_inner, builder=builder)
     planned = _plan(statement, builder)
-    _check_results(statement, planned, builder)
-    plan = tolerant_plan(planned.plan()) if tolerant else planned.plan()
+    plan = tolerant_plan(_shown(planned)) if tolerant else _shown(planned)
     steps, body = lower_in_steps(plan, shared_rows(builder))
     return BatchPlan(
         plan=plan,
@@ -103,13 +105,16 @@ def plan_query(
     )
 
 
-def _check_results(statement: Query, planned: Planned, builder: QueryBuilder) -> None:
-    for place, column in enumerate(planned.columns):
-        if column.value.type.kind is Kind.OTHER:
-            items = statement.items if isinstance(statement, Select) else ()
-            node = items[place].expression if len(items) == len(planned.columns) else None
-            raise builder.error(f"{column.name} is {column.value.type.sql()}: no column of a result can be that", node,
-                                hint="write CAST(... AS VARCHAR), or call a function that takes a part of it")
+def _shown(planned: Planned) -> Operator:
+    """Returns the plan, with results as text for which Arrow has no type."""
+    values = [SqlExpr(column_tree(output_name(index)), column.value.type)
+              for index, column in enumerate(planned.columns)]
+    as_text = [value.type.kind is Kind.OTHER and value.type.arrow() == VARCHAR.arrow() for value in values]
+    if not any(as_text):
+        return planned.plan()
+    return Project(planned.plan(), tuple(
+        Computed(output_name(index), SqlExpr(to_text(value), VARCHAR) if text else value)
+        for index, (value, text) in enumerate(zip(values, as_text, strict=True))))
 
 
 def _plan(statement: Query, builder: QueryBuilder) -> Planned:
@@ -168,6 +173,7 @@ def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
     relation = ONE_ROW if select.source is None else _bind(select.source, select, builder)
     if select.tags_only and (relation.table is None or not relation.table.tags):
         raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
+    select = with_fields(select, relation)
     items = expand_items(select, relation, builder)
     if not items:
         raise builder.error("there are no columns that * could stand for", select.items[0].expression)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,14 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.duckdb_types import plain, texts
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.backend import Cell, ResultField
 from penstock.sql.types import DataType, Kind
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 20, 21, 23, 25, 26, 114
-FLOAT4, FLOAT8, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC = 700, 701, 1043, 1082, 1114, 1184, 1700
+FLOAT4, FLOAT8, VARCHAR, DATE, TIME, TIMESTAMP, TIMESTAMPTZ = 700, 701, 1043, 1082, 1083, 1114, 1184
+INTERVAL, NUMERIC, UUID = 1186, 1700, 2950
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """Microseconds from 1970 to 2000, from which PostgreSQL counts."""
+_EPOCH_DAYS = 10_957
+_INFINITE_DAYS = {2**31 - 1: 2**31 - 1, -(2**31) + 1: -(2**31)}
+"""Dates that are infinite, as Arrow and as PostgreSQL have them."""
 _MODIFIER_EXTRA = 4
 
 
@@ -43,6 +49,17 @@ TYPES: dict[Kind, PostgresType] = {
     Kind.JSON: PostgresType(JSON, "json"), Kind.DECIMAL: PostgresType(NUMERIC, "numeric"),
     Kind.NULL: PostgresType(TEXT, "text"),
 }
+_OTHERS = {
+    "DATE": PostgresType(DATE, "date", 4), "TIME": PostgresType(TIME, "time", 8),
+    "INTERVAL": PostgresType(INTERVAL, "interval", 16), "UUID": PostgresType(UUID, "uuid", 16),
+    "HUGEINT": PostgresType(NUMERIC, "numeric"), "UHUGEINT": PostgresType(NUMERIC, "numeric"),
+}
+"""DuckDB's own types that PostgreSQL has, too; values of others, such as lists, are text."""
+
+
+def postgres_type(kind: DataType) -> PostgresType:
+    """Returns the type as PostgreSQL has it."""
+    return _OTHERS.get(kind.sql(), TYPES[Kind.NULL]) if kind.kind is Kind.OTHER else TYPES[kind.kind]
 
 
 def modifier_of(kind: DataType) -> int:
@@ -60,7 +77,7 @@ def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) 
 
 
 def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
-    kind = TYPES[column.type.kind]
+    kind = postgres_type(column.type)
     return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), format_at(formats, place))
 
 
@@ -89,17 +106,23 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
         return [None if value is None else b"t" if value else b"f" for value in values.to_pylist()]
     if kind.kind is Kind.TIMESTAMP:
         return _encoded(_times(values, time_zone))
-    texts = values.cast(pa.string())
+    if kind.kind is Kind.OTHER:
+        ours, theirs = _WRITTEN.get(kind.sql(), ("", ""))
+        written = texts(values)
+        return _encoded((pc.replace_substring(written, ours, theirs) if ours else written).to_pylist())
+    written = values.cast(pa.string()).to_pylist()
     if pa.types.is_floating(values.type):
-        return _encoded(_FLOATS.get(text, text) for text in texts.to_pylist())
-    return _encoded(texts.to_pylist())
+        return _encoded(_FLOATS.get(text, text) for text in written)
+    return _encoded(written)
 
 
+_WRITTEN = {"DATE": (" (BC)", " BC"), "INTERVAL": ("month", "mon")}
+"""What PostgreSQL writes otherwise."""
 _FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _encoded(texts: Iterable[str | None]) -> list[Cell]:
-    return [None if text is None else text.encode() for text in texts]
+def _encoded(written: Iterable[str | None]) -> list[Cell]:
+    return [None if text is None else text.encode() for text in written]
 
 
 def _times(values: pa.Array, time_zone: str) -> list[str | None]:
@@ -118,7 +141,23 @@ def _binary(values: pa.Array, kind: DataType, oid: int) -> list[Cell]:
         micros = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
         return [None if value is None else _LONG(value - POSTGRES_EPOCH_US) for value in micros]
     pack = _PACKERS.get(oid, _text_bytes)
-    return [None if value is None else pack(value) for value in values.to_pylist()]
+    return [None if value is None else pack(value) for value in _packable(values, oid).to_pylist()]
+
+
+def _packable(values: pa.Array, oid: int) -> pa.Array:
+    if oid == DATE:
+        return values.cast(pa.int32())
+    if oid == TIME:
+        return values.cast(pa.int64())
+    return values if oid == INTERVAL else plain(values)
+
+
+def _days(value: int) -> bytes:
+    return struct.pack("!i", _INFINITE_DAYS.get(value, value - _EPOCH_DAYS))
+
+
+def _interval(value: pa.MonthDayNano) -> bytes:
+    return struct.pack("!qii", value.nanoseconds // 1000, value.days, value.months)
 
 
 def _text_bytes(value: Any) -> bytes:
@@ -144,5 +183,5 @@ _LONG: Callable[[int], bytes] = struct.Struct("!q").pack
 _PACKERS: dict[int, Callable[[Any], bytes]] = {
     BOOL: struct.Struct("!?").pack, INT2: struct.Struct("!h").pack, INT4: struct.Struct("!i").pack, INT8: _LONG,
     FLOAT4: struct.Struct("!f").pack, FLOAT8: struct.Struct("!d").pack,
-    NUMERIC: numeric_bytes,
+    NUMERIC: numeric_bytes, DATE: _days, TIME: _LONG, INTERVAL: _interval, UUID: lambda text: uuid.UUID(text).bytes,
 }
