@@ -31,6 +31,7 @@ from penstock.mnode.ddl.function_statements import Functions
 from penstock.mnode.ddl.snode_statements import SnodeStatements
 from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.ddl.user_statements import Users
+from penstock.mnode.ddl.view_statements import ViewStatements
 from penstock.mnode.dnode.log_service import Logs
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.task_states import TaskStates
@@ -165,6 +166,7 @@ class EngineParts:
             children_changed=self.views.children_changed)
         self.alterations = TableAlterations(
             of.catalog, of.storage, schema_changed=changed, children_changed=self.views.children_changed)
+        self.view_statements = ViewStatements(of.catalog, of.clock)
         self.snodes = SnodeStatements(of.catalog, of.clock)
         self.functions = Functions(of.catalog, of.clock, functions_directory(of.config, of.paths))
         self.users = Users(of.catalog, of.clock, secrets.token_bytes)

@@ -113,6 +113,8 @@ def _definitions(parts: EngineParts) -> dict[type[Statement], Handler]:
         sql.CreateChildTables: _in_session(parts.tables.create_children),
         sql.AlterTable: _in_session(parts.alterations.alter, parts.ingests.table_altered),
         sql.DropTable: _in_session(parts.tables.drop),
+        sql.CreateView: _in_session(parts.view_statements.create),
+        sql.DropView: _in_session(parts.view_statements.drop),
         sql.Delete: lambda statement, call: parts.deletes.delete(statement, call.text, call.session),
         sql.NoteTime: _in_session(parts.time_marks.note),
         sql.CreateFunction: _alone(parts.functions.create),

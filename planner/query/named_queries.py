@@ -19,11 +19,13 @@ PlanQuery = Callable[[Query, "QueryBuilder"], Planned]
 class QueryBuilder(Builder):
     """A builder that knows the queries which WITH names, and the functions of users that the statement calls.
 
-    `planned`: those that are read, in the order in which one reads the other.
+    `planned`: those that are read, in the order in which one reads the other. `views`: how many it
+    has read so far.
     """
 
     ctes: dict[str, NamedQuery] = field(default_factory=dict)
     planned: list[NamedQuery] = field(default_factory=list)
+    views: int = 0
     functions: list[UserCall] = field(default_factory=list)
 
 
@@ -46,17 +48,19 @@ class NamedQuery:
             planned = self._plan(self._cte.query, builder)
             builder.ctes, builder.around, builder.called = kept
             key = builder.fresh("with")
-            self._planned = self._renamed(replace(planned, plan=_once(
-                lambda: Shared(planned.plan(), self._cte.name, key, self.depth))))
+            self._planned = renamed(replace(planned, plan=_once(
+                lambda: Shared(planned.plan(), self._cte.name, key, self.depth))), self._cte.columns, self._cte.name)
             builder.planned.append(self)
         return self._planned
 
-    def _renamed(self, planned: Planned) -> Planned:
-        names, columns = self._cte.columns, planned.columns
-        if len(names) > len(columns):
-            raise InvalidStatementError(f"{self._cte.name} has {len(columns)} columns, and {len(names)} names for them")
-        renamed = [replace(column, name=name, alias=name) for column, name in zip(columns, names, strict=False)]
-        return replace(planned, columns=(*renamed, *columns[len(names):]))
+
+def renamed(planned: Planned, names: Sequence[str], called: str) -> Planned:
+    """Returns a query whose first columns have these names. InvalidStatementError if `called` has fewer columns."""
+    columns = planned.columns
+    if len(names) > len(columns):
+        raise InvalidStatementError(f"{called} has {len(columns)} columns, and {len(names)} names for them")
+    first = [replace(column, name=name, alias=name) for column, name in zip(columns, names, strict=False)]
+    return replace(planned, columns=(*first, *columns[len(names):]))
 
 
 def named_queries(ctes: Sequence[Cte], builder: QueryBuilder, plan: PlanQuery) -> dict[str, NamedQuery]:

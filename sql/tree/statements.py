@@ -404,6 +404,28 @@ class DropTable(Statement):
     must_be_super: bool = False
 
 
+# --- views ----------------------------------------------------------------------------------------------------
+
+
+class CreateView(Statement):
+    """CREATE [OR REPLACE] VIEW [IF NOT EXISTS] name [(columns)] [SQL SECURITY DEFINER | INVOKER] AS query.
+
+    `columns` are what it calls the first of the query's columns.
+    """
+
+    name: Name
+    query: Query
+    columns: tuple[str, ...] = ()
+    invoker: bool = False
+    or_replace: bool = False
+    if_not_exists: bool = False
+
+
+class DropView(Statement):
+    name: Name
+    if_exists: bool = False
+
+
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
