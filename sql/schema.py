@@ -12,7 +12,7 @@ from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
 from penstock.sql.types import DataType, Precision
 
-TableKind = Literal["super", "child", "normal", "system", "tags", "external"]
+TableKind = Literal["super", "child", "normal", "system", "tags", "external", "view"]
 TagValue = str | int | float | bool | bytes | None
 
 
@@ -70,7 +70,8 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A super, child, normal or system table, the tags of a super table's children, or a table of an external server.
+    """A super, child, normal or system table, the tags of a super table's children, a table of an external server, or
+    what a view is to who asks which tables there are: of a view only names and types of columns count.
 
     `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
     `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:

@@ -22,7 +22,7 @@ from penstock.mnode.catalog.system_schema import DATABASES, INFORMATION_SCHEMA, 
 from penstock.mnode.ddl.database_options import effective_options
 from penstock.mnode.ddl.table_statements import require_super
 from penstock.mnode.dnode.vnode_storage import Storage
-from penstock.mnode.query.view_columns import view_columns
+from penstock.mnode.query.view_tables import view_table
 from penstock.mnode.show.system_tables import SystemTables
 from penstock.mnode.show.table_rows import tag_rows
 from penstock.planner.streams.stream_time import TimeDefaults, kept_defaults
@@ -125,16 +125,13 @@ class ShowStatements:
 
     def describe(self, statement: Describe, session: Session) -> Result:
         """Returns field, type, length, note, and comment, one row per column and tag."""
-        rows: list[tuple[object, ...]] = []
         view = self._catalog.view(statement.name.database or session.database or "", statement.name.name)
-        if view is not None:
-            rows += [(column.name, str(column.type.kind), column.type.width(), "", "")
-                     for column in view_columns(view, self._catalog)]
-        else:
-            table = require_table(statement.name, session, self._catalog)
-            for column in (*table.columns, *table.tags):
-                note = "TAG" if column in table.tags else "PRIMARY KEY" if column.primary_key else ""
-                rows.append((column.name, str(column.type.kind), column.type.width(), note, column.comment or ""))
+        table = (require_table(statement.name, session, self._catalog) if view is None
+                 else view_table(view, self._catalog))
+        rows = []
+        for column in (*table.columns, *table.tags):
+            note = "TAG" if column in table.tags else "PRIMARY KEY" if column.primary_key else ""
+            rows.append((column.name, str(column.type.kind), column.type.width(), note, column.comment or ""))
         return rows_result((("field", _TEXT), ("type", _TEXT), ("length", _INTEGER), ("note", _TEXT),
                         ("comment", _TEXT)), rows)
 
