@@ -63,6 +63,7 @@ from penstock.mnode.write.result_store import ResultStore
 from penstock.mnode.write.row_inserts import RowInserts
 from penstock.mnode.write.row_lines import LineRows
 from penstock.mnode.write.schemaless import Naming, Schemaless
+from penstock.mnode.write.table_from_query import TablesFromQueries
 from penstock.mnode.write.time_marks import TimeMarks
 from penstock.tasks.external.connectors.probing import probe
 
@@ -174,7 +175,8 @@ class EngineParts:
                              of.config.trust_loopback, of.audit)
         pool = of.environment.pool("penstock-insert", 4)
         self.row_inserts = RowInserts(of.catalog, of.storage, self.children, of.clock, of.writing, pool)
-        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run, pool)
+        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, pool)
+        self.tables_from_queries = TablesFromQueries(of.catalog, self.tables, self.inserts, of.ddl_lock)
         # Not for its turn: statements that change tables would wait for it.
         self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False))
         naming = Naming.from_config(of.config)

@@ -22,6 +22,7 @@ from penstock.sql.tree.statements import (
     AnalyzeStream,
     CreateIngest,
     CreateStream,
+    CreateTableAs,
     CreateView,
     Delete,
     Describe,
@@ -175,7 +176,7 @@ def queries_of(statement: Statement) -> Iterator[Query]:
             yield from queries_of(statement.statement)
         case Insert():
             yield from (target.query for target in statement.targets if target.query is not None)
-        case CreateView():
+        case CreateView() | CreateTableAs():
             yield statement.query
 
 

@@ -261,6 +261,10 @@ def _create_table(to: Generator, statement: st.CreateTable) -> str:
           for option, value in statement.options))
 
 
+def _create_table_as(to: Generator, statement: st.CreateTableAs) -> str:
+    return _words("CREATE TABLE", _if_not_exists(statement), to.sql(statement.name), "AS", to.sql(statement.query))
+
+
 def _using(to: Generator, target: st.CreateChildTable | st.InsertTarget) -> str:
     return _words("USING", to.sql(target.using), "" if target.tag_names is None else _names(target.tag_names),
                   f"TAGS ({_sqls(to, target.tag_values)})")
@@ -574,6 +578,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
     st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),
     st.ColumnDefinition: _column_definition, st.CreateTable: _create_table,
+    st.CreateTableAs: _create_table_as,
     st.CreateChildTables: _create_child_tables, st.CreateChildTable: _create_child_table,
     st.AlterTable: _alter_table, st.DropTable: _drop_table,
     st.CreateView: _create_view,

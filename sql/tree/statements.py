@@ -332,6 +332,14 @@ class CreateTable(Statement):
     options: tuple[tuple[str, str], ...] = ()
 
 
+class CreateTableAs(Statement):
+    """CREATE TABLE name AS query: a normal table of the query's columns, with its rows."""
+
+    name: Name
+    query: Query
+    if_not_exists: bool = False
+
+
 class CreateChildTable(Node):
     """One `child USING super [(tags)] TAGS (values)`. `tag_names` None: all tags in order."""
 
