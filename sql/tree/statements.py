@@ -370,6 +370,14 @@ class CreateTable(Statement):
     options: tuple[tuple[str, str], ...] = ()
 
 
+class CreateTableAs(Statement):
+    """CREATE TABLE name AS query: a normal table of the query's columns, with its rows."""
+
+    name: Name
+    query: Query
+    if_not_exists: bool = False
+
+
 class CreateChildTable(Node):
     """One `child USING super [(tags)] TAGS (values)`. `tag_names` None: all tags in order."""
 
@@ -440,6 +448,28 @@ class DropTable(Statement):
     names: tuple[Name, ...]
     if_exists: bool = False
     must_be_super: bool = False
+
+
+# --- views ----------------------------------------------------------------------------------------------------
+
+
+class CreateView(Statement):
+    """CREATE [OR REPLACE] VIEW [IF NOT EXISTS] name [(columns)] [SQL SECURITY DEFINER | INVOKER] AS query.
+
+    `columns` are what it calls the first of the query's columns.
+    """
+
+    name: Name
+    query: Query
+    columns: tuple[str, ...] = ()
+    invoker: bool = False
+    or_replace: bool = False
+    if_not_exists: bool = False
+
+
+class DropView(Statement):
+    name: Name
+    if_exists: bool = False
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresHere]:
                      "d DECIMAL(10, 2), u BIGINT UNSIGNED)")
         here.execute("INSERT INTO power.a USING power.meters TAGS ('north') VALUES (1700000000000, 1.5, 1) "
                      "power.b USING power.meters TAGS ('south') VALUES (1700000000000, 2.5, 2)")
+        here.execute("CREATE VIEW power.high AS SELECT ts, v FROM meters WHERE v > 2")
         yield here
 
 
@@ -129,6 +130,7 @@ def test_psql_describes(server: PostgresHere) -> None:
     tables = server.psql(r"\dt", "-d", "power", "-t").stdout.splitlines()
     assert {"power|meters|table|root", "power|t|table|root"} <= set(tables)
     assert not any("|a|" in line for line in tables)
+    assert server.psql(r"\dv", "-d", "power", "-t").stdout.splitlines() == ["power|high|view|root"]
     assert server.psql(r"\d meters", "-d", "power", "-t").stdout.splitlines() == [
         "ts|timestamp with time zone||not null|", "v|double precision|||", "n|integer|||",
         "place|character varying(20)|||"]
@@ -146,6 +148,9 @@ def test_sqlalchemy_inspects_and_reads(server: PostgresHere) -> None:
         inspector = sqlalchemy.inspect(engine)
         assert {"meters", "t"} <= set(inspector.get_table_names())
         assert "power" in inspector.get_schema_names()
+        assert (inspector.get_view_names(), inspector.has_table("high")) == (["high"], True)
+        assert [column["nullable"] for column in inspector.get_columns("high")] == [True, True]
+        assert pd.read_sql_table("high", engine)["v"].to_list() == [2.5]
         assert (inspector.has_table("t"), inspector.has_table("nope")) == (True, False)
         for schema in (None, "power"):
             found = {column["name"]: str(column["type"]) for column in inspector.get_columns("t", schema=schema)}
@@ -166,6 +171,13 @@ _PATH = """(SELECT CASE WHEN trim(s[i]) = '"$user"' THEN user ELSE trim(s[i]) EN
 
 
 @pytest.mark.parametrize(("query", "expected"), [
+    ("SELECT table_schema, table_name, table_type FROM information_schema.tables WHERE table_type = 'VIEW'",
+     [("power", "high", "VIEW")]),
+    ("SELECT table_name, view_definition FROM information_schema.views",
+     [("high", "SELECT ts, v FROM meters WHERE v > 2")]),
+    ("SELECT viewname, definition FROM pg_views WHERE schemaname = 'power'",
+     [("high", "SELECT ts, v FROM meters WHERE v > 2")]),
+    ("SELECT count(*) FROM pg_tables WHERE tablename = 'high'", [(0,)]),
     (f"""SELECT CASE WHEN quote_ident(table_schema) IN {_PATH} THEN quote_ident(table_name)
          ELSE quote_ident(table_schema) || '.' || quote_ident(table_name) END AS "table"
          FROM information_schema.tables WHERE quote_ident(table_schema) NOT IN ('information_schema', 'pg_catalog')
@@ -193,15 +205,18 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
         for name in ("d", "hidden"):
             here.execute(f"CREATE DATABASE {name} VGROUPS 1")
             here.execute(f"CREATE TABLE {name}.t_{name} (ts TIMESTAMP, v_{name} INT)")
+            here.execute(f"CREATE VIEW {name}.w_{name} AS SELECT 1 AS x_{name}")
         here.execute(f"CREATE USER some PASS '{SECRET}' ROLE none")
         here.execute("GRANT READ ON d.t_d TO some")
+        here.execute("GRANT READ ON d.w_d TO some")
         texts = ("SELECT relname FROM pg_class", "SELECT attname FROM pg_attribute", "SELECT nspname FROM pg_namespace",
                  "SELECT datname FROM pg_database", "SELECT table_name FROM information_schema.tables",
-                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles")
+                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles",
+                 "SELECT viewname FROM pg_views", "SELECT table_name FROM information_schema.views")
         with here.connect(user="some", password=SECRET, dbname="d") as con:
             seen = {value for text in texts for (value,) in con.execute(text)}
-            assert {"d", "t_d", "v_d", "some"} <= seen
-            assert not {"hidden", "t_hidden", "v_hidden", "root"} & seen
+            assert {"d", "t_d", "v_d", "w_d", "x_d", "some"} <= seen
+            assert not {"hidden", "t_hidden", "v_hidden", "w_hidden", "x_hidden", "root"} & seen
             for source in ("read_csv('/etc/passwd')", "'/etc/passwd'", "duckdb_settings()"):
                 with pytest.raises(psycopg.Error):
                     con.execute(f"SELECT * FROM pg_class, {source} AS s")
