@@ -9,20 +9,23 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.query.activity import Activity, ClientInfo
 from penstock.shell.postgres.client_settings import ClientSettings
 from penstock.shell.postgres.result_values import TYPES, modifier_of
-from penstock.sql.rights import GrantObject
+from penstock.sql.rights import GrantObject, Privilege
 from penstock.sql.schema import Column, Table
 from penstock.sql.types import DataType, Kind
 
 _FIRST_OID, _DATABASES_FROM, _OWNER_OID, _TABLESPACE_OID = 16_384, 2_000_000_000, 10, 1663
 _SCHEMA_OIDS = {"pg_catalog": 11}
+_SYSTEM_SCHEMAS = ("pg_catalog", "information_schema")
 _NO_DATABASE = "penstock"
 #: OID, name, name in SQL, bytes, category, OID of its arrays.
 _TYPES = (
@@ -43,9 +46,10 @@ class PostgresCatalog:
     """The catalog as one session sees it."""
 
     catalog: Catalog
+    activity: Activity
     state: SessionState
     settings: ClientSettings
-    #: a table that there isn't, and no other, to know what columns the tables of the catalog have
+    #: a table and a connection that there aren't, and no others, to know what columns the tables of the catalog have
     shows_any: bool = False
 
     @property
@@ -70,6 +74,25 @@ class PostgresCatalog:
                 if rights.touch(GrantObject("table", table.name, database)):
                     yield table
 
+    def may(self, privilege: Privilege, database: str, table: str | None = None) -> bool:
+        """Whether the user may read or write a table, or all of a database."""
+        return self.state.identity.rights.allow(privilege, GrantObject("table", table, database))
+
+    def connections(self) -> list[ClientInfo]:
+        """Returns those of the user, or of everybody for an admin."""
+        identity = self.state.identity
+        if self.shows_any:
+            return [ClientInfo(0, "", 0, 0)]
+        return [each for each in self.activity.connections()
+                if identity.role == "admin" or each.user == identity.name]
+
+    def end_process(self, number: int) -> bool:
+        """Ends what a connection's statements compute; returns whether there is such a one that the user knows of."""
+        is_there = any(each.id == number for each in self.connections())
+        if is_there:
+            self.activity.end_connection(number)
+        return is_there
+
     def columns(self) -> Iterator[tuple[Table, int, Column]]:
         """Yields their columns and tags, with their places from 1."""
         for table in self.tables():
@@ -87,9 +110,9 @@ def _schema_oid(name: str) -> int:
 
 
 def _namespaces(view: PostgresCatalog) -> Iterator[dict[str, object]]:
-    for name in ("pg_catalog", *system_schema.DATABASES, *view.databases()):
+    for name in (*_SYSTEM_SCHEMAS, *view.databases()):
         yield {"oid": _schema_oid(name), "nspname": name, "nspowner": _OWNER_OID, "nspacl": None,
-               "is_current": name == view.state.database}
+               "is_current": name == view.state.database, "may_write": view.may("write", name)}
 
 
 def _database_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
@@ -109,7 +132,9 @@ def _classes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
                "relchecks": 0, "relhasrules": False, "relhastriggers": False, "relhassubclass": False,
                "relrowsecurity": False, "relforcerowsecurity": False, "relispopulated": True, "relreplident": "d",
                "relispartition": False, "relrewrite": 0, "relfrozenxid": 0, "relminmxid": 0, "relacl": None,
-               "reloptions": None, "relpartbound": None, "relhasoids": False}
+               "reloptions": None, "relpartbound": None, "relhasoids": False,
+               "may_read": view.may("read", table.database, table.name),
+               "may_write": view.may("write", table.database, table.name)}
 
 
 def _attributes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
@@ -165,14 +190,15 @@ def _column_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
                "is_nullable": "NO" if place == 1 else "YES", "data_type": _LONG_NAMES[kind.oid],
                "character_maximum_length": column.type.length if column.type.is_string else None,
                "character_octet_length": None, "numeric_precision": column.type.digits or _NUMERIC_BITS.get(kind.oid),
-               "numeric_precision_radix": None, "numeric_scale": column.type.scale,
+               "numeric_precision_radix": 10 if column.type.digits else _NUMERIC_BITS.get(kind.oid) and 2,
+               "numeric_scale": 0 if column.type.is_integer else column.type.scale,
                "datetime_precision": 6 if kind.name == "timestamptz" else None, "udt_catalog": view.current,
                "udt_schema": "pg_catalog", "udt_name": kind.name, "is_identity": "NO", "is_generated": "NEVER",
                "is_updatable": "YES", "collation_name": None, "domain_name": None, "identity_generation": None}
 
 
 def _schemata(view: PostgresCatalog) -> Iterator[dict[str, object]]:
-    for name in ("pg_catalog", *system_schema.DATABASES, *view.databases()):
+    for name in (*_SYSTEM_SCHEMAS, *view.databases()):
         yield {"catalog_name": view.current, "schema_name": name, "schema_owner": view.state.identity.name,
                "default_character_set_name": None, "sql_path": None}
 
@@ -181,6 +207,16 @@ def _table_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
         yield {"schemaname": table.database, "tablename": table.name, "tableowner": view.state.identity.name,
                "tablespace": None, "hasindexes": False, "hasrules": False, "hastriggers": False, "rowsecurity": False}
+
+
+def _activity(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    texts = {running.connection_id: running.text for running, _ in view.activity.running()}
+    for each in view.connections():
+        yield {"datid": None, "datname": None, "pid": each.id, "usesysid": _OWNER_OID, "usename": each.user,
+               "application_name": "", "client_addr": None, "backend_type": "client backend",
+               "backend_start": datetime.fromtimestamp(each.login_ms / 1000, UTC), "wait_event": None,
+               "wait_event_type": None, "state": "active" if each.id in texts else "idle",
+               "query": texts.get(each.id, "")}
 
 
 def _access_methods(view: PostgresCatalog) -> Iterator[dict[str, object]]:
@@ -195,7 +231,7 @@ _ROWS: Mapping[str, Callable[[PostgresCatalog], Iterator[dict[str, object]]]] = 
     "pg_namespace": _namespaces, "pg_database": _database_rows, "pg_class": _classes, "pg_attribute": _attributes,
     "pg_type": _type_rows, "pg_roles": _roles, "pg_authid": _roles, "pg_user": _roles, "pg_settings": _settings,
     "pg_tables": _table_list, "pg_am": _access_methods, "info_tables": _table_rows, "info_columns": _column_rows,
-    "info_schemata": _schemata, "pg_tablespace": _tablespaces,
+    "info_schemata": _schemata, "pg_tablespace": _tablespaces, "pg_stat_activity": _activity,
 }
 _NUMBERS = frozenset({"character_maximum_length", "numeric_precision", "numeric_scale", "datetime_precision"})
 _LISTS = ("acl", "options", "config")

@@ -67,7 +67,7 @@ class PostgresSession:
         self._on_cancel = on_cancel
         self.settings = ClientSettings(state, self.use, lambda: engine.follows)
         self._catalog = catalog
-        self._view = PostgresCatalog(engine.catalog, state, self.settings)
+        self._view = PostgresCatalog(engine.catalog, engine.activity, state, self.settings)
         self._prepared: dict[str, PreparedText] = {}
         self._portals = Portals()
         self._cursors = Cursors(self._portals, self._columns, self._held)
