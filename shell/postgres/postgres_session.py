@@ -425,7 +425,7 @@ def _with(text: StatementText | None, values: list[object]) -> StatementText | N
     """Returns a statement with its parameters in it."""
     if text is None or not values:
         return text
-    return StatementText(filled(text.text, values), text.offset, text.words, filled(text.original, values))
+    return StatementText(filled(text.text, values), text.offset, text.words, filled(text.sent, values))
 
 
 def _tag(statement: StatementText, parsed: Statement, affected: int) -> str:
