@@ -28,7 +28,7 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.catalog_schema import EMPTY_TABLES, FUNCTION_NAMES, statements
 from penstock.shell.postgres.catalog_tables import TABLE_NAMES, PostgresCatalog, catalog_table
 from penstock.shell.postgres.client_settings import VERSION_TEXT
-from penstock.sql.types import DataType, Kind
+from penstock.sql.types import BIGINT, BOOL, DataType, Kind, other_type
 
 _AT_ONCE = 2
 _ROWS_MAX = 1_000_000
@@ -119,10 +119,10 @@ class CatalogQueries:
         table = cursor.sql(query.tree.sql(dialect="duckdb")).limit(_ROWS_MAX + 1).to_arrow_table()
         if table.num_rows > _ROWS_MAX:
             raise LimitExceededError(f"the result has more than {_ROWS_MAX} rows", hint="add a LIMIT")
+        kinds = [BOOL if place in query.ending else _type(column.type) for place, column in enumerate(table.columns)]
         plain = [_ended(column, view) if place in query.ending else _plain(column)
                  for place, column in enumerate(table.columns)]
-        columns = tuple(ResultColumn(name, DataType(_kind(column.type)))
-                        for name, column in zip(query.names or table.column_names, plain, strict=True))
+        columns = tuple(map(ResultColumn, query.names or table.column_names, kinds))
         return columns, pa.Table.from_arrays(plain, names=[f"c{place}" for place in range(len(plain))])
 
     @contextmanager
@@ -161,8 +161,11 @@ def _ended(processes: pa.ChunkedArray, view: PostgresCatalog) -> pa.ChunkedArray
         pa.bool_())])
 
 
-def _kind(kind: pa.DataType) -> Kind:
-    return next((found for fits, found in _KINDS if fits(kind)), Kind.VARCHAR)
+def _type(kind: pa.DataType) -> DataType:
+    """Returns the type of the values that `_plain` makes of those of an Arrow type."""
+    if pa.types.is_list(kind):
+        return other_type(f"{_type(kind.value_type).duckdb()}[]")
+    return DataType(next((found for fits, found in _KINDS if fits(kind)), Kind.VARCHAR))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -177,7 +180,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind):
         return column
     if pa.types.is_integer(kind):
-        return column.cast(pa.int64()) if _kind(kind) is Kind.BIGINT else column
+        return column.cast(pa.int64()) if _type(kind) == BIGINT else column
     return pa.chunked_array([pa.array([None if value is None else str(value) for value in column.to_pylist()],
                                       pa.string())])
 

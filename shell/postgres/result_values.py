@@ -41,8 +41,11 @@ TYPES: dict[Kind, PostgresType] = {
     Kind.FLOAT: PostgresType(FLOAT4, "float4", 4), Kind.DOUBLE: PostgresType(FLOAT8, "float8", 8),
     Kind.VARCHAR: _VARCHAR, Kind.NCHAR: _VARCHAR, Kind.VARBINARY: _BYTEA, Kind.GEOMETRY: _BYTEA,
     Kind.JSON: PostgresType(JSON, "json"), Kind.DECIMAL: PostgresType(NUMERIC, "numeric"),
-    Kind.NULL: PostgresType(TEXT, "text"),
+    Kind.NULL: PostgresType(TEXT, "text"), Kind.OTHER: PostgresType(TEXT, "text"),
 }
+#: Their values are text, as PostgreSQL writes arrays.
+_ARRAYS = {"VARCHAR[]": PostgresType(1009, "_text"), "BIGINT[]": PostgresType(1016, "_int8"),
+           "INTEGER[]": PostgresType(1007, "_int4"), "BOOLEAN[]": PostgresType(1000, "_bool")}
 
 
 def modifier_of(kind: DataType) -> int:
@@ -60,8 +63,10 @@ def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) 
 
 
 def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
-    kind = TYPES[column.type.kind]
-    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), format_at(formats, place))
+    kind, form = TYPES[column.type.kind], format_at(formats, place)
+    if column.type.kind is Kind.OTHER:
+        kind, form = _ARRAYS.get(column.type.duckdb(), kind), 0
+    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), form)
 
 
 def format_at(formats: Sequence[int], place: int) -> int:

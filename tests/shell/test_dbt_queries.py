@@ -75,11 +75,11 @@ _GRANTS = """select grantee, privilege_type from "power".INFORMATION_SCHEMA.role
       ("s", "character varying", 20, None, None), ("ok", "boolean", None, None, None), ("d", "numeric", None, 10, 2),
       ("epoch", "bigint", None, 64, 0)]),
     ("select count(*) from pg_namespace where nspname = 'power'", [(1,)]),
-    (_CATALOG, [("power", "power", "readings", "BASE TABLE", None, name, place, kind, None, "root")
+    (_CATALOG, [("power", "power", "readings", "BASE TABLE", "by hand", name, place, kind, None, "root")
                 for place, (name, kind) in enumerate((
                     ("ts", "timestamp with time zone"), ("v", "integer"), ("s", "character varying(20)"),
                     ("ok", "boolean"), ("d", "numeric(10,2)"), ("epoch", "bigint")), 1)]),
-    (_DEPENDENCES, []), (_INDEXES, []), (_GRANTS, []),
+    (_DEPENDENCES, []), (_INDEXES, [("readings_pkey", "btree", True, "ts")]), (_GRANTS, []),
 ])
 def test_relations(pair: PostgresPair, query: str, rows: list[tuple[object, ...]]) -> None:
     """What it takes to know of tables, their columns, and what depends on what."""

@@ -133,6 +133,10 @@ def test_psql_describes(server: PostgresHere) -> None:
         "ts|timestamp with time zone||not null|", "v|double precision|||", "n|integer|||",
         "place|character varying(20)|||"]
     assert "d|numeric(10,2)||||plain|||" in server.psql(r"\d+ power.t", "-t").stdout
+    assert '"t_pkey" PRIMARY KEY, btree (ts)' in server.psql(r"\d power.t").stdout
+    server.execute("CREATE TABLE power.`K 1` (ts TIMESTAMP, k INT PRIMARY KEY, v INT) COMMENT 'of two'")
+    assert '"K 1_pkey" PRIMARY KEY, btree (ts, k)' in server.psql(r'\d power."K 1"').stdout
+    assert "|of two" in server.psql(r"\dt+ power.*", "-t").stdout
     assert "power|root" in server.psql(r"\dn", "-t").stdout
     assert "power|root|UTF8|C|C||libc|" in server.psql(r"\l", "-t").stdout
     assert "power|root|UTF8|C|C||libc|||pg_default|" in server.psql(r"\l+", "-t").stdout
@@ -188,6 +192,15 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
                 assert con.execute(f"SELECT pg_terminate_backend({admin.info.backend_pid})").fetchall() == [(False,)]
                 assert (con.info.backend_pid, "some") in admin.execute(
                     "SELECT pid, usename FROM pg_stat_activity").fetchall()
+
+
+def test_arrays_of_the_catalog(server: PostgresHere) -> None:
+    """They are lists to clients, also where binary values are asked for; those of other types are texts."""
+    with server.connect(dbname="power") as con:
+        for binary in (False, True):
+            assert con.execute("SELECT conkey, ARRAY['a', NULL, 'b c'], ARRAY[1.5::real] FROM pg_constraint "
+                               "WHERE conname = 't_pkey'", binary=binary).fetchall() == [
+                ([1], ["a", None, "b c"], "{1.5}")]
 
 
 @pytest.mark.parametrize("by_statement", [False, True])

@@ -31,7 +31,9 @@ def test_schemas_and_tables(pair: PostgresPair) -> None:
             "epoch": "BIGINT"}
         assert [inspector.get_foreign_keys("readings", "power"), inspector.get_indexes("readings", "power"),
                 inspector.get_unique_constraints("readings", "power")] == [[], [], []]
-        assert inspector.get_table_comment("readings", "power") == {"text": None}
+        assert inspector.get_pk_constraint("readings", "power")["constrained_columns"] == ["ts"]
+        assert inspector.get_pk_constraint("meters", "power")["constrained_columns"] == []
+        assert inspector.get_table_comment("readings", "power") == {"text": "by hand"}
     finally:
         engine.dispose()
 

@@ -67,13 +67,14 @@ def postgres_pair(data: Path, server: Postgres) -> Iterator[PostgresPair]:
                                autocommit=True)
         try:
             for text in ("DROP SCHEMA public", "CREATE SCHEMA power", "SET search_path TO power", "SET timezone TO UTC",
-                         "CREATE TABLE readings (ts timestamptz NOT NULL, v int, s varchar(20), ok boolean, "
+                         "CREATE TABLE readings (ts timestamptz PRIMARY KEY, v int, s varchar(20), ok boolean, "
                          "d numeric(10, 2), epoch bigint)",
+                         "COMMENT ON TABLE readings IS 'by hand'",
                          "CREATE TABLE meters (ts timestamptz NOT NULL, v double precision, n int, place varchar(20))"):
                 peer.execute(text)
             for text in ("CREATE DATABASE power VGROUPS 1",
                          "CREATE TABLE power.readings (ts TIMESTAMP, v INT, s VARCHAR(20), ok BOOL, d DECIMAL(10, 2), "
-                         "epoch BIGINT)",
+                         "epoch BIGINT) COMMENT 'by hand'",
                          "CREATE STABLE power.meters (ts TIMESTAMP, v DOUBLE, n INT) TAGS (place VARCHAR(20))",
                          *(f"CREATE TABLE power.{place} USING power.meters TAGS ('{place}')" for *_, place in METERS)):
                 here.execute(text)
