@@ -85,6 +85,7 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.VerifyStream: _in_session(parts.verification.verify),
         sql.UseDatabase: _of_session(parts.databases.use),
         sql.SetQueryTimeout: _of_session(_set_query_timeout),
+        sql.SetAnsiQuotes: _of_session(_set_ansi_quotes),
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),
         sql.TestConnection: _alone(parts.connections.test),
         sql.SplitVgroup: _alone(parts.splitting.split),
@@ -199,6 +200,11 @@ def _kill(activity: Activity, statement: sql.KillQuery, who: Identity) -> Result
 
 def _set_query_timeout(statement: sql.SetQueryTimeout, session: SessionState) -> Result:
     session.query_timeout_s = statement.timeout_s
+    return Result()
+
+
+def _set_ansi_quotes(statement: sql.SetAnsiQuotes, session: SessionState) -> Result:
+    session.ansi_quotes = statement.is_on
     return Result()
 
 

@@ -35,6 +35,7 @@ from penstock.sql.tree.statements import (
     NoteTime,
     Query,
     Select,
+    SetAnsiQuotes,
     SetOperation,
     SetQueryTimeout,
     Show,
@@ -155,7 +156,7 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
             return iter([Need(GrantObject("table", None, statement.database), "write")])
         case UseDatabase():
             return finder.of_database(statement.name)
-        case SetQueryTimeout():
+        case SetQueryTimeout() | SetAnsiQuotes():
             return iter(())
         case KillQuery():
             return iter(())  # whose statement it ends is known when that is found

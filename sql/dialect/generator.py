@@ -594,6 +594,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.CreateDatabase: _create_database, st.AlterDatabase: _alter_database,
     st.SplitVgroup: lambda _, statement: f"SPLIT VGROUP {statement.vgroup_id}",
     st.DropDatabase: _of_name("DROP DATABASE"), st.UseDatabase: _of_name("USE"),
+    st.SetAnsiQuotes: lambda _, statement: f"SET ansiQuotes {'ON' if statement.is_on else 'OFF'}",
     st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
     st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),
     st.ColumnDefinition: _column_definition, st.CreateTable: _create_table,

@@ -339,6 +339,12 @@ class SetQueryTimeout(Statement):
     timeout_s: float
 
 
+class SetAnsiQuotes(Statement):
+    """SET ansiQuotes ON | OFF, of one session: whether double quotes are around names, not texts."""
+
+    is_on: bool
+
+
 class FlushDatabase(Statement):
     name: str
 
