@@ -28,7 +28,7 @@ from kits.duckdb_tests.player import Player, Verdict, opened
 
 FOLDERS = ("aggregate", "binder", "cast", "conjunction", "cte", "filter", "function", "join", "json", "limit", "order",
            "overflow", "pivot", "projection", "sample", "select", "setops", "subquery", "topn", "types", "window")
-_SILENCE_S = 90
+_SILENCE_S = 40
 _SHOWN = 12
 _KINDS = ("passed", "wrong", "broken", "failed", "accepted", "decided", "skipped")
 
