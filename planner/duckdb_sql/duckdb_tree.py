@@ -200,8 +200,8 @@ def column(name: str, table: str | None = None) -> exp.Column:
     return made(exp.Column, this=identifier(name), table=None if table is None else identifier(table))
 
 
-def number(value: int) -> Tree:
-    """Returns an integer as it stands in SQL, with the type that DuckDB gives it."""
+def number(value: int | float) -> Tree:
+    """Returns a finite number as it stands in SQL, with the type that DuckDB gives it."""
     digits = _digits(str(abs(value)))
     return made(exp.Paren, this=made(exp.Neg, this=digits)) if value < 0 else digits
 

@@ -83,7 +83,7 @@ def _called(found: AggregateCall) -> Tree:
         arguments = [argument.node for argument in found.arguments]
         return called(user_call("aggregate", found), [rows_in_order(arguments, found.row)])
     spec = require(found.function)
-    if found.arguments[0].type.kind is Kind.NULL and not spec.counts:
+    if found.arguments[0].type.kind is Kind.NULL and not spec.counts and spec.typed is None:
         return call("max", null(found.type.duckdb()))
     if spec.aggregate is None:
         raise InternalError(f"{found.function} is not computed per group")
