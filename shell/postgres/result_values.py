@@ -130,11 +130,12 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
 
 def array_texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """Returns lists as PostgreSQL writes arrays."""
-    return [None if value is None else "{" + ",".join("NULL" if each is None else _element(each) for each in value) + "}"
-            for value in values.to_pylist()]
+    return [None if value is None else f"{{{','.join(map(_element, value))}}}" for value in values.to_pylist()]
 
 
 def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
     text = str(value).lower()[:1] if isinstance(value, bool) else str(value)
     if re.fullmatch(r"[\w.-]+", text) and text.upper() != "NULL":
         return text
