@@ -216,7 +216,7 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
 def _lateral(source: Source) -> SubquerySource | None:
     """Returns what may name columns of what stands before it, as a sub-query."""
     if isinstance(source, FunctionSource) and is_about_rows(source):
-        everything = Select((SelectItem(exp.Star(), None, "*"),), source)
+        everything = Select((SelectItem(exp.Star(), None),), source)
         return SubquerySource(everything, source.alias or str(source.call.this), source.columns)
     return source if isinstance(source, SubquerySource) and source.lateral else None
 
