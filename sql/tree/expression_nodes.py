@@ -175,8 +175,9 @@ def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
 SIGNS: dict[type[exp.Expression], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
     exp.DPipe: "||", exp.IntDiv: "//", exp.Pow: "^", exp.BitwiseLeftShift: "<<", exp.BitwiseRightShift: ">>",
+    exp.Glob: "GLOB",
 }
-"""Operators that stand in rows, as they are written."""
+"""Operators as they are written, without those of comparisons."""
 
 
 def _chain(generator: Generator, node: exp.Expression) -> str:
@@ -263,7 +264,6 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
         LambdaVariable: lambda _, node: node.this,
         exp.AtTimeZone: lambda generator, node: f"{generator.sql(node, 'this')} AT TIME ZONE "
                                                 f"{generator.sql(node, 'zone')}",
-        exp.Glob: _binary("GLOB"),
         exp.Struct: _struct,
         exp.Bracket: _subscript,
         exp.Lambda: _lambda,
