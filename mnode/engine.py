@@ -143,7 +143,7 @@ class Engine:
             return None
         if self.follows:
             return None  # the whole way says why
-        written = self.parts.row_inserts.insert(text, state)
+        written = self.parts.row_inserts.insert(state.in_dialect(text), state)
         if written is not None:
             self.activity.note_access(state.connection_id)
         return written
@@ -152,12 +152,13 @@ class Engine:
         """Returns the statement that a text is. Raises SqlSyntaxError, NotSupportedError, and LimitExceededError for
         queries that are longer than those of the session's user may be.
         """
+        text = state.in_dialect(text)
         return read_plain_children(text) or parse_one(text, self._words_max(state))
 
     def read_or_query(self, text: str, state: SessionState) -> Statement:
         """Does what `read` does, but for queries of clients with long texts, which are only for `open_query`."""
         if state.origin.interface != "embedded" and is_long_query(text):
-            return UnreadQuery(text, self._words_max(state))
+            return UnreadQuery(state.in_dialect(text), self._words_max(state))
         return self.read(text, state)
 
     def _words_max(self, state: SessionState) -> int | None:
@@ -175,7 +176,7 @@ class Engine:
         if isinstance(statement, Query):
             self._await_inherited(statement, state)
         with self._listed(state, without_password(statement, text), on_cancel):
-            call = StatementCall(text, state, state.freeze(self.clock.now_ms()), self._limits(state))
+            call = StatementCall(state.in_dialect(text), state, state.freeze(self.clock.now_ms()), self._limits(state))
             return self._dispatch.execute(statement, call, self._check_open)
 
     def query_columns(self, query: Query | UnreadQuery, state: SessionState) -> tuple[ResultColumn, ...]:

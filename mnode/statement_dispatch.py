@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 from penstock.common.errors import InvalidStatementError, NotSupportedError
@@ -13,6 +14,7 @@ from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.engine_parts import EngineParts
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_runner import ResultLimits
+from penstock.mnode.write.inserts import QueryRunner
 from penstock.sql.schema import Session
 from penstock.sql.tree import statements as sql
 from penstock.sql.tree.statements import Statement
@@ -83,6 +85,7 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.VerifyStream: _in_session(parts.verification.verify),
         sql.UseDatabase: _of_session(parts.databases.use),
         sql.SetQueryTimeout: _of_session(_set_query_timeout),
+        sql.SetAnsiQuotes: _of_session(_set_ansi_quotes),
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),
         sql.TestConnection: _alone(parts.connections.test),
         sql.SplitVgroup: _alone(parts.splitting.split),
@@ -93,8 +96,15 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
 
 def _writers(parts: EngineParts, dry_run: DryRun | None) -> dict[type[Statement], Handler]:
     """What tables must not change their vnodes beside."""
+    def run_query(call: StatementCall) -> QueryRunner:
+        """Returns what runs the query whose rows a statement writes: they count as those of a result do."""
+        return partial(parts.queries.run, limits=call.limits)
+
     return {
-        sql.Insert: lambda statement, call: parts.inserts.insert(statement, call.text, call.session),
+        sql.Insert: lambda statement, call: parts.inserts.insert(
+            statement, call.text, call.session, run_query(call)),
+        sql.CreateTableAs: lambda statement, call: parts.tables_from_queries.create(
+            statement, call.session, run_query(call)),
         sql.CheckpointStream: _alone(parts.lifecycle.checkpoint),
         sql.StopStream: _alone(parts.lifecycle.stop),
         sql.AlterStream: _alone(parts.lifecycle.alter),
@@ -113,6 +123,8 @@ def _definitions(parts: EngineParts) -> dict[type[Statement], Handler]:
         sql.CreateChildTables: _in_session(parts.tables.create_children),
         sql.AlterTable: _in_session(parts.alterations.alter, parts.ingests.table_altered),
         sql.DropTable: _in_session(parts.tables.drop),
+        sql.CreateView: _in_session(parts.view_statements.create),
+        sql.DropView: _in_session(parts.view_statements.drop),
         sql.Delete: lambda statement, call: parts.deletes.delete(statement, call.text, call.session),
         sql.NoteTime: _in_session(parts.time_marks.note),
         sql.CreateFunction: _alone(parts.functions.create),
@@ -188,6 +200,11 @@ def _kill(activity: Activity, statement: sql.KillQuery, who: Identity) -> Result
 
 def _set_query_timeout(statement: sql.SetQueryTimeout, session: SessionState) -> Result:
     session.query_timeout_s = statement.timeout_s
+    return Result()
+
+
+def _set_ansi_quotes(statement: sql.SetAnsiQuotes, session: SessionState) -> Result:
+    session.ansi_quotes = statement.is_on
     return Result()
 
 

@@ -31,6 +31,7 @@ from penstock.sql.tree.statements import (
     NoteTime,
     Revoke,
     Select,
+    SetAnsiQuotes,
     SetOperation,
     SetQueryTimeout,
     Show,
@@ -51,7 +52,7 @@ _SAME_LOGIN_S = 3600.0
 # What reads and writes rows, or looks: so much of it that it is only logged where that is configured.
 _DAILY: tuple[type[Statement], ...] = (
     Select, SetOperation, ValuesQuery, Explain, AnalyzeStream, VerifyStream, Show, Describe, UseDatabase,
-    SetQueryTimeout, Insert, Delete, NoteTime)
+    SetQueryTimeout, SetAnsiQuotes, Insert, Delete, NoteTime)
 
 Interface = Literal["embedded", "flight", "socket", "http", "postgres"]
 Outcome = Literal["allowed", "refused"]

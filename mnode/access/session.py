@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.roles import OWNER, Identity
 from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.sql.dialect.tokenizer import back_quoted
 from penstock.sql.schema import Session
 from penstock.sql.types import DataType, Kind
 
@@ -21,7 +22,8 @@ class SessionState:
 
     `identity`: who asks, and what that one may do. `connection_id` is what perf_connections lists it under.
     `origin`: where that one is. `query_timeout_s`: how long its statements may compute, if that is less than
-    queryTimeout; 0: as long as that says.
+    queryTimeout; 0: as long as that says. `ansi_quotes`: whether double quotes are around names in what it writes, as
+    in standard SQL, and not around texts.
     """
 
     time_zone: str
@@ -31,6 +33,11 @@ class SessionState:
     settings: dict[str, str] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
     query_timeout_s: float = 0.0
+    ansi_quotes: bool = False
+
+    def in_dialect(self, text: str) -> str:
+        """Returns what the session has written with the quotes of the dialect; written so already, it stays."""
+        return back_quoted(text) if self.ansi_quotes else text
 
     def freeze(self, now_ms: int) -> Session:
         """Returns the session as one statement sees it."""

@@ -80,7 +80,9 @@ def gives_rows(statement: Statement) -> TypeGuard[Query | UnreadQuery]:
 
 
 class PlannedHere(Exception):
-    """The query has something that only the engine plans: code of users, tables of other servers, many child tables."""
+    """The query has something that only the engine plans: code of users, tables of other servers, many child tables,
+    or views.
+    """
 
 
 class ProcessPlan:
@@ -167,6 +169,8 @@ class ProcessPlan:
                 return CatalogAnswer(database=catalog.database(name))
             case "table", [database, name]:
                 self._permission.read_table(database, name)
+                if catalog.view(database, name) is not None:
+                    raise PlannedHere
                 table = catalog.table(database, name)
                 if table is not None:
                     self._told[table.database, table.name] = table

@@ -226,7 +226,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 
 def resolve_table(name: Name, builder: Builder) -> Table:
-    """Returns the table that `name` means; raises NotFoundError, or InvalidStatementError without a database."""
+    """Returns the table that `name` means. Raises NotFoundError; InvalidStatementError without a database, and for a
+    view, which only queries read.
+    """
     database = name.database or builder.session.database
     at = builder.place(name)
     if database is None:
@@ -236,6 +238,10 @@ def resolve_table(name: Name, builder: Builder) -> Table:
         raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=at)
     table = builder.catalog.table(database, name.name)
     if table is None:
+        if builder.catalog.view(database, name.name) is not None:
+            raise InvalidStatementError(
+                f"{database}.{name.name} is a view: a stream can't read one yet", position=at,
+                hint="write the view's query, over its tables, into the stream; SHOW CREATE VIEW has it")
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE, position=at,
                             hint=did_you_mean(name.name, builder.catalog.table_names(database)))
     return table

@@ -23,11 +23,13 @@ PlanQuery = Callable[[Query, "QueryBuilder"], Planned]
 class QueryBuilder(Builder):
     """A builder that knows the queries which WITH names, and the functions of users that the statement calls.
 
-    `planned`: those that are read, in the order in which one reads the other.
+    `planned`: those that are read, in the order in which one reads the other. `views`: how many it
+    has read so far.
     """
 
     ctes: dict[str, NamedQuery | _LastStep] = field(default_factory=dict)
     planned: list[NamedQuery] = field(default_factory=list)
+    views: int = 0
     functions: list[UserCall] = field(default_factory=list)
 
 

@@ -50,6 +50,7 @@ from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
 from penstock.planner.query.set_operation import plan_set_operation
 from penstock.planner.query.values_query import plan_values
+from penstock.planner.query.view_queries import plan_view, view_of
 from penstock.planner.scalar.scalar_cast import to_text
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
@@ -191,6 +192,9 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
         cte = builder.ctes.get(source.name.name) if source.name.database is None and source.cuts is None else None
         if cte is not None:
             return _rows_of(cte.planned(), source.alias or source.name.name)
+        view = view_of(source, builder)
+        if view is not None:
+            return _rows_of(plan_view(view, source, builder, _plan), source.alias or source.name.name)
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -30,7 +30,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _FRAME_BYTES = 8 << 20
 
-SETS = re.compile(r"\s*set\b", re.IGNORECASE)
+SETS = re.compile(r"\s*set\s+(\w+)", re.IGNORECASE)
 """A statement that sets something for a session."""
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ class RemoteEngine:
         self._time_zone = time_zone
         self._connect_timeout_s = connect_timeout_s
         self._token: str | None = None
-        #: the SET that holds for the session at the server
-        self._setting: str | None = None
+        #: the SETs that hold for the session at the server, by what they set
+        self._settings: dict[str, str] = {}
         self._calls: set[Any] = set()
         self._cancellations = 0
         self._is_let_go = False
@@ -112,13 +112,13 @@ class RemoteEngine:
         self._is_let_go = True
         self._channel.close()
 
-    def resume(self, database: str | None, time_zone: str | None, setting: str | None) -> None:
-        """Makes the session what one with another server was: `setting` is the SET that holds for it."""
+    def resume(self, database: str | None, time_zone: str | None, settings: Iterable[str]) -> None:
+        """Makes the session what one with another server was: `settings` are the SETs that hold for it."""
         if time_zone is not None:
             self._time_zone = time_zone
         if database is not None or time_zone is not None:
             self._begin(database)
-        if setting is not None:
+        for setting in settings:
             self.execute(setting, SessionState(self._time_zone))
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ class RemoteEngine:
             if self._token is None:
                 raise
         self._begin(state.database)
-        if self._setting is not None:
-            self._execute(self._setting, state)
+        for setting in list(self._settings.values()):
+            self._execute(setting, state)
         return call()
 
     def _new_token(self, login: _Login | None) -> str:
@@ -173,8 +173,8 @@ class RemoteEngine:
                           cmd=pack(make("CommandStatementQuery", query=text)))
         info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString(), before))
         state.database = info.app_metadata.decode() or None
-        if SETS.match(text):
-            self._setting = text
+        if (sets := SETS.match(text)) is not None:
+            self._settings[sets[1].lower()] = text
         if not info.endpoint:
             return Result(affected=info.total_records)
         self._require_channel()

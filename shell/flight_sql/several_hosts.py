@@ -78,15 +78,15 @@ class SeveralHosts:
         self._never = threading.Event()
         self._closed = threading.Event()
         self._time_zone: str | None = None
-        self._setting: str | None = None
+        self._settings: dict[str, str] = {}
         self._engine: RemoteEngine | None = None
         self._engine = self._find(None)
 
     def execute(self, text: str, state: SessionState) -> Result:
         """Executes one statement and returns its rows, or how much it changed."""
         result = self._at_the_active(state, lambda engine: engine.execute(text, state), again=may_be_repeated(text))
-        if SETS.match(text):
-            self._setting = text
+        if (sets := SETS.match(text)) is not None:
+            self._settings[sets[1].lower()] = text
         return result
 
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
@@ -217,7 +217,7 @@ class SeveralHosts:
             if found is not None:
                 host, engine = found
                 try:
-                    engine.resume(database, self._time_zone, self._setting)
+                    engine.resume(database, self._time_zone, list(self._settings.values()))
                 except UnavailableError as error:
                     problem = error
                 else:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import duckdb
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType
 
 from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, RenewableDuckdb, closed_duckdb
 from penstock.common.errors import BusyError, InvalidStatementError, LimitExceededError
@@ -26,7 +28,8 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.catalog_schema import EMPTY_TABLES, FUNCTION_NAMES, statements
 from penstock.shell.postgres.catalog_tables import TABLE_NAMES, PostgresCatalog, catalog_table
 from penstock.shell.postgres.client_settings import VERSION_TEXT
-from penstock.sql.types import DataType, Kind
+from penstock.shell.postgres.result_values import array_texts
+from penstock.sql.types import BIGINT, BOOL, DataType, Kind, other_type
 
 _AT_ONCE = 2
 _ROWS_MAX = 1_000_000
@@ -35,10 +38,12 @@ _PG_CATALOG, _INFORMATION_SCHEMA, _INFO = "pg_catalog", "information_schema", "i
 _KNOWN = TABLE_NAMES | EMPTY_TABLES.keys()
 #: What each of these queries has somewhere; others aren't looked at closer.
 _MARKS = re.compile(
-    r"\bpg_|information_schema|\bcurrent_(?:setting|schemas?|database|catalog|user)\b|\bversion\s*\(|\bset_config\b"
+    r"\bpg_|information_schema|\bcurrent_(?:setting|schemas?|database|catalog|user|role)\b|\bversion\s*\(|\bset_config\b"
     r"|_privilege\s*\(|\bformat_type\b|_description\s*\(|\bquote_ident\b|\bto_reg\w+\s*\(|\bsession_user\b"
     r"|::\s*reg", re.IGNORECASE)
 _OF_SESSION = ("version", "current_setting", "set_config", "current_schemas", "pg_backend_pid")
+#: What they end: their answers aren't DuckDB's, who computes the processes alone.
+_ENDING = ("pg_cancel_backend", "pg_terminate_backend")
 _CASTS = {"name": "text", "char": "text", "oid": "bigint", "regproc": "text", "xid": "bigint", "cstring": "text",
           "text": "text", "int4": "int", "int8": "bigint", "int2": "smallint", "bool": "boolean", "varchar": "text",
           "integer": "int", "bigint": "bigint", "smallint": "smallint"}
@@ -49,10 +54,15 @@ _KINDS: tuple[tuple[Callable[[pa.DataType], bool], Kind], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CatalogQuery:
-    """A query over the catalog, as DuckDB is to run it."""
+    """A query over the catalog, as DuckDB is to run it.
+
+    `names`: what its columns are called, if they are known. `ending`: the places of those that hold processes whose
+    statements are to be ended.
+    """
 
     tree: exp.Expression
     names: list[str] | None
+    ending: frozenset[int] = frozenset()
 
 
 class CatalogQueries:
@@ -70,17 +80,20 @@ class CatalogQueries:
         if len(text) > _TEXT_MAX or _MARKS.search(text) is None:
             return None
         try:
-            tree = sqlglot.parse_one(text, read="postgres")
+            tree = _tree(text)
         except SqlglotError:  # the dialect's own parser may read it, or say what is wrong
             return None
         if not isinstance(tree, exp.Query) or not _is_over_catalog(tree):
             return None
-        return CatalogQuery(_Translation(view, process)(tree), _names(tree))
+        ending = frozenset(place for place, each in enumerate(tree.selects) if _function_name(each) in _ENDING)
+        return CatalogQuery(_Translation(view, process)(tree), _names(tree), ending)
 
     def run(
         self, query: CatalogQuery, view: PostgresCatalog, running: Running
     ) -> tuple[tuple[ResultColumn, ...], pa.Table]:
-        """Returns columns and rows of a query, which `running` ends. Raises PenstockErrors."""
+        """Returns columns and rows of a query, which `running` ends, and ends what the query says. Raises
+        PenstockErrors.
+        """
         if not self._turns.acquire(timeout=self._wait_s):
             raise BusyError("other queries of the catalog run", hint="try again")
         try:
@@ -107,9 +120,10 @@ class CatalogQueries:
         table = cursor.sql(query.tree.sql(dialect="duckdb")).limit(_ROWS_MAX + 1).to_arrow_table()
         if table.num_rows > _ROWS_MAX:
             raise LimitExceededError(f"the result has more than {_ROWS_MAX} rows", hint="add a LIMIT")
-        plain = [_plain(column) for column in table.columns]
-        columns = tuple(ResultColumn(name, DataType(_kind(column.type)))
-                        for name, column in zip(query.names or table.column_names, plain, strict=True))
+        kinds = [BOOL if place in query.ending else _type(column.type) for place, column in enumerate(table.columns)]
+        plain = [_ended(column, view) if place in query.ending else _plain(column)
+                 for place, column in enumerate(table.columns)]
+        columns = tuple(map(ResultColumn, query.names or table.column_names, kinds))
         return columns, pa.Table.from_arrays(plain, names=[f"c{place}" for place in range(len(plain))])
 
     @contextmanager
@@ -141,33 +155,50 @@ def _opened(view: PostgresCatalog) -> duckdb.DuckDBPyConnection:
     return made
 
 
-def _kind(kind: pa.DataType) -> Kind:
-    return next((found for fits, found in _KINDS if fits(kind)), Kind.VARCHAR)
+def _ended(processes: pa.ChunkedArray, view: PostgresCatalog) -> pa.ChunkedArray:
+    """Ends the statements of processes; returns for each whether there is such a one."""
+    return pa.chunked_array([pa.array(
+        [None if each is None else view.end_process(each) for each in processes.cast(pa.int64()).to_pylist()],
+        pa.bool_())])
+
+
+def _type(kind: pa.DataType) -> DataType:
+    """Returns the type of the values that `_plain` makes of those of an Arrow type."""
+    if pa.types.is_list(kind):
+        return other_type(f"{_type(kind.value_type).duckdb()}[]")
+    return DataType(next((found for fits, found in _KINDS if fits(kind)), Kind.VARCHAR))
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns a column of types that results have; arrays as PostgreSQL writes them in text."""
     kind = column.type
     if pa.types.is_list(kind):
-        texts = [None if value is None else "{" + ",".join("NULL" if each is None else _element(each) for each in value)
-                 + "}" for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(texts, pa.string())])
+        return pa.chunked_array([pa.array(array_texts(column), pa.string())])
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.string())])
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind):
         return column
     if pa.types.is_integer(kind):
-        return column.cast(pa.int64()) if _kind(kind) is Kind.BIGINT else column
+        return column.cast(pa.int64()) if _type(kind) == BIGINT else column
     return pa.chunked_array([pa.array([None if value is None else str(value) for value in column.to_pylist()],
                                       pa.string())])
 
 
-def _element(value: object) -> str:
-    text = str(value)
-    if re.fullmatch(r"[\w.-]+", text) and text.upper() != "NULL":
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+# --- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def _tree(text: str) -> exp.Expression:
+    """Returns a query; names that aren't quoted are in small letters, as in PostgreSQL. Raises SqlglotErrors."""
+    dialect = sqlglot.Dialect.get_or_raise("postgres")
+    tokens = dialect.tokenize(text)
+    for before, token in pairwise(tokens):
+        if before.token_type is TokenType.ALIAS and token.token_type is TokenType.SELECT:
+            token.token_type = TokenType.VAR  # any word is a name behind AS; sqlglot doesn't take this one for it
+    [tree] = dialect.parser().parse(tokens, text)
+    for name in tree.find_all(exp.Identifier):
+        if not name.args.get("quoted"):
+            name.set("this", name.name.lower())
+    return tree
 
 
 # --- which ones ------------------------------------------------------------------------------------------------------
@@ -201,8 +232,15 @@ def _is_postgres_function(node: exp.Expression) -> bool:
         return bool(node.this.name == _PG_CATALOG)
     if isinstance(node, exp.Cast):
         return isinstance(node.to, exp.ObjectIdentifier)
-    return isinstance(node, exp.CurrentSchema | exp.CurrentDatabase | exp.CurrentUser | exp.CurrentCatalog
-                      | exp.CurrentVersion | exp.SessionUser)
+    return _is_user(node) or isinstance(
+        node, exp.CurrentSchema | exp.CurrentDatabase | exp.CurrentCatalog | exp.CurrentVersion)
+
+
+def _is_user(node: exp.Expression) -> bool:
+    """Tells whether a node asks for the session's user; some of the words for it look like columns to sqlglot."""
+    if isinstance(node, exp.Column):
+        return not node.table and not node.this.args.get("quoted") and node.name in ("user", "current_role")
+    return isinstance(node, exp.CurrentUser | exp.SessionUser)
 
 
 # --- from PostgreSQL's SQL to DuckDB's -------------------------------------------------------------------------------
@@ -212,14 +250,15 @@ def _names(tree: exp.Query) -> list[str] | None:
     """Returns what PostgreSQL calls the columns of a query; None where stars are among them."""
     if any(each.is_star for each in tree.selects):
         return None
-    return [each.alias_or_name or _function_name(each) for each in tree.selects]
+    return [each.alias or _function_name(each) for each in tree.selects]
 
 
 def _function_name(node: exp.Expression) -> str:
-    while isinstance(node, exp.Cast | exp.Dot | exp.Paren):
+    """Returns what a value is called that has no name of its own: after its column or function."""
+    while isinstance(node, exp.Alias | exp.Cast | exp.Dot | exp.Paren):
         node = node.expression if isinstance(node, exp.Dot) else node.this
-    if isinstance(node, exp.Anonymous):
-        return str(node.name).lower()
+    if isinstance(node, exp.Anonymous | exp.Column | exp.Identifier):
+        return str(node.name).lower() if isinstance(node, exp.Anonymous) else node.name
     if isinstance(node, exp.CurrentVersion):
         return "version"
     return node.sql_name().lower() if isinstance(node, exp.Func) else "?column?"
@@ -247,7 +286,7 @@ class _Translation:
             return self._table(node)
         if isinstance(node, exp.Column) and node.db in (_PG_CATALOG, _INFORMATION_SCHEMA):
             node.set("db", None)
-        if isinstance(node, exp.Dot) and node.name != "*" and node.this.name == _PG_CATALOG:
+        if isinstance(node, exp.Dot) and node.name != "*" and node.this.name in (_PG_CATALOG, _INFORMATION_SCHEMA):
             return node.expression
         if isinstance(node, exp.Operator):
             return self._operator(node)
@@ -305,12 +344,10 @@ class _Translation:
             return _text(state.database)
         if isinstance(node, exp.CurrentDatabase | exp.CurrentCatalog):
             return _text(self.view.current)
-        if isinstance(node, exp.CurrentUser | exp.SessionUser):
+        if _is_user(node):
             return _text(state.identity.name)
         if isinstance(node, exp.CurrentVersion):
             return _text(VERSION_TEXT)
-        if isinstance(node, exp.Column) and node.name == "user" and not node.table and not node.this.args.get("quoted"):
-            return _text(state.identity.name)
         if isinstance(node, exp.Anonymous) and node.name.lower() == "json_build_object":
             return exp.func("json_object", *node.expressions)
         if not isinstance(node, exp.Anonymous) or node.name.lower() not in _OF_SESSION:

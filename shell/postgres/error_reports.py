@@ -6,6 +6,7 @@ from penstock.common import errors
 from penstock.common.errors import PenstockError
 from penstock.shell.postgres.backend import ClientReport
 from penstock.shell.postgres.frontend import ProtocolError
+from penstock.shell.postgres.statement_text import StatementText
 
 #: By the numbers of TDengine, where they say more than the class does.
 _BY_CODE = {
@@ -46,11 +47,11 @@ def sqlstate_of(error: PenstockError) -> str:
     return next((state for kind, state in _BY_CLASS if isinstance(error, kind)), INTERNAL)
 
 
-def report(error: PenstockError, text: str = "", offset: int = 0, *, fatal: bool = False) -> ClientReport:
-    """Returns what a client is told. `text` is the statement, which begins at `offset` of what the client sent."""
+def report(error: PenstockError, statement: StatementText | None = None, *, fatal: bool = False) -> ClientReport:
+    """Returns what a client is told; the place of an error is told as one in what the client sent."""
     message = error.message if error.code is None else f"[0x{error.code:04X}] {error.message}"
     position = None
-    if error.position is not None and text:
-        lines = text.split("\n")[:error.position.line - 1]
-        position = offset + sum(len(line) + 1 for line in lines) + error.position.column
+    if error.position is not None and statement is not None:
+        lines = statement.text.split("\n")[:error.position.line - 1]
+        position = 1 + statement.sent_offset(sum(len(line) + 1 for line in lines) + error.position.column - 1)
     return ClientReport("FATAL" if fatal else "ERROR", sqlstate_of(error), message, error.hint, position)

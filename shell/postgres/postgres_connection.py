@@ -193,7 +193,8 @@ class PostgresConnection(BaseRequestHandler):
         number, secret = engine.activity.login(identity.name), secrets.token_bytes(_SECRET_BYTES)
         self._site.register(number, secret)
         try:
-            state = SessionState(engine.config.timezone, None, identity, number, origin=self._origin)
+            state = SessionState(
+                engine.config.timezone, None, identity, number, origin=self._origin, ansi_quotes=True)
             session = PostgresSession(engine, state, self._site.catalog, self._send, self._on_cancel)
             self._greet(startup, session, number, secret)
             while True:
@@ -303,8 +304,7 @@ class PostgresConnection(BaseRequestHandler):
         except UnauthenticatedError:
             raise
         except PenstockError as error:
-            text, offset = ("", 0) if statement is None else (statement.text, statement.offset)
-            self._send(report(error, text, offset).encoded())
+            self._send(report(error, statement).encoded())
             return False
         except OSError:
             raise

@@ -67,7 +67,7 @@ class PostgresSession:
         self._on_cancel = on_cancel
         self.settings = ClientSettings(state, self.use, lambda: engine.follows)
         self._catalog = catalog
-        self._view = PostgresCatalog(engine.catalog, state, self.settings)
+        self._view = PostgresCatalog(engine.catalog, engine.activity, state, self.settings)
         self._prepared: dict[str, PreparedText] = {}
         self._portals = Portals()
         self._cursors = Cursors(self._portals, self._columns, self._held)
@@ -425,7 +425,7 @@ def _with(text: StatementText | None, values: list[object]) -> StatementText | N
     """Returns a statement with its parameters in it."""
     if text is None or not values:
         return text
-    return StatementText(filled(text.text, values), text.offset, text.words, filled(text.original, values))
+    return StatementText(filled(text.text, values), text.offset, text.words, filled(text.sent, values))
 
 
 def _tag(statement: StatementText, parsed: Statement, affected: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -47,19 +48,27 @@ TYPES: dict[Kind, PostgresType] = {
     Kind.FLOAT: PostgresType(FLOAT4, "float4", 4), Kind.DOUBLE: PostgresType(FLOAT8, "float8", 8),
     Kind.VARCHAR: _VARCHAR, Kind.NCHAR: _VARCHAR, Kind.VARBINARY: _BYTEA, Kind.GEOMETRY: _BYTEA,
     Kind.JSON: PostgresType(JSON, "json"), Kind.DECIMAL: PostgresType(NUMERIC, "numeric"),
-    Kind.NULL: PostgresType(TEXT, "text"),
+    Kind.NULL: PostgresType(TEXT, "text"), Kind.OTHER: PostgresType(TEXT, "text"),
 }
 _OTHERS = {
     "DATE": PostgresType(DATE, "date", 4), "TIME": PostgresType(TIME, "time", 8),
     "INTERVAL": PostgresType(INTERVAL, "interval", 16), "UUID": PostgresType(UUID, "uuid", 16),
     "HUGEINT": PostgresType(NUMERIC, "numeric"), "UHUGEINT": PostgresType(NUMERIC, "numeric"),
 }
-"""DuckDB's own types that PostgreSQL has, too; values of others, such as lists, are text."""
+"""DuckDB's own types that PostgreSQL has, too; values of others, such as structs, are text."""
+_ARRAYS = {
+    "VARCHAR[]": PostgresType(1009, "_text"), "BIGINT[]": PostgresType(1016, "_int8"),
+    "INTEGER[]": PostgresType(1007, "_int4"), "DOUBLE[]": PostgresType(1022, "_float8"),
+    "BOOLEAN[]": PostgresType(1000, "_bool"),
+}
+"""Their values are text, as PostgreSQL writes arrays."""
 
 
 def postgres_type(kind: DataType) -> PostgresType:
     """Returns the type as PostgreSQL has it."""
-    return _OTHERS.get(kind.sql(), TYPES[Kind.NULL]) if kind.kind is Kind.OTHER else TYPES[kind.kind]
+    if kind.kind is not Kind.OTHER:
+        return TYPES[kind.kind]
+    return _OTHERS.get(kind.sql()) or _ARRAYS.get(kind.sql(), TYPES[Kind.OTHER])
 
 
 def modifier_of(kind: DataType) -> int:
@@ -78,7 +87,8 @@ def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) 
 
 def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
     kind = postgres_type(column.type)
-    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), format_at(formats, place))
+    form = 0 if column.type.sql() in _ARRAYS else format_at(formats, place)
+    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), form)
 
 
 def format_at(formats: Sequence[int], place: int) -> int:
@@ -106,6 +116,8 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
         return [None if value is None else b"t" if value else b"f" for value in values.to_pylist()]
     if kind.kind is Kind.TIMESTAMP:
         return _encoded(_times(values, time_zone))
+    if kind.sql() in _ARRAYS and pa.types.is_list(values.type):
+        return _encoded(array_texts(values))
     if kind.kind is Kind.OTHER:
         ours, theirs = _WRITTEN.get(kind.sql(), ("", ""))
         written = texts(values)
@@ -114,6 +126,21 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
     if pa.types.is_floating(values.type):
         return _encoded(_FLOATS.get(text, text) for text in written)
     return _encoded(written)
+
+
+def array_texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """Returns lists as PostgreSQL writes arrays."""
+    return [None if value is None else f"{{{','.join(map(_element, value))}}}" for value in values.to_pylist()]
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    text = str(value).lower()[:1] if isinstance(value, bool) else str(value)
+    if re.fullmatch(r"[\w.-]+", text) and text.upper() != "NULL":
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 _WRITTEN = {"DATE": (" (BC)", " BC"), "INTERVAL": ("month", "mon")}

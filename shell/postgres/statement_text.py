@@ -1,7 +1,7 @@
-"""What clients of PostgreSQL write, cut into statements and put into the quotes of the dialect. It doesn't parse SQL.
+"""What clients of PostgreSQL write, cut into statements, with texts as the dialect has them. It doesn't parse SQL.
 
-Tools for PostgreSQL quote names by `"`, and take a backslash in '...' for itself. The dialect has back-quotes for
-names, and backslashes that escape; so quotes are translated, and nothing else.
+Tools for PostgreSQL take a backslash in '...' for itself, and one in E'...' escapes, as in the dialect; so texts are
+translated, and nothing else. That names are in double quotes the session knows (`ansi_quotes`).
 """
 
 from __future__ import annotations
@@ -9,24 +9,36 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.sql.tree.expression_nodes import plain_name, quote_identifier
-
 _PIECES = re.compile(
-    r"""(?P<escaped>\b[eE]'(?:[^'\\]|\\.|'')*') | (?P<text>'(?:[^']|'')*') | (?P<name>"(?:[^"]|"")*") | `[^`]*`
+    r"""(?P<escaped>\b[eE]'(?:[^'\\]|\\.|'')*') | (?P<text>'(?:[^']|'')*') | "(?:[^"]|"")*" | `[^`]*`
       | (?P<comment>--[^\n]*|/\*.*?\*/) | (?P<end>;) | [A-Za-z_0-9]+ | \s+ | .""", re.VERBOSE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class StatementText:
-    """One statement as the dialect quotes; `offset`: where it begins in what the client sent.
+    """One statement with texts as the dialect has them; `offset`: where it begins in what the client sent.
 
-    `words`: it begins with, in capitals; `original`: it as the client wrote it.
+    `words`: it begins with, in capitals; `sent`: it as the client wrote it.
     """
 
     text: str
     offset: int
     words: tuple[str, ...]
-    original: str
+    sent: str
+
+    @property
+    def original(self) -> str:
+        """It as the client wrote it, without what is blank around it."""
+        return self.sent.strip()
+
+    def sent_offset(self, offset: int) -> int:
+        """Returns where in what the client sent the token is that begins at an offset of `text`."""
+        length = 0
+        for match in _PIECES.finditer(self.sent):
+            if length >= offset:
+                return self.offset + match.start() - (length - offset)
+            length += len(_translated(match))
+        return self.offset + len(self.sent) - (length - offset)
 
 
 def split_statements(text: str) -> list[StatementText]:
@@ -44,9 +56,9 @@ def split_statements(text: str) -> list[StatementText]:
     return found
 
 
-def _add(found: list[StatementText], pieces: list[str], original: str, offset: int) -> None:
-    if not is_blank(original):
-        found.append(StatementText("".join(pieces).rstrip(), offset, first_words(original), original.strip()))
+def _add(found: list[StatementText], pieces: list[str], sent: str, offset: int) -> None:
+    if not is_blank(sent):
+        found.append(StatementText("".join(pieces).rstrip(), offset, first_words(sent), sent))
 
 
 def _translated(match: re.Match[str]) -> str:
@@ -56,8 +68,6 @@ def _translated(match: re.Match[str]) -> str:
             return f" {piece[1:]}"
         case "text":
             return piece.replace("\\", "\\\\")
-        case "name":
-            return quote_identifier(plain_name(piece))
     return piece
 
 

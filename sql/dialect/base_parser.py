@@ -269,6 +269,15 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
             return Name(self.name(what), first, offset)
         return Name(first, None, offset)
 
+    def column_names(self) -> tuple[str, ...]:
+        """Takes `(name, ...)`: names of columns, each once."""
+        token = self.token
+        columns = self.wrapped_csv(lambda: self.name("a column name"))
+        if len(set(columns)) < len(columns):
+            repeated = next(name for index, name in enumerate(columns) if name in columns[:index])
+            raise self.fail(f"column {repeated} is given twice", token)
+        return columns
+
     def string(self, what: str) -> str:
         """Takes a quoted string and returns its value."""
         if not self.at_type(TokenType.STRING):

@@ -280,6 +280,10 @@ def _create_table(to: Generator, statement: st.CreateTable) -> str:
           for option, value in statement.options))
 
 
+def _create_table_as(to: Generator, statement: st.CreateTableAs) -> str:
+    return _words("CREATE TABLE", _if_not_exists(statement), to.sql(statement.name), "AS", to.sql(statement.query))
+
+
 def _using(to: Generator, target: st.CreateChildTable | st.InsertTarget) -> str:
     return _words("USING", to.sql(target.using), "" if target.tag_names is None else _names(target.tag_names),
                   f"TAGS ({_sqls(to, target.tag_values)})")
@@ -321,6 +325,20 @@ def _drop_table(to: Generator, statement: st.DropTable) -> str:
 
 def _if_exists(statement: Any) -> str:
     return "IF EXISTS" if statement.if_exists else ""
+
+
+# --- views ---
+
+
+def _create_view(to: Generator, statement: st.CreateView) -> str:
+    return _view_of(to, statement, to.sql(statement.query))
+
+
+def _view_of(to: Generator, statement: st.CreateView, query: str) -> str:
+    return _words(
+        "CREATE OR REPLACE VIEW" if statement.or_replace else "CREATE VIEW", _if_not_exists(statement),
+        to.sql(statement.name), _names(statement.columns) if statement.columns else "",
+        "SQL SECURITY INVOKER" if statement.invoker else "", "AS", query)
 
 
 # --- rows ---
@@ -576,11 +594,15 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.CreateDatabase: _create_database, st.AlterDatabase: _alter_database,
     st.SplitVgroup: lambda _, statement: f"SPLIT VGROUP {statement.vgroup_id}",
     st.DropDatabase: _of_name("DROP DATABASE"), st.UseDatabase: _of_name("USE"),
+    st.SetAnsiQuotes: lambda _, statement: f"SET ansiQuotes {'ON' if statement.is_on else 'OFF'}",
     st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
     st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),
     st.ColumnDefinition: _column_definition, st.CreateTable: _create_table,
+    st.CreateTableAs: _create_table_as,
     st.CreateChildTables: _create_child_tables, st.CreateChildTable: _create_child_table,
     st.AlterTable: _alter_table, st.DropTable: _drop_table,
+    st.CreateView: _create_view,
+    st.DropView: lambda to, statement: _words("DROP VIEW", _if_exists(statement), to.sql(statement.name)),
     st.TagAssignment: lambda to, tag: f"{identifier(tag.tag)} = {to.sql(tag.value)}",
     st.Insert: _insert, st.InsertTarget: _insert_target,
     st.Delete: lambda to, statement: _words(
@@ -633,3 +655,8 @@ def print_sql(node: exp.Expression) -> str:
 def print_stream(statement: st.CreateStream) -> str:
     """Returns CREATE STREAM as text with the query as it was typed: its words are what unnamed columns are called."""
     return _stream_of(StatementGenerator(), statement, statement.query.source_text)
+
+
+def print_view(statement: st.CreateView) -> str:
+    """Returns CREATE VIEW as text with the query as it was typed: its words are what unnamed columns are called."""
+    return _view_of(StatementGenerator(), statement, statement.query.source_text)

@@ -48,11 +48,15 @@ class QueryParser(SourceParser):
 
     def parse_query(self) -> Query:
         """Parses a query up to and including `>> file`. Raises SqlSyntaxError."""
+        return self.parse_rows().change(into_file=self._parse_into_file())
+
+    def parse_rows(self) -> Query:
+        """Parses a query whose rows the statement takes that it stands in. Raises SqlSyntaxError."""
+        if not self.at_query():
+            raise self.fail("a query is expected")
         start = self.token.start
         query = self.parse_inner_query()
-        text = self.source(start)
-        into_file = self._parse_into_file()
-        return query.change(source_text=text, source_start=start, into_file=into_file)
+        return query.change(source_text=self.source(start), source_start=start)
 
     def parse_inner_query(self) -> Query:
         """Parses a query with WITH, set operations, and what orders and limits the whole. Raises SqlSyntaxError."""

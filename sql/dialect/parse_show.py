@@ -14,6 +14,7 @@ from penstock.sql.tree.statements import (
     KillQuery,
     Name,
     Promote,
+    SetAnsiQuotes,
     SetQueryTimeout,
     Show,
     Statement,
@@ -91,12 +92,18 @@ def parse_promote(parser: QueryParser) -> Statement:
 
 
 def parse_set(parser: QueryParser) -> Statement:
-    """Parses what follows SET: `queryTimeout [=] duration`, with units as in the configuration; 0 and DEFAULT take it
-    back.
+    """Parses what follows SET: `queryTimeout [=] duration`, with units as in the configuration, 0 and DEFAULT take it
+    back; or `ansiQuotes [=] ON | OFF`.
     """
-    if not parser.take("QUERYTIMEOUT"):
-        raise parser.fail("queryTimeout is expected: it is what a session may set")
+    setting = parser.take_any("QUERYTIMEOUT", "ANSIQUOTES")
+    if setting is None:
+        raise parser.fail("queryTimeout or ansiQuotes is expected: they are what a session may set")
     parser.take_any("=", "TO")
+    if setting == "ANSIQUOTES":
+        switch = parser.take_any("ON", "OFF")
+        if switch is None:
+            raise parser.fail("ON or OFF is expected")
+        return SetAnsiQuotes(switch == "ON")
     if parser.take("DEFAULT"):
         return SetQueryTimeout(0.0)
     at = parser.token
@@ -113,9 +120,9 @@ def parse_set(parser: QueryParser) -> Statement:
 
 
 def _parse_show_create(parser: QueryParser) -> Statement:
-    word = parser.take_any("DATABASE", "TABLE", "STABLE", "STREAM")
+    word = parser.take_any("DATABASE", "TABLE", "STABLE", "VIEW", "STREAM")
     if word is None:
-        raise parser.fail("DATABASE, TABLE, STABLE or STREAM is expected")
+        raise parser.fail("DATABASE, TABLE, STABLE, VIEW or STREAM is expected")
     what = f"create {word.lower()}"
     if word == "DATABASE":
         database = parser.name("a database name")
@@ -123,7 +130,7 @@ def _parse_show_create(parser: QueryParser) -> Statement:
     if word == "STREAM":
         offset = parser.token.start
         return Show(what, table=Name(parser.name("a stream name"), None, offset))
-    name = parser.object_name("a table name")
+    name = parser.object_name(f"a {'view' if word == 'VIEW' else 'table'} name")
     return Show(what, name.database, name)
 
 

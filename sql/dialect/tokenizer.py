@@ -15,6 +15,7 @@ from sqlglot.tokens import Tokenizer as SqlglotTokenizer
 
 from penstock.common.errors import LimitExceededError
 from penstock.sql.dialect.literals import position, unescape
+from penstock.sql.tree.expression_nodes import plain_name, quote_identifier
 
 # Words that are never names unless back-quoted: each can follow, or be, a place where a name may stand.
 _RESERVED = (
@@ -84,6 +85,10 @@ _ROWS = re.compile(
 )
 
 
+# What may hold a double quote that begins no name, or a name in double quotes.
+_QUOTES = re.compile(rf"{_SINGLE}|`(?:[^`]++|``)*+`|{_COMMENT}|(?P<name>\"(?:[^\"]++|\"\")*+\")", re.DOTALL)
+
+
 class Tokenizer(SqlglotTokenizer):  # type: ignore[misc]
     """The tokens of the dialect. `start` and `end` are the offsets of their first and last character.
 
@@ -149,6 +154,19 @@ def scan(text: str, at: int = 0) -> Iterator[Token]:
     end = Token(TokenType.SENTINEL, "", 1, 1, start, last, _NO_COMMENTS)
     while True:
         yield end
+
+
+def back_quoted(text: str) -> str:
+    """Returns a text with double quotes around names in the dialect, where they are around texts.
+
+    What follows a name keeps its offset, unless there is a back-quote in the name.
+    """
+    return _QUOTES.sub(_back_quoted, text) if '"' in text else text
+
+
+def _back_quoted(found: re.Match[str]) -> str:
+    written = found["name"]
+    return found[0] if written is None else quote_identifier(plain_name(written)).ljust(len(written))
 
 
 def check_words(text: str, query_words: int) -> None:

@@ -339,6 +339,12 @@ class SetQueryTimeout(Statement):
     timeout_s: float
 
 
+class SetAnsiQuotes(Statement):
+    """SET ansiQuotes ON | OFF, of one session: whether double quotes are around names, not texts."""
+
+    is_on: bool
+
+
 class FlushDatabase(Statement):
     name: str
 
@@ -368,6 +374,14 @@ class CreateTable(Statement):
     comment: str | None = None
     ttl_days: int = 0
     options: tuple[tuple[str, str], ...] = ()
+
+
+class CreateTableAs(Statement):
+    """CREATE TABLE name AS query: a normal table of the query's columns, with its rows."""
+
+    name: Name
+    query: Query
+    if_not_exists: bool = False
 
 
 class CreateChildTable(Node):
@@ -440,6 +454,28 @@ class DropTable(Statement):
     names: tuple[Name, ...]
     if_exists: bool = False
     must_be_super: bool = False
+
+
+# --- views ----------------------------------------------------------------------------------------------------
+
+
+class CreateView(Statement):
+    """CREATE [OR REPLACE] VIEW [IF NOT EXISTS] name [(columns)] [SQL SECURITY DEFINER | INVOKER] AS query.
+
+    `columns` are what it calls the first of the query's columns.
+    """
+
+    name: Name
+    query: Query
+    columns: tuple[str, ...] = ()
+    invoker: bool = False
+    or_replace: bool = False
+    if_not_exists: bool = False
+
+
+class DropView(Statement):
+    name: Name
+    if_exists: bool = False
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

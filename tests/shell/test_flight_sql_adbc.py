@@ -128,7 +128,7 @@ def test_metadata(con: Any) -> None:
     assert con.adbc_get_table_schema("s", db_schema_filter="meta") == pa.schema([
         ("ts", pa.timestamp("us")), ("id", pa.int32()), ("v", pa.decimal128(10, 2)), ("t", pa.string())])
     assert con.adbc_get_table_schema("c", db_schema_filter="meta").names == ["ts", "id", "v", "t"]
-    assert con.adbc_get_table_types() == ["CHILD TABLE", "SUPER TABLE", "SYSTEM TABLE", "TABLE"]
+    assert con.adbc_get_table_types() == ["CHILD TABLE", "SUPER TABLE", "SYSTEM TABLE", "TABLE", "VIEW"]
     info = con.adbc_get_info()
     assert (info["vendor_name"], info["vendor_version"]) == ("Penstock", penstock.__version__)
     con.adbc_current_db_schema = "meta"

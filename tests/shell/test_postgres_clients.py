@@ -6,7 +6,7 @@ import shutil
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -36,6 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresHere]:
                      "d DECIMAL(10, 2), u BIGINT UNSIGNED)")
         here.execute("INSERT INTO power.a USING power.meters TAGS ('north') VALUES (1700000000000, 1.5, 1) "
                      "power.b USING power.meters TAGS ('south') VALUES (1700000000000, 2.5, 2)")
+        here.execute("CREATE VIEW power.high AS SELECT ts, v FROM meters WHERE v > 2")
         yield here
 
 
@@ -129,10 +130,15 @@ def test_psql_describes(server: PostgresHere) -> None:
     tables = server.psql(r"\dt", "-d", "power", "-t").stdout.splitlines()
     assert {"power|meters|table|root", "power|t|table|root"} <= set(tables)
     assert not any("|a|" in line for line in tables)
+    assert server.psql(r"\dv", "-d", "power", "-t").stdout.splitlines() == ["power|high|view|root"]
     assert server.psql(r"\d meters", "-d", "power", "-t").stdout.splitlines() == [
         "ts|timestamp with time zone||not null|", "v|double precision|||", "n|integer|||",
         "place|character varying(20)|||"]
     assert "d|numeric(10,2)||||plain|||" in server.psql(r"\d+ power.t", "-t").stdout
+    assert '"t_pkey" PRIMARY KEY, btree (ts)' in server.psql(r"\d power.t").stdout
+    server.execute("CREATE TABLE power.`K 1` (ts TIMESTAMP, k INT PRIMARY KEY, v INT) COMMENT 'of two'")
+    assert '"K 1_pkey" PRIMARY KEY, btree (ts, k)' in server.psql(r'\d power."K 1"').stdout
+    assert "|of two" in server.psql(r"\dt+ power.*", "-t").stdout
     assert "power|root" in server.psql(r"\dn", "-t").stdout
     assert "power|root|UTF8|C|C||libc|" in server.psql(r"\l", "-t").stdout
     assert "power|root|UTF8|C|C||libc|||pg_default|" in server.psql(r"\l+", "-t").stdout
@@ -146,6 +152,9 @@ def test_sqlalchemy_inspects_and_reads(server: PostgresHere) -> None:
         inspector = sqlalchemy.inspect(engine)
         assert {"meters", "t"} <= set(inspector.get_table_names())
         assert "power" in inspector.get_schema_names()
+        assert (inspector.get_view_names(), inspector.has_table("high")) == (["high"], True)
+        assert [column["nullable"] for column in inspector.get_columns("high")] == [True, True]
+        assert pd.read_sql_table("high", engine)["v"].to_list() == [2.5]
         assert (inspector.has_table("t"), inspector.has_table("nope")) == (True, False)
         for schema in (None, "power"):
             found = {column["name"]: str(column["type"]) for column in inspector.get_columns("t", schema=schema)}
@@ -158,34 +167,6 @@ def test_sqlalchemy_inspects_and_reads(server: PostgresHere) -> None:
         engine.dispose()
 
 
-#: The schemas of the search path, as Grafana asks for them.
-_PATH = """(SELECT CASE WHEN trim(s[i]) = '"$user"' THEN user ELSE trim(s[i]) END
-    FROM generate_series(array_lower(string_to_array(current_setting('search_path'), ','), 1),
-                         array_upper(string_to_array(current_setting('search_path'), ','), 1)) AS i,
-         string_to_array(current_setting('search_path'), ',') s)"""
-
-
-@pytest.mark.parametrize(("query", "expected"), [
-    (f"""SELECT CASE WHEN quote_ident(table_schema) IN {_PATH} THEN quote_ident(table_name)
-         ELSE quote_ident(table_schema) || '.' || quote_ident(table_name) END AS "table"
-         FROM information_schema.tables WHERE quote_ident(table_schema) NOT IN ('information_schema', 'pg_catalog')
-         AND table_name = 'meters' ORDER BY 1""", [("meters",)]),
-    (f"""SELECT quote_ident(column_name) AS "column", data_type AS "type" FROM information_schema.columns
-         WHERE CASE WHEN array_length(parse_ident('power.meters'), 1) = 2
-         THEN quote_ident(table_schema) = (parse_ident('power.meters'))[1]
-              AND quote_ident(table_name) = (parse_ident('power.meters'))[2]
-         ELSE quote_ident(table_name) = 'power.meters' AND quote_ident(table_schema) IN {_PATH} END
-         AND data_type LIKE 'double%'""", [("v", "double precision")]),
-    ("SELECT current_setting('server_version_num')::int / 100 AS version", [(1600,)]),
-    ("SELECT extversion FROM pg_extension WHERE extname = 'timescaledb'", []),
-    ("SELECT current_schema(), current_database()", [("power", "power")]),
-])
-def test_grafana_queries(server: PostgresHere, query: str, expected: list[tuple[object, ...]]) -> None:
-    """What Grafana's data source asks when it offers tables and columns."""
-    with server.connect(dbname="power") as con:
-        assert con.execute(query).fetchall() == expected
-
-
 def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
     """Tables that a user has no right on are in no table of the catalog; none of its queries reaches a file."""
     with postgres_here(tmp_path, {"trustLoopback": False}) as here:
@@ -193,31 +174,56 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
         for name in ("d", "hidden"):
             here.execute(f"CREATE DATABASE {name} VGROUPS 1")
             here.execute(f"CREATE TABLE {name}.t_{name} (ts TIMESTAMP, v_{name} INT)")
+            here.execute(f"CREATE VIEW {name}.w_{name} AS SELECT 1 AS x_{name}")
         here.execute(f"CREATE USER some PASS '{SECRET}' ROLE none")
         here.execute("GRANT READ ON d.t_d TO some")
+        here.execute("GRANT READ ON d.w_d TO some")
         texts = ("SELECT relname FROM pg_class", "SELECT attname FROM pg_attribute", "SELECT nspname FROM pg_namespace",
                  "SELECT datname FROM pg_database", "SELECT table_name FROM information_schema.tables",
-                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles")
+                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles",
+                 "SELECT viewname FROM pg_views", "SELECT table_name FROM information_schema.views")
         with here.connect(user="some", password=SECRET, dbname="d") as con:
             seen = {value for text in texts for (value,) in con.execute(text)}
-            assert {"d", "t_d", "v_d", "some"} <= seen
-            assert not {"hidden", "t_hidden", "v_hidden", "root"} & seen
+            assert {"d", "t_d", "v_d", "w_d", "x_d", "some"} <= seen
+            assert not {"hidden", "t_hidden", "v_hidden", "w_hidden", "x_hidden", "root"} & seen
             for source in ("read_csv('/etc/passwd')", "'/etc/passwd'", "duckdb_settings()"):
                 with pytest.raises(psycopg.Error):
                     con.execute(f"SELECT * FROM pg_class, {source} AS s")
             assert con.execute("SELECT pg_catalog.version()").fetchone() is not None
+            assert con.execute("SELECT has_table_privilege('t_d', 'select'), has_table_privilege('t_d', 'insert'), "
+                               "has_any_column_privilege('some', '\"d\".\"t_d\"', 'SELECT, INSERT'), "
+                               "has_schema_privilege('d', 'usage'), has_schema_privilege('d', 'create'), "
+                               "has_table_privilege('hidden.t_hidden', 'select')").fetchall() == [
+                (True, False, True, True, False, None)]
+            with here.connect(user="root", password=SECRET) as admin:
+                assert {pid for (pid,) in con.execute("SELECT pid FROM pg_stat_activity")} == {con.info.backend_pid}
+                assert con.execute(f"SELECT pg_terminate_backend({admin.info.backend_pid})").fetchall() == [(False,)]
+                assert (con.info.backend_pid, "some") in admin.execute(
+                    "SELECT pid, usename FROM pg_stat_activity").fetchall()
 
 
-def test_cancel(server: PostgresHere, tmp_path: Path) -> None:
-    """A cancel request ends what runs, of that connection alone, and the connection goes on."""
+def test_arrays_of_the_catalog(server: PostgresHere) -> None:
+    """They are lists to clients, also where binary values are asked for; those of other types are texts."""
+    with server.connect(dbname="power") as con:
+        for binary in (False, True):
+            assert con.execute("SELECT conkey, ARRAY['a', NULL, 'b c'], ARRAY[1.5::real] FROM pg_constraint "
+                               "WHERE conname = 't_pkey'", binary=binary).fetchall() == [
+                ([1], ["a", None, "b c"], "{1.5}")]
+
+
+@pytest.mark.parametrize("by_statement", [False, True])
+def test_cancel(server: PostgresHere, tmp_path: Path, by_statement: bool) -> None:
+    """A cancel request or pg_cancel_backend ends what runs, of that connection alone, and the connection goes on."""
     add_slow_function(tmp_path)
     with postgres_here(tmp_path, {"blockRowsMax": 1}) as here, here.connect() as con, here.connect() as other:
         here.execute("CREATE DATABASE d VGROUPS 1")
         here.execute("CREATE TABLE d.t (ts TIMESTAMP, v DOUBLE)")
-        rows = ", ".join(f"({1_700_000_000_000 + place}, 1)" for place in range(1000))
+        rows = ", ".join(f"({1_700_000_000_000 + place}, 1)" for place in range(20_000))
         here.execute(f"INSERT INTO d.t VALUES {rows}")
         here.execute(CREATE_SLOW_FUNCTION)
-        waits = threading.Thread(target=lambda: _when_it_runs(here, con))
+        cancel = (lambda: other.execute(f"SELECT pg_cancel_backend({con.info.backend_pid})")) if by_statement \
+            else con.cancel_safe
+        waits = threading.Thread(target=lambda: _when_it_runs(here, cancel))
         waits.start()
         with pytest.raises(psycopg.errors.QueryCanceled):
             con.execute("SELECT max(slow(v)) FROM d.t")
@@ -299,9 +305,9 @@ def test_statement_timeout(tmp_path: Path) -> None:
             con.execute("SET statement_timeout = 'soon'")
 
 
-def _when_it_runs(here: PostgresHere, con: psycopg.Connection[tuple[object, ...]]) -> None:
+def _when_it_runs(here: PostgresHere, do: Callable[[], object]) -> None:
     wait_until(lambda: any(each.computes for each, _ in here.engine.activity.running()))
-    con.cancel_safe()
+    do()
 
 
 def test_logins(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_a_timeout_is_read_as_it_is_written(milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("SET", "queryTimeout is expected"), ("SET jit off", "queryTimeout is expected"),
+    ("SET", "queryTimeout or ansiQuotes is expected"), ("SET jit off", "queryTimeout or ansiQuotes is expected"),
     ("SET queryTimeout", "a duration is expected"), ("SET queryTimeout 5", "a duration is expected"),
     ("SET queryTimeout 'soon'", "a duration is expected.*units are us"), ("SET queryTimeout '-1s'", "a duration"),
     ("SET queryTimeout '1us'", "from 1ms to 365d"), ("SET queryTimeout 366d", "from 1ms to 365d"),
