@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, Position
-from penstock.planner.bind.expressions import compile_expression, condition_tree
-from penstock.planner.bind.scope_protocol import Scope
 from penstock.planner.bind.user_functions import bound_function
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.duckdb_calls import OF_DUCKDB, meant
@@ -17,6 +15,7 @@ from penstock.planner.functions.spec import FunctionSpec, check_call
 from penstock.planner.functions.table import require
 from penstock.planner.functions.taken_rows import taking
 from penstock.planner.logical.group_values import AggregateCall, OrderedBy, RowKey, Taken
+from penstock.planner.scalar.scalar_cast import to_bool
 from penstock.sql.types import BIGINT, BOOL, Precision
 
 ALL_ROWS = SqlExpr(exp.Star(), BIGINT)
@@ -52,15 +51,17 @@ def aggregate_call(
     return AggregateCall(name, function, tuple(arguments), row, result, node, taken=taken)
 
 
-def taken_rows(node: exp.Expression, scope: Scope) -> Taken | None:
-    """Returns which rows a call takes, as it says by DISTINCT, ORDER BY and FILTER; None if it doesn't."""
+def taken_rows(node: exp.Expression, value: Callable[[exp.Expression], SqlExpr]) -> Taken | None:
+    """Returns which rows a call takes, as it says by DISTINCT, ORDER BY and FILTER, with `value` of what is in these.
+
+    None if it doesn't say.
+    """
     distinct, order, condition = (node.args.get(key) for key in ("distinct", "order", "condition"))
     if not distinct and order is None and condition is None:
         return None
     terms = () if order is None else tuple(
-        OrderedBy(compile_expression(term.this, scope), term.args["desc"], term.args["nulls_first"])
-        for term in order.expressions)
-    return Taken(bool(distinct), terms, None if condition is None else SqlExpr(condition_tree(condition, scope), BOOL))
+        OrderedBy(value(term.this), term.args["desc"], term.args["nulls_first"]) for term in order.expressions)
+    return Taken(bool(distinct), terms, None if condition is None else SqlExpr(to_bool(value(condition)), BOOL))
 
 
 def _check_taken(call: GroupedCall, spec: FunctionSpec, taken: Taken) -> None:

@@ -21,6 +21,7 @@ from penstock.planner.bind.scopes import (
     GroupKey,
     RowScope,
     fingerprint,
+    has_query,
     key_of,
     mark_of,
     require_vector,
@@ -88,10 +89,17 @@ class Aggregation:
                 time = self._time_of(argument)
                 compiled.append(ALL_ROWS if time is None else time.use())
             else:
-                compiled.append(compile_expression(argument, self.scope))
+                compiled.append(self.row_value(argument))
         if any(argument is ALL_ROWS for argument in compiled) and not require_vector(node).takes_rows:
             raise self.builder.error(f"{name}(*) is not possible here", node)
         return compiled
+
+    def row_value(self, node: exp.Expression) -> SqlExpr:
+        """Compiles an argument. With a sub-query, which may name columns, it is computed before rows are grouped."""
+        if not has_query(node):
+            return compile_expression(node, self.scope)
+        scope = self.scope.within("the SELECT list")
+        return self.add_row_column(fingerprint(node, self.scope), lambda: compile_expression(node, scope))
 
     def _time_of(self, star: exp.Column) -> RelColumn | None:
         """What `count(t.*)` counts: rows in which the table `t` has a time; None: all rows."""
@@ -133,7 +141,7 @@ class Aggregation:
     ) -> AggregateCall:
         """Returns a checked call of a function that needs nothing but the rows of a group."""
         return aggregate_call(name, spec.name, arguments, self.row_key, node, precision=self.scope.precision,
-                              position=self.builder.position(node), taken=taken_rows(node, self.scope))
+                              position=self.builder.position(node), taken=taken_rows(node, self.row_value))
 
     @property
     def row_key(self) -> RowKey:

@@ -12,7 +12,7 @@ from penstock.planner.bind.binder import STAR, Builder, Plan, Relation, RelColum
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.join_conditions import Equality, TimeComparison
 from penstock.planner.bind.join_reading import JoinReading, read_join
-from penstock.planner.bind.scopes import RowScope, condition_of
+from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts, has_query
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, call, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import ColumnExpr, Computed
@@ -43,6 +43,12 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         count = len(left.columns)
         star = tuple(column for column in joined.star if any(column is own for own in joined.columns[:count]))
         return replace(joined, columns=joined.columns[:count], star=star, qualifiers=left.qualifiers)
+    later: list[exp.Expression] = []
+    if source.kind == "inner" and not source.variant and has_query(source.on):
+        parts = list(conjuncts(source.on))
+        later = [part for part in parts if has_query(part)]
+        rest = [part for part in parts if not has_query(part)]
+        source = source.with_changes(on=reduce(_and, rest) if rest else None)
     merged = _merged(source, left, right, builder)
     if merged:
         source = source.with_changes(on=_all_equal(merged, left, right))
@@ -72,7 +78,10 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
             condition=condition, columns=_columns(join), written=source, keys=keys, times=tuple(times), range=found,
             others=bool(join.conditions.others), limit=limit, looked_up=join.looked_up)
 
-    return _with_merged(_joined(join, plan), join, merged)
+    relation = _with_merged(_joined(join, plan), join, merged)
+    for node in later:
+        relation = _filtered(relation, node, builder)
+    return relation
 
 
 _Pair = tuple[RelColumn, RelColumn]
@@ -102,7 +111,19 @@ def _all_equal(merged: Sequence[_Pair], left: Relation, right: Relation) -> exp.
         return found
 
     equal = [exp.EQ(this=reference(one), expression=reference(other)) for one, other in merged]
-    return reduce(lambda one, other: exp.And(this=one, expression=other), equal)
+    return reduce(_and, equal)
+
+
+def _and(one: exp.Expression, other: exp.Expression) -> exp.Expression:
+    return exp.And(this=one, expression=other)
+
+
+def _filtered(relation: Relation, node: exp.Expression, builder: Builder) -> Relation:
+    """Returns the rows for which a condition of ON is true, in which queries may name their columns."""
+    builder.called = None
+    condition = condition_of(node, RowScope(relation, builder, "WHERE"))
+    called, builder.called = builder.called, None
+    return relation.over(lambda below: Filter(below, condition, node, called=called))
 
 
 def _with_merged(relation: Relation, join: JoinReading, merged: Sequence[_Pair]) -> Relation:
@@ -156,8 +177,7 @@ def bind_lateral(source: JoinSource, inner: SubquerySource, left: Relation, buil
         lambda below: Lateral(below, found.query, called, columns, outer=source.kind == "left")))
     if on_true:
         return rows
-    condition, on = condition_of(source.on, RowScope(rows, builder, "ON")), source.on
-    return rows.over(lambda below: Filter(below, condition, on))
+    return _filtered(rows, source.on, builder)
 
 
 def _side(relation: Relation, order: tuple[str, ...]) -> JoinedRows:

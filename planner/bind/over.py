@@ -114,7 +114,7 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
                  for argument in call.expressions]
     row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
     found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node),
-                           taken=taken_rows(call, scope))
+                           taken=taken_rows(call, lambda part: compile_expression(part, scope)))
     tree = spec.aggregate(GroupedCall(name, found.arguments, found.type, row))
     if found.taken is not None:
         tree = taking(tree, found.taken, [argument.node for argument in found.arguments])

@@ -13,6 +13,7 @@ from penstock.planner.logical.operators import (
     Distinct,
     FillGaps,
     Filter,
+    Generated,
     Interpolate,
     Iterated,
     Join,
@@ -76,6 +77,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "OneRow", []
         case ConstantRows(rows=rows):
             return "Values", [("rows", str(len(rows)))]
+        case Generated(function=function):
+            return "Generated", [("by", function)]
         case Iterated():
             return "LastStep", []
         case Lateral(outer=outer):

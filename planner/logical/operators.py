@@ -31,6 +31,8 @@ AT, FILLED, ORIGIN = "#at", "#filled", "#origin"
 ONE = "#one"
 #: The column of a counted scan that says how many rows each stands for.
 ROWS = "#rows"
+#: The column of a row that a function gives.
+VALUE = "#value"
 #: The column that numbers the driving rows of a window join.
 ROW = "#row"
 TBNAME = DataType(Kind.VARCHAR, 192)
@@ -114,6 +116,19 @@ class ConstantRows:
     @property
     def output(self) -> tuple[ColumnExpr, ...]:
         return self.columns
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The rows that a function gives, the items of a list or steps of a range: each is a `value`, made of VALUE."""
+
+    function: Literal["range", "generate_series", "unnest"]
+    arguments: tuple[Expr, ...]
+    value: Computed
+
+    @property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (self.value.column,)
 
 
 @dataclass(frozen=True)
@@ -672,8 +687,8 @@ class Shared:
 
 
 Operator: TypeAlias = (
-    "Scan | Children | OneRow | ConstantRows | Iterated | Filter | Project | Lookup | Join | Lateral | Window "
-    "| Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows "
+    "Scan | Children | OneRow | ConstantRows | Generated | Iterated | Filter | Project | Lookup | Join | Lateral "
+    "| Window | Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows "
     "| PartitionLimit | Combined | Recursive | Shared | Over")
 """One operator of a plan, with all below it."""
 
@@ -681,7 +696,7 @@ Operator: TypeAlias = (
 def inputs_of(operator: Operator) -> tuple[Operator, ...]:
     """Returns the operators whose rows an operator reads, from left to right."""
     match operator:
-        case Scan() | Children() | OneRow() | ConstantRows() | Iterated():
+        case Scan() | Children() | OneRow() | ConstantRows() | Generated() | Iterated():
             return ()
         case Recursive():
             return operator.base, operator.step

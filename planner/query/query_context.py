@@ -55,7 +55,8 @@ class QueryContext:
 
     `items` is the SELECT list with stars expanded, `calls` are the calls of functions over several rows in it, in
     HAVING and in ORDER BY. `keys` are partition and group keys, which are columns of `relation`; `constants` are
-    columns that have one value per group. `bounds` is the range of time that WHERE leaves.
+    columns that have one value per group. `bounds` is the range of time that WHERE leaves. `called`: what sub-queries
+    call the rows, once all is bound.
     """
 
     def __init__(self, select: Select, builder: Builder, relation: Relation, items: Sequence[Item]) -> None:
@@ -70,6 +71,7 @@ class QueryContext:
         self.constants: list[RelColumn] = []
         self.late_key: LateKey | None = None
         self.bounds: Bounds = (None, None)
+        self.called: str | None = None
         self.scope = RowScope(relation, builder, "the SELECT list")
         self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
 
@@ -238,7 +240,7 @@ class QueryContext:
                                   lambda node: self.compiled(node, scope))
         qualify = None if self.qualify is None else condition_of(
             with_placeholders(self.qualify, self.keys, self.scope), scope)
-        called = self.builder.called
+        called = self.called = self.builder.called
         ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
                         bool(select.partition_by), default, sort, distinct_on, called)
 

@@ -101,7 +101,7 @@ def _add_neighbours(query: QueryContext, aggregation: Aggregation) -> None:
     """Adds the columns that look at the rows before and after, which aggregates may ask for."""
     def plan(below: Operator) -> Operator:
         columns = tuple(aggregation.row_columns.values())
-        return Project(below, columns, extends=True) if columns else below
+        return Project(below, columns, extends=True, called=query.called) if columns else below
 
     query.move(query.relation.over(plan))
 

@@ -30,6 +30,7 @@ from penstock.planner.bind.joins import bind_join, bind_lateral
 from penstock.planner.bind.limits import output_name
 from penstock.planner.bind.over import with_windows
 from penstock.planner.bind.query_parts import Planned, is_star, renamed
+from penstock.planner.bind.row_functions import ONE_ROW, bind_function, is_about_rows
 from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls
 from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
@@ -37,7 +38,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.duckdb_tree import render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import OneRow, Operator, Project
+from penstock.planner.logical.operators import Operator, Project
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
@@ -56,10 +57,12 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import (
     ExternalSource,
+    FunctionSource,
     IntervalWindow,
     JoinSource,
     Query,
     Select,
+    SelectItem,
     SetOperation,
     Source,
     SubquerySource,
@@ -72,8 +75,6 @@ GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
 NEGATIVE_LIMIT = 0x2637
 SLIMIT_WITHOUT_PARTITION = 0x2638
-# What SELECT without FROM reads: one row without columns.
-ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
 
 
 @with_headroom
@@ -198,15 +199,26 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
+    if isinstance(source, FunctionSource):
+        return bind_function(source, builder)
     if isinstance(source, ExternalSource):
         return external_relation(source, builder, precision)
     if isinstance(source, JoinSource):
-        if isinstance(source.right, SubquerySource) and source.right.lateral:
-            return bind_lateral(source, source.right, _bind(source.left, select, builder), builder)
+        beside = _lateral(source.right)
+        if beside is not None:
+            return bind_lateral(source, beside, _bind(source.left, select, builder), builder)
         left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)
     planned = renamed(_plan(source.query, builder), source.columns, source.alias or "the sub-query")
     return _rows_of(planned, source.alias)
+
+
+def _lateral(source: Source) -> SubquerySource | None:
+    """Returns what may name columns of what stands before it, as a sub-query."""
+    if isinstance(source, FunctionSource) and is_about_rows(source):
+        everything = Select((SelectItem(exp.Star(), None, "*"),), source)
+        return SubquerySource(everything, source.alias or str(source.call.this), source.columns)
+    return source if isinstance(source, SubquerySource) and source.lateral else None
 
 
 def _rows_of(planned: Planned, alias: str | None) -> Relation:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.planner.bind.binder import Builder, Relation
+from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.limits import Output, output_name
 from penstock.planner.bind.query_parts import Planned
+from penstock.planner.bind.row_functions import ONE_ROW
 from penstock.planner.bind.scopes import RowScope
 from penstock.planner.duckdb_sql.duckdb_tree import column
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import ColumnExpr
-from penstock.planner.logical.operators import ConstantRows, OneRow
+from penstock.planner.logical.operators import ConstantRows
 from penstock.planner.query.set_operation import ended
 from penstock.planner.scalar.common_type import brought_to, common_type
 from penstock.sql.tree.statements import ValuesQuery
@@ -20,7 +21,7 @@ _COLUMN_COUNT = 0x2634
 
 def plan_values(query: ValuesQuery, builder: Builder) -> Planned:
     """Returns the plan of VALUES. Raises InvalidStatementError for rows of unequal length."""
-    scope = RowScope(Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow), builder, "VALUES")
+    scope = RowScope(ONE_ROW, builder, "VALUES")
     width = len(query.rows[0].expressions)
     for row in query.rows:
         if len(row.expressions) != width:

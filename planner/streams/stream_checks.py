@@ -13,14 +13,22 @@ from penstock.planner.functions.table import FUNCTIONS
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.sql.dialect.literals import position
 from penstock.sql.tree.expression_nodes import source_range
-from penstock.sql.tree.statements import CreateStream, Cte, IntervalWindow, JoinSource, SubquerySource, ValuesQuery
+from penstock.sql.tree.statements import (
+    CreateStream,
+    Cte,
+    FunctionSource,
+    IntervalWindow,
+    JoinSource,
+    SubquerySource,
+    ValuesQuery,
+)
 
 FUNCTION_NOT_ALLOWED = 0x265A
 
 
 def refuse_queries(statement: CreateStream) -> None:
     """Raises InvalidStreamError for what queries have beside those in FROM: streams compute none of it."""
-    for source in statement.query.find_all(JoinSource, SubquerySource, ValuesQuery):
+    for source in statement.query.find_all(JoinSource, SubquerySource, FunctionSource, ValuesQuery):
         what, hint = _refused_source(source)
         if what:
             raise InvalidStreamError(f"{what} is not allowed in a stream", hint=hint)
@@ -43,9 +51,11 @@ def refuse_queries(statement: CreateStream) -> None:
             hint="join the table, or query the result table with it")
 
 
-def _refused_source(source: JoinSource | SubquerySource | ValuesQuery) -> tuple[str, str | None]:
+def _refused_source(source: JoinSource | SubquerySource | FunctionSource | ValuesQuery) -> tuple[str, str | None]:
     if isinstance(source, ValuesQuery):
         return "VALUES", "put the rows into a table"
+    if isinstance(source, FunctionSource):
+        return f"{source.call.this}() in FROM", None
     if isinstance(source, SubquerySource):
         named = "a list of column names behind a sub-query" if source.columns else ""
         return "LATERAL" if source.lateral else named, "name the columns in the sub-query" if named else None

@@ -107,11 +107,11 @@ class PostgresCatalog:
             self.activity.end_connection(number)
         return is_there
 
-    def primary_keys(self) -> Iterator[Key]:
+    def primary_keys(self) -> Iterator[PrimaryKey]:
         """Yields the primary keys of normal tables."""
         for table in self.tables():
             if table.kind == "normal":
-                yield Key(table, [1] if table.key_column is None else [1, 2])
+                yield PrimaryKey(table, [1] if table.key_column is None else [1, 2])
 
     def columns(self) -> Iterator[tuple[Table, int, Column]]:
         """Yields their columns and tags, with their places from 1."""
@@ -121,7 +121,7 @@ class PostgresCatalog:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class PrimaryKey:
     """The primary key of a table, which is an index and a constraint with the same number; `places` from 1."""
 
     table: Table
@@ -236,7 +236,7 @@ def _key_columns(view: PostgresCatalog) -> Iterator[dict[str, object]]:
                    "position_in_unique_constraint": None}
 
 
-def _constraint_name(view: PostgresCatalog, key: Key) -> dict[str, object]:
+def _constraint_name(view: PostgresCatalog, key: PrimaryKey) -> dict[str, object]:
     return {"constraint_catalog": view.current, "constraint_schema": key.table.database, "constraint_name": key.name,
             "table_catalog": view.current, "table_schema": key.table.database, "table_name": key.table.name}
 

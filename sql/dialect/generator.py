@@ -182,6 +182,10 @@ def _values(to: Generator, query: st.ValuesQuery) -> str:
     return _words(_ctes(to, query), f"VALUES {_sqls(to, query.rows)}", _end(to, query))
 
 
+def _function_source(to: Generator, source: st.FunctionSource) -> str:
+    return f"{to.sql(source.call)}{_alias(source.alias)}{_names(source.columns) if source.columns else ''}"
+
+
 def _subquery_source(to: Generator, source: st.SubquerySource) -> str:
     names = _names(source.columns) if source.columns else ""
     return _words("LATERAL" if source.lateral else "", f"({to.sql(source.query)}){_alias(source.alias)}{names}")
@@ -584,7 +588,8 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.SelectItem: _aliased, st.PartitionItem: _aliased, st.OrderItem: _order_item,
     st.TableSource: _table_source, st.ExternalSource: _external_source, st.JoinSource: _join_source,
     st.Cte: _cte,
-    st.SubquerySource: _subquery_source, st.NamedWindow: _named_window, st.ValuesQuery: _values,
+    st.SubquerySource: _subquery_source, st.FunctionSource: _function_source,
+    st.NamedWindow: _named_window, st.ValuesQuery: _values,
     st.IntervalWindow: _interval_window,
     st.SessionWindow: lambda to, window: f"SESSION({to.sql(window.column)}, {window.gap})",
     st.StateWindow: lambda to, window: f"STATE_WINDOW({to.sql(window.expression)}){_true_for(window)}",

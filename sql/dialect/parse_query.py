@@ -43,7 +43,7 @@ class QueryParser(SourceParser):
     def query_starts(self, distance: int) -> bool:
         """Whether the token so many ahead is the SELECT or WITH of a query."""
         word = self.peek(distance)
-        return word in ("SELECT", "VALUES") or (word == "WITH" and (
+        return word in ("SELECT", "VALUES", "FROM") or (word == "WITH" and (
             self.peek(distance + 2) in ("AS", "(") or self.peek(distance + 1) == "RECURSIVE"))
 
     def parse_query(self) -> Query:
@@ -192,17 +192,16 @@ class QueryParser(SourceParser):
 
     def parse_select(self) -> Select:
         """Parses one SELECT without UNION. Raises SqlSyntaxError."""
-        self.expect("SELECT")
-        distinct = self.take("DISTINCT")
+        source = self.parse_source() if self.take("FROM") else None
         distinct_on: tuple[exp.Expression, ...] = ()
-        if distinct and self.at("ON", "("):
-            self.take("ON")
-            distinct, distinct_on = False, self.wrapped_csv(self.parse_expression)
-        elif not distinct:
-            self.take("ALL")
-        tags_only = self.take("TAGS")
-        items = self.csv(self.parse_select_item)
-        source = self._parse_from(items[-1])
+        items: tuple[SelectItem, ...] = (SelectItem(exp.Star(), None, "*"),)
+        distinct = tags_only = False
+        if source is None or self.at("SELECT"):
+            self.expect("SELECT")
+            distinct, distinct_on = self._parse_distinct()
+            tags_only = self.take("TAGS")
+            items = self.csv(self.parse_select_item)
+            source = source or self._parse_from(items[-1])
         where = self.parse_expression() if self.take("WHERE") else None
         partition_by: tuple[PartitionItem, ...] = ()
         if self.take("PARTITION"):
@@ -230,6 +229,16 @@ class QueryParser(SourceParser):
             having=having, windows=windows, qualify=qualify, order_by=order_by, slimit=slimit, limit=limit,
             nests=self.nests,
         )
+
+    def _parse_distinct(self) -> tuple[bool, tuple[exp.Expression, ...]]:
+        """Parses DISTINCT, with what follows ON if that is there, or ALL."""
+        if not self.take("DISTINCT"):
+            self.take("ALL")
+            return False, ()
+        if not self.at("ON", "("):
+            return True, ()
+        self.take("ON")
+        return False, self.wrapped_csv(self.parse_expression)
 
     def _parse_from(self, last_item: SelectItem) -> Source | None:
         if self.take("FROM"):

@@ -10,6 +10,7 @@ from sqlglot.tokens import TokenType
 from penstock.sql.dialect.parse_clauses import ClauseParser
 from penstock.sql.tree.statements import (
     ExternalSource,
+    FunctionSource,
     JoinKind,
     JoinSource,
     JoinVariant,
@@ -64,6 +65,11 @@ class SourceParser(ClauseParser):
             return self._parse_external_source()
         if self.at("VALUES"):
             raise self.fail("VALUES in FROM stands in parentheses", hint="write FROM (VALUES (1), (2)) AS t(a)")
+        if self.at_name() and self.peek() == "(":
+            start = self.token.start
+            call = self.mark(self._parse_function(), start)
+            alias = self.parse_alias()
+            return FunctionSource(call, alias, self.parse_column_names() if alias is not None else ())
         name = self.object_name("a table name")
         cuts = None
         if self.take("BETWEEN", "CUT"):

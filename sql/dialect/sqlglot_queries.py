@@ -178,6 +178,8 @@ def _single(source: st.Source) -> exp.Expression:
             query.set("alias", alias)
             return query
         return exp.Subquery(this=query, alias=alias)
+    if isinstance(source, st.FunctionSource):
+        return exp.Table(this=source.call, alias=_table_alias(source.alias, source.columns))
     if isinstance(source, st.TableSource) and source.cuts is None:
         database = source.name.database
         return exp.Table(this=_identifier(source.name.name), db=None if database is None else _identifier(database),

@@ -155,6 +155,15 @@ class SubquerySource(Node):
     lateral: bool = False
 
 
+class FunctionSource(Node):
+    """A call of a function that gives rows. `columns`: what its column is called. It may name columns of what is before
+    it."""
+
+    call: exp.Expression
+    alias: str | None = None
+    columns: tuple[str, ...] = ()
+
+
 JoinKind = Literal["inner", "left", "right", "full"]
 JoinVariant = Literal["", "semi", "anti", "asof", "window"]
 
@@ -179,7 +188,7 @@ class JoinSource(Node):
     place: tuple[int, int] = in_meta(default=(0, 0))
 
 
-Source = TableSource | ExternalSource | SubquerySource | JoinSource
+Source = TableSource | ExternalSource | SubquerySource | FunctionSource | JoinSource
 
 
 class Range(Node):

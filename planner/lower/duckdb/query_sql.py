@@ -32,12 +32,14 @@ from penstock.planner.duckdb_sql.pieces import (
 )
 from penstock.planner.logical.operators import (
     ONE,
+    VALUE,
     Aggregate,
     Combined,
     ConstantRows,
     Distinct,
     FillGaps,
     Filter,
+    Generated,
     Interpolate,
     Iterated,
     Join,
@@ -95,6 +97,8 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return select([named(number(1), ONE)])
         case ConstantRows():
             return _constant_rows(operator)
+        case Generated():
+            return _generated(operator)
         case Iterated():
             return select([star()], operator.key)
         case Recursive():
@@ -177,6 +181,15 @@ def _constant_rows(values: ConstantRows) -> exp.Select:
     names = [identifier(each.name) for each in values.columns]
     alias = made(exp.TableAlias, this=identifier("values"), columns=names)
     return select([star()], made(exp.Values, expressions=rows, alias=alias))
+
+
+def _generated(generated: Generated) -> exp.Select:
+    value = named(generated.value.value.node, generated.value.name)
+    arguments = [argument.node for argument in generated.arguments]
+    if generated.function == "unnest":
+        return select([value], nested(select([named(call("unnest", *arguments), VALUE)])))
+    alias = made(exp.TableAlias, this=identifier("series"), columns=[identifier(VALUE)])
+    return select([value], made(exp.Table, this=call(generated.function, *arguments), alias=alias))
 
 
 def _iterated(recursive: Recursive, steps: Steps) -> exp.Select:
