@@ -77,7 +77,8 @@ def long_reference() -> str:
 
 def _duckdb_functions() -> Iterator[str]:
     yield from ("## DuckDB's functions, by group", "")
-    for group, members in groupby(sorted(listed().values(), key=attrgetter("group", "name")), key=attrgetter("group")):
+    others = [each for each in listed().values() if each.name not in FUNCTIONS]
+    for group, members in groupby(sorted(others, key=attrgetter("group", "name")), key=attrgetter("group")):
         names = ", ".join(f"`{each.name}`{' (volatile)' if each.volatile else ''}" for each in members)
         yield from (f"### DuckDB: {group}", "", names, "")
 

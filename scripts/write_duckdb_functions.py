@@ -1,5 +1,7 @@
 """Writes planner/functions/duckdb_list.py: DuckDB's functions that queries may call, of the catalog of DuckDB itself.
 
+Those that the dialect has by the same name are in it, too: they are called with values of types that only DuckDB has.
+
 What is new in a version of DuckDB comes into the list when this is run, and is read by somebody in the difference.
 """
 
@@ -12,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-
-from penstock.planner.functions.table import FUNCTIONS
 
 LIST = Path(__file__).resolve().parent.parent / "planner" / "functions" / "duckdb_list.py"
 EXCLUDED = {
@@ -30,20 +30,16 @@ EXCLUDED = {
     "they change something, wait or fail on purpose":
         r"nextval|currval|setval|setseed|write_log|parse_duckdb_log_message|sleep_ms|error|assert_true",
     "one call of them makes as much as it is told, whatever bound the query has":
-        r"damerau_levenshtein|printf|format|bitstring|list_resize|array_resize|range|generate_series",
+        r"damerau_levenshtein|printf|format|bitstring|list_resize|array_resize|range|generate_series|"
+        r"repeat|lpad|rpad",
     "they are about types, of which the dialect has other ones":
         r"make_type|cast_to_type|can_cast_implicitly|get_type|replace_type|enum_.*|variant_.*|st_.*|vertex_extract",
     "they order texts by a language, or make keys to order by":
         r"(icu_)?collate_.*|icu_sort_key|create_sort_key|index_key|.*_byte_comparable",
     "they are halves of aggregates": r"finalize|combine|combine_aggr|to_aggregate_state",
-    "they need a lambda, which the grammar does not have":
-        r"((list|array)_)?(transform|apply|filter|reduce)",
     "they give several rows": r"unnest|regexp_split_to_table|generate_subscripts",
 }
 """Patterns of names that are left out, by what is wrong with them."""
-
-_KEYWORDS = {"contains", "json"}
-"""Words that no call can begin with in the grammar."""
 
 _GROUPS = (
     ("JSON", r"json.*|.*_json|from_json.*|row_to_json|array_to_json"),
@@ -139,7 +135,7 @@ def lines() -> Iterator[str]:
     functions = catalog()
     names = allowed(functions)
     aggregates = _aggregates(functions, names)
-    for name in sorted(names - FUNCTIONS.keys() - _KEYWORDS):
+    for name in sorted(names):
         overloads = functions[name]
         group = "aggregates" if name in aggregates else _group(name, overloads)
         types = {str(type_) for overload in overloads for type_ in overload.types}

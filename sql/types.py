@@ -8,7 +8,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.duckdb_types import arrow_type
+from penstock.common.errors import InvalidStatementError, Position
 
 Precision = Literal["ms", "us", "ns"]
 
@@ -131,6 +132,10 @@ class DataType:
             return f"DECIMAL({self.digits or 38}, {self.scale or 0})"
         return _DUCKDB[self.kind]
 
+    def duckdb_name(self) -> str:
+        """Returns what DuckDB calls a type of such values where instants are its own timestamps."""
+        return "TIMESTAMP" if self.kind is Kind.TIMESTAMP else self.duckdb()
+
     def sql(self) -> str:
         """Returns the type as DESCRIBE and SHOW CREATE print it, for example `VARCHAR(20)` or `INT UNSIGNED`."""
         if self.kind is Kind.DECIMAL:
@@ -154,8 +159,8 @@ class DataType:
 
 @dataclass(frozen=True, slots=True)
 class OtherType(DataType):
-    """A type of DuckDB's that the dialect has no name for: of values on their way between functions, never of columns
-    of tables and results. `name` is what DuckDB calls it, such as `BIGINT[]`.
+    """A type of DuckDB's that the dialect has no name for: of values in queries and of columns of their results, never
+    of columns of tables. `name` is what DuckDB calls it, such as `BIGINT[]`.
     """
 
     name: str = ""
@@ -167,8 +172,8 @@ class OtherType(DataType):
         return self.name
 
     def arrow(self) -> pa.DataType:
-        """Raises InvalidStatementError."""
-        raise InvalidStatementError(f"there are no columns of the type {self.name}", hint="write CAST(... AS VARCHAR)")
+        """Returns the Arrow type of columns of results; text is what Arrow has no type for."""
+        return arrow_type(self.name)
 
 
 BIGINT = DataType(Kind.BIGINT)
@@ -188,3 +193,10 @@ def other_type(name: str) -> OtherType:
 def timestamp(precision: Precision = "ms") -> DataType:
     """Returns the TIMESTAMP type of a database with this precision."""
     return DataType(Kind.TIMESTAMP, precision=precision)
+
+
+def check_stored(kind: DataType, position: Position | None = None) -> None:
+    """Raises InvalidStatementError if no column of a table, nor a group of a stream, can be of the type."""
+    if kind.kind is Kind.OTHER:
+        raise InvalidStatementError(f"there are no columns of the type {kind.sql()}", position=position,
+                                    hint="write CAST(... AS VARCHAR), or take a part of it")

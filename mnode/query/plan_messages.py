@@ -16,7 +16,7 @@ from penstock.common.typed_json import TypedJson
 from penstock.planner.logical.operators import Scan
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import ChildTable, Database, Session, Table
-from penstock.sql.types import DataType
+from penstock.sql.types import DataType, OtherType
 
 T = TypeVar("T")
 Question = Literal["database", "table", "table_names", "children", "function", "connection", "connection_names"]
@@ -70,7 +70,7 @@ class _Planned:
     """Types of columns are few, and stand once each."""
 
     scans: tuple[Scan, ...]
-    types: tuple[DataType, ...]
+    types: tuple[DataType | OtherType, ...]
 
 
 @dataclass(frozen=True, slots=True)

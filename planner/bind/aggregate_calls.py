@@ -9,6 +9,7 @@ from sqlglot import exp
 from penstock.common.errors import Position
 from penstock.planner.bind.user_functions import bound_function
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.duckdb_calls import OF_DUCKDB, meant
 from penstock.planner.functions.grouped_call import GroupedCall, Selection
 from penstock.planner.functions.spec import check_call
 from penstock.planner.functions.table import require
@@ -31,7 +32,10 @@ def aggregate_call(
     bound = bound_function(node)
     if bound is not None:
         return bound.aggregate(name, arguments, row, node, precision, position)
-    spec = require(function, position)
+    named = require(function, position)
+    spec = meant(named, arguments)
+    if spec is not named:
+        function = OF_DUCKDB + function
     result = check_call(spec, [argument.type for argument in arguments], [argument.constant for argument in arguments],
                         precision=precision, position=position)
     if spec.check is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from functools import partial, reduce
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError, PenstockError, Position
-from penstock.planner.bind.binder import Inner
+from penstock.common.errors import InvalidValueError, PenstockError
+from penstock.planner.bind.scope_protocol import Scope
 from penstock.planner.bind.user_functions import bound_function
+from penstock.planner.bind.value_compiler import ValueCompiler
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     all_of,
@@ -27,27 +28,27 @@ from penstock.planner.duckdb_sql.pieces import nested
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import add_months
 from penstock.planner.functions import string
-from penstock.planner.functions.spec import ANY, FunctionSpec, check_call
+from penstock.planner.functions.duckdb_calls import meant
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
 from penstock.planner.scalar.common_type import brought_to, common_type
-from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import cast as cast_expression
-from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer
+from penstock.planner.scalar.scalar_cast import checked_cast, null_of, timestamp_constant, to_integer
 from penstock.planner.scalar.scalar_compare import Comparer, like, match
-from penstock.sql.dialect.literals import parse_duration, parse_timestamp
-from penstock.sql.schema import Session
+from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.tree.expression_nodes import (
     PSEUDO_COLUMNS,
     DurationLiteral,
+    IntervalLiteral,
     JsonContains,
     JsonGet,
+    LambdaVariable,
     Match,
     TimestampLiteral,
     Trim,
     cast_type,
 )
-from penstock.sql.tree.statements import Duration, Query
+from penstock.sql.tree.statements import Duration
 from penstock.sql.types import (
     BIGINT,
     BOOL,
@@ -64,7 +65,6 @@ from penstock.sql.types import (
 
 MAX_BIGINT = (1 << 63) - 1
 MAX_UBIGINT = (1 << 64) - 1
-WRONG_EXPRESSION = 0x2603
 WRONG_DURATION_UNIT = 0x2615
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
@@ -75,49 +75,9 @@ _ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
 _SHORT_TEXT = DataType(Kind.VARCHAR, 64)
 """Long enough for a value that is no text."""
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr)
-
-
-class Scope(Protocol):
-    """What an expression may refer to."""
-
-    @property
-    def session(self) -> Session: ...
-
-    @property
-    def precision(self) -> Precision: ...
-
-    def column(self, name: str, qualifier: str | None, node: exp.Expression, /) -> SqlExpr:
-        """Returns the column; raises NotFoundError with position and hint."""
-        ...
-
-    def pseudo(self, name: str, node: exp.Expression, /) -> SqlExpr | None:
-        """Returns a pseudo column such as `_wstart` or `tbname`, or None if there is none here."""
-        ...
-
-    def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression, /) -> SqlExpr:
-        """Returns the value of an aggregate, selection or time-series function, or raises."""
-        ...
-
-    def inner(self, query: Query, node: exp.Expression, /) -> Inner:
-        """Returns a query that stands in the expression, planned, or raises."""
-        ...
-
-    def over(self, node: exp.Window, /) -> SqlExpr:
-        """Returns the value of a call with OVER, or raises."""
-        ...
-
-    def filtered(self, node: exp.Filter, /) -> exp.Anonymous:
-        """Returns a call with FILTER as one without, or raises."""
-        ...
-
-
-@runtime_checkable
-class LocatingScope(Protocol):
-    """A scope that knows the statement's text, so that errors tell the place."""
-
-    def position(self, node: exp.Expression, /) -> Position | None:
-        """Returns where the node stands in the statement."""
-        ...
+_OF_DUCKDB = (exp.IntDiv, exp.Pow, exp.BitwiseLeftShift, exp.BitwiseRightShift)
+"""Operators that only DuckDB has rules for."""
+_IN_ROWS = (*_ARITHMETIC, *_BITS, *_OF_DUCKDB)
 
 
 def compile_expression(node: exp.Expression, scope: Scope) -> SqlExpr:
@@ -132,13 +92,10 @@ def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
     return _Compiler(scope, calendar=False).condition(node)
 
 
-class _Compiler:
+class _Compiler(ValueCompiler):
     def __init__(self, scope: Scope, *, calendar: bool = True) -> None:
-        self._scope = scope
+        super().__init__(scope)
         self._calendar = calendar
-        self._calls = 0  # what is inside of calls may end up in lambdas, where DuckDB knows no queries
-        self._session = scope.session
-        self._precision: Precision = scope.precision
         self._comparer = Comparer(scope.precision, scope.session.time_zone)
 
     # --- entry points --------------------------------------------------------------
@@ -156,22 +113,10 @@ class _Compiler:
     def condition(self, node: exp.Expression) -> Tree:
         return self._as_condition(self.compile(node), node)
 
-    def _as_condition(self, value: SqlExpr, node: exp.Expression) -> Tree:
-        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
-            raise self._wrong(f"{value.type.sql()} is no condition", node)
-        return to_bool(value)
-
-    def _position(self, node: exp.Expression) -> Position | None:
-        return self._scope.position(node) if isinstance(self._scope, LocatingScope) else None
-
     def _place(self, error: PenstockError, node: exp.Expression) -> None:
         """Gives an error its place if it has none: only now, since finding it takes a look at the whole text."""
         if error.position is None:
             error.position = self._position(node)
-
-    def _wrong(self, message: str, node: exp.Expression, code: int = WRONG_EXPRESSION,
-               hint: str | None = None) -> InvalidStatementError:
-        return InvalidStatementError(message, code=code, hint=hint, position=self._position(node))
 
     # --- constants and names -----------------------------------------------------------
 
@@ -237,24 +182,29 @@ class _Compiler:
             duration = inner.duration
             return self._duration(DurationLiteral(value=-duration.value, unit=duration.unit))
         operand = self._operand(inner)
+        if operand.type.kind is Kind.OTHER:
+            return self._by_duckdb("-", lambda value: made(exp.Neg, this=closed(value)), operand)
         return SqlExpr(arithmetic.subtract(SqlExpr(exp.Literal.number("0e0"), DOUBLE, 0.0), operand), DOUBLE)
 
     def _operand(self, node: exp.Expression) -> SqlExpr:
         operand = self.compile(node)
-        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY, Kind.OTHER):
+        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY):
             raise self._wrong(f"there is no arithmetic with {operand.type.sql()}", node)
         return operand
 
     def _chain(self, node: exp.Expression) -> SqlExpr:
         """Operators in a row, which may be hundreds, from the left and without calling itself."""
         row: list[exp.Expression] = []
-        while type(node) in _ARITHMETIC or type(node) in _BITS:
+        while type(node) in _IN_ROWS:
             row.append(node)
             node = node.this
         value = self._operand(node)
         for operator in reversed(row):
             right = self._operand(operator.expression)
-            value = (self._arithmetic if type(operator) in _ARITHMETIC else self._bits)(operator, value, right)
+            if isinstance(operator, _OF_DUCKDB) or Kind.OTHER in (value.type.kind, right.type.kind):
+                value = self._operator(operator, value, right)
+            else:
+                value = (self._arithmetic if type(operator) in _ARITHMETIC else self._bits)(operator, value, right)
         return value
 
     def _arithmetic(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
@@ -316,7 +266,10 @@ class _Compiler:
         while isinstance(node, exp.DPipe):
             row.append(node.expression)
             node = node.this
-        texts = [self._as_text(self.compile(part)) for part in (node, *reversed(row))]
+        values = [self.compile(part) for part in (node, *reversed(row))]
+        if any(value.type.kind is Kind.OTHER for value in values):
+            return reduce(partial(self._operator, exp.DPipe()), values)
+        texts = list(map(self._as_text, values))
         if any(part.type.kind is Kind.NULL for part in texts):
             return SqlExpr(null_of(VARCHAR), VARCHAR)
         spec = require("concat")
@@ -363,6 +316,8 @@ class _Compiler:
 
     def _inner(self, node: exp.Expression, what: str) -> tuple[exp.Query, SqlExpr]:
         """Returns a sub-query, and its one column."""
+        if self._variables:
+            raise self._wrong("a sub-query is not allowed in a lambda", node)
         inner = self._scope.inner(node.this, node)
         if len(inner.columns) != 1:
             raise self._wrong(f"{what} has one column, not {len(inner.columns)}", node)
@@ -398,23 +353,38 @@ class _Compiler:
         return SqlExpr(self._comparer.between(value, low, high), BOOL)
 
     def _like(self, node: exp.Like | exp.ILike) -> SqlExpr:
-        return SqlExpr(like(self.compile(node.this), self.compile(node.expression),
+        pattern, escape = node.expression, None
+        if isinstance(pattern, exp.Escape):
+            pattern, escape = pattern.this, pattern.expression.this
+            if len(escape) != 1:
+                raise self._wrong("ESCAPE takes one character", node.expression)
+        return SqlExpr(like(self.compile(node.this), self.compile(pattern), escape=escape,
                             any_case=isinstance(node, exp.ILike)), BOOL)
+
+    def _glob(self, node: exp.Glob) -> SqlExpr:
+        return self._operator(node, self.compile(node.this), self.compile(node.expression))
 
     def _match(self, node: Match) -> SqlExpr:
         return SqlExpr(match(self.compile(node.this), self.compile(node.expression)), BOOL)
 
-    def _document(self, node: exp.Expression) -> SqlExpr:
-        document = self.compile(node)
+    def _json(self, document: SqlExpr, node: exp.Expression) -> SqlExpr:
+        if isinstance(document, scalar_json.JsonValue):
+            return SqlExpr(document.raw, document.type)
         if document.type.kind is not Kind.JSON:
             raise self._wrong(f"-> and CONTAINS need a JSON tag, not {document.type.sql()}", node)
         return document
 
     def _json_get(self, node: JsonGet) -> SqlExpr:
-        return scalar_json.get(self._document(node.this), node.expression.this)
+        document, key = self.compile(node.this), node.expression
+        if document.type.is_string:
+            spec = require("json_extract")
+            return spec.compile(self._call(spec, [document, self.compile(key)]))
+        if not isinstance(key, exp.Literal) or not key.is_string:
+            raise self._wrong("the key of a JSON tag is expected, in quotes", key)
+        return scalar_json.get(self._json(document, node.this), key.this)
 
     def _json_contains(self, node: JsonContains) -> SqlExpr:
-        return SqlExpr(scalar_json.contains(self._document(node.this), node.expression.this), BOOL)
+        return SqlExpr(scalar_json.contains(self._json(self.compile(node.this), node.this), node.expression.this), BOOL)
 
     # --- CASE, CAST, calls ---------------------------------------------------------------
 
@@ -448,8 +418,9 @@ class _Compiler:
     def _cast(self, node: exp.Cast) -> SqlExpr:
         value = self.compile(node.this)
         target = cast_type(node)
-        result = cast_expression(value, target, self._precision, self._session.time_zone)
-        return self._folded(result, (value,))
+        convert = checked_cast if isinstance(node, exp.TryCast) else cast_expression
+        result = convert(value, target, self._precision, self._session.time_zone)
+        return self._known(result) if Kind.OTHER in (value.type.kind, target.kind) else self._folded(result, (value,))
 
     def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...]) -> SqlExpr:
         """Computes times made of constants now: WHERE's bounds on time are taken from them."""
@@ -479,20 +450,16 @@ class _Compiler:
         for argument in node.expressions:
             if isinstance(argument, exp.Star):
                 raise self._wrong(f"{spec.name}() does not take *", node)
+        if any(isinstance(argument, exp.Lambda) for argument in node.expressions):
+            return self._call_with_lambda(spec.name, node)
         self._calls += 1
         arguments = [self.compile(argument) for argument in node.expressions]
         self._calls -= 1
         if bound is not None:
             return bound.scalar(arguments, self._precision)
+        spec = meant(spec, arguments)
         call = self._call(spec, arguments)
         return self._folded(spec.compile(call), call.arguments)
-
-    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> ScalarCall:
-        typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
-                 for index, argument in enumerate(arguments)]
-        result = check_call(spec, [argument.type for argument in typed],
-                            [argument.constant for argument in typed], precision=self._precision)
-        return ScalarCall(spec.name, tuple(typed), result, self._precision, self._session)
 
 
 def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
@@ -505,25 +472,6 @@ def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
 def _double_literal(written: str) -> Tree:
     number: Tree = exp.Literal.number(written.lstrip("-"))
     return made(exp.Neg, this=number) if written.startswith("-") else number
-
-
-def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
-    """Reads a text such as '1s' as the duration that it spells, where one is wanted."""
-    if not isinstance(argument.constant, str) or index >= spec.maximum or not spec.argument(index).duration:
-        return argument
-    duration = parse_duration(argument.constant)
-    return argument if duration is None else SqlExpr(argument.node, argument.type, duration)
-
-
-def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
-    """Gives a NULL literal a type that its place accepts, so that DuckDB finds the function."""
-    if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
-        return argument
-    accepts = spec.argument(index).accepts
-    if accepts >= ANY:
-        return argument
-    kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
-    return SqlExpr(null_of(DataType(kind)), DataType(kind))
 
 
 def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision: Precision) -> int | float | None:
@@ -548,7 +496,7 @@ def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision
 
 _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {
     **dict.fromkeys(_COMPARISONS, _Compiler._comparison),
-    **dict.fromkeys((*_ARITHMETIC, *_BITS), _Compiler._chain),
+    **dict.fromkeys(_IN_ROWS, _Compiler._chain),
     exp.Literal: _Compiler._literal,
     exp.Boolean: lambda _self, node: SqlExpr(exp.Boolean(this=node.this), BOOL, bool(node.this)),
     exp.Null: lambda _self, _node: SqlExpr(exp.Null(), NULL),
@@ -568,11 +516,17 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Exists: _Compiler._exists,
     exp.Between: _Compiler._between,
     **dict.fromkeys((exp.Like, exp.ILike), _Compiler._like),
+    exp.Glob: _Compiler._glob,
+    IntervalLiteral: _Compiler._interval,
+    exp.Struct: _Compiler._struct,
+    exp.Bracket: _Compiler._subscript,
+    exp.AtTimeZone: _Compiler._at_time_zone,
+    LambdaVariable: _Compiler._variable,
     Match: _Compiler._match,
     JsonGet: _Compiler._json_get,
     JsonContains: _Compiler._json_contains,
     exp.Case: _Compiler._case,
-    exp.Cast: _Compiler._cast,
+    **dict.fromkeys((exp.Cast, exp.TryCast), _Compiler._cast),
     Trim: _Compiler._trim,
     exp.Anonymous: _Compiler._anonymous,
     exp.Filter: lambda self, node: self.compile(self._scope.filtered(node)),

@@ -12,9 +12,11 @@ from penstock.planner.bind.binder import RelColumn
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.scopes import Bounds, RowScope, has_query, unwrapped
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.scalar.duckdb_values import instant_of
+from penstock.planner.scalar.scalar_cast import cast
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Session
-from penstock.sql.types import UNITS_PER_SECOND, Kind, Precision
+from penstock.sql.types import UNITS_PER_SECOND, Kind, Precision, timestamp
 
 _MIRROR: dict[type[exp.Expression], type[exp.Expression]] = {
     exp.GT: exp.LT, exp.LT: exp.GT, exp.GTE: exp.LTE, exp.LTE: exp.GTE, exp.EQ: exp.EQ,
@@ -33,6 +35,8 @@ def time_constant(value: SqlExpr, precision: Precision, session: Session) -> flo
 
 def _instant(value: SqlExpr, precision: Precision, session: Session) -> float | int | None:
     constant = value.constant
+    if value.type.kind is Kind.OTHER:
+        return _instant_of_duckdb(value, precision, session)
     if isinstance(constant, bool) or constant is None:
         return None
     if isinstance(constant, str):
@@ -45,6 +49,14 @@ def _instant(value: SqlExpr, precision: Precision, session: Session) -> float | 
     if value.type.kind is Kind.TIMESTAMP and value.type.precision != precision:
         return constant * UNITS_PER_SECOND[precision] // UNITS_PER_SECOND[value.type.precision]
     return constant
+
+
+def _instant_of_duckdb(value: SqlExpr, precision: Precision, session: Session) -> int | None:
+    """Returns the instant that a date, or the like, means."""
+    try:
+        return instant_of(cast(value, timestamp(precision), precision, session.time_zone).node)
+    except PenstockError:
+        return None
 
 
 def bounds_of(where: exp.Expression | None, scope: RowScope, time: RelColumn | None) -> Bounds:

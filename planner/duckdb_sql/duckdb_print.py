@@ -200,5 +200,6 @@ _PARTS: dict[type[exp.Expression], Callable[[Args], str | Parts | None]] = {
     **{kind: _operator(f" {word} ") for kind, word in {
         exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "//", exp.Mod: "%", exp.DPipe: "||",
         exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">",
-        exp.GTE: ">=", exp.Is: "IS", exp.Like: "LIKE", exp.Escape: "ESCAPE", exp.And: "AND", exp.Or: "OR"}.items()},
+        exp.GTE: ">=", exp.Pow: "^", exp.BitwiseLeftShift: "<<", exp.BitwiseRightShift: ">>", exp.Glob: "GLOB",
+        exp.Is: "IS", exp.Like: "LIKE", exp.Escape: "ESCAPE", exp.And: "AND", exp.Or: "OR"}.items()},
 }

@@ -126,7 +126,7 @@ def integer(value: int, type_name: str = "BIGINT") -> exp.Cast:
     return cast(made(exp.Neg, this=digits) if value < 0 else digits, type_name)
 
 
-@cache
+@lru_cache(maxsize=_NAMES)
 def null(type_name: str) -> exp.Cast:
     """Returns NULL of a SQL type."""
     return cast(made(exp.Null), type_name)
@@ -158,7 +158,7 @@ def _condition(tree: Tree) -> Tree:
     return made(exp.Paren, this=tree) if isinstance(tree, exp.Connector | exp.Not | exp.Between | exp.Lambda) else tree
 
 
-@cache
+@lru_cache(maxsize=_NAMES)
 def _type(type_name: str) -> exp.DataType:
     found: exp.DataType = parse_tree(f"CAST(NULL AS {type_name})").args["to"].pop()
     return found

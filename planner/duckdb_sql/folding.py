@@ -16,8 +16,12 @@ from penstock.planner.duckdb_sql.duckdb_tree import Tree, render
 
 _REMEMBERED, _SHORT = 1024, 4096
 """Of how many statements types are remembered, and how long these may be."""
-_NO_SUCH_CALL = ("No function matches", "Macro ", "Cannot deduce", "Could not choose")
+_NO_SUCH_CALL = ("No function matches", "Macro ", "Cannot deduce", "Could not choose", "Cannot compare values",
+                 "Cannot concatenate types")
 """How DuckDB begins to say that there is none: it goes on with what there is, as it is inside."""
+_NO_CONVERSION = "Unimplemented type for cast"
+_SOME_VALUES = ("0", "[]", "{}", "2000-01-01", "00:00:00", "00000000-0000-0000-0000-000000000000")
+"""Texts of which each type can read one."""
 _lock = threading.Lock()
 
 
@@ -40,6 +44,27 @@ def type_over(tree: Tree, columns: Mapping[str, str]) -> str | None:
     row = "".join(f", CAST(NULL AS {type_name}) AS {name}" for name, type_name in columns.items())
     sql = f"SELECT {render(tree)} FROM (SELECT 1{row})"
     return _type_of(sql) if len(sql) <= _SHORT else _type_of.__wrapped__(sql)
+
+
+def is_implemented(tree: Tree, columns: Mapping[str, str]) -> bool:
+    """Whether DuckDB has the conversions that an expression asks of columns of such types: it would say so for values
+    only. Where no value of a type is known, it is taken to have them.
+    """
+    row = "".join(f", {_some_value(type_name)} AS {name}" for name, type_name in columns.items())
+    return _converts(f"SELECT {render(tree)} FROM (SELECT 1{row})")
+
+
+def _some_value(type_name: str) -> str:
+    return f"coalesce({', '.join(f'TRY_CAST({text!r} AS {type_name})' for text in _SOME_VALUES)})"
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _converts(sql: str) -> bool:
+    try:
+        _asked(lambda connection: connection.execute(sql).fetchone())
+    except duckdb.Error as error:
+        return _NO_CONVERSION not in str(error)
+    return True
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -1,23 +1,17 @@
 """DuckDB's own functions, by their names there: with its types and rules, for what the dialect has no function of.
 
-Which there are, `duckdb_list` says. What a call gives, DuckDB's binder says, of columns of the arguments' types and of
-the constants among them.
+Which there are, `duckdb_list` says; what a call gives, `scalar.duckdb_values`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-
-from sqlglot import exp
+from functools import cache, partial
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, number, try_cast
-from penstock.planner.duckdb_sql.folding import type_over
+from penstock.planner.duckdb_sql.duckdb_tree import call
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.duckdb_sql.timezones import local_timestamp
 from penstock.planner.functions.grouped_call import GroupedCall
 from penstock.planner.functions.spec import (
     EVERY,
@@ -27,37 +21,14 @@ from penstock.planner.functions.spec import (
     FunctionSpec,
     always,
 )
+from penstock.planner.scalar.duckdb_values import duckdb_value
 from penstock.planner.scalar.scalar_call import ScalarCall
-from penstock.sql.types import (
-    BIGINT,
-    BOOL,
-    DOUBLE,
-    INT,
-    NULL,
-    UBIGINT,
-    VARCHAR,
-    DataType,
-    Kind,
-    Precision,
-    other_type,
-    timestamp,
-)
+from penstock.sql.types import NULL, Kind, Precision
 
+OF_DUCKDB = "duckdb."
+"""Stands before the name of a function in plans where the dialect has one of the same name."""
 # As many as GREATEST takes.
 _ARGUMENTS = (Argument("value", EVERY, optional=True, repeats=1000),)
-_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-_WIDE = DataType(Kind.DECIMAL, digits=38, scale=0)
-_TIMES = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
-_INSTANT = "TIMESTAMP WITH TIME ZONE"
-_TYPES = {
-    "BOOLEAN": BOOL, "TINYINT": DataType(Kind.TINYINT), "SMALLINT": DataType(Kind.SMALLINT), "INTEGER": INT,
-    "BIGINT": BIGINT, "UTINYINT": DataType(Kind.UTINYINT), "USMALLINT": DataType(Kind.USMALLINT),
-    "UINTEGER": DataType(Kind.UINT), "UBIGINT": UBIGINT, "FLOAT": DataType(Kind.FLOAT), "DOUBLE": DOUBLE,
-    "VARCHAR": VARCHAR, "BLOB": DataType(Kind.VARBINARY), '"NULL"': NULL,
-}
-"""DuckDB's types that are types of the dialect."""
-_BROUGHT = {"HUGEINT": _WIDE, "UHUGEINT": _WIDE, "JSON": VARCHAR, "UUID": VARCHAR}
-"""Those that are brought to one: NULL where there is no room for a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +53,21 @@ def listed() -> dict[str, Listed]:
 
 
 def duckdb_function(name: str) -> FunctionSpec | None:
-    """Returns the function of this name, in small letters; None if there is none that may be called."""
-    found = listed().get(name)
+    """Returns the function of this name, in small letters, perhaps behind `OF_DUCKDB`; None if none may be called."""
+    found = listed().get(name.removeprefix(OF_DUCKDB))
     return None if found is None else _spec(found)
+
+
+def meant(spec: FunctionSpec, arguments: Sequence[SqlExpr]) -> FunctionSpec:
+    """Returns DuckDB's function of the same name where the dialect's takes no values of types that only DuckDB has."""
+    def refused(place: int, argument: SqlExpr) -> bool:
+        return argument.type.kind is Kind.OTHER and (
+            place >= spec.maximum or Kind.OTHER not in spec.argument(place).accepts)
+
+    by_order = spec.selects is not None and not spec.selects.by_value  # of rows, which DuckDB's doesn't keep
+    if by_order or not any(refused(*given) for given in enumerate(arguments)):
+        return spec
+    return duckdb_function(spec.name) or spec
 
 
 @cache
@@ -107,44 +90,12 @@ def _of_group(found: Listed, given: GroupedCall) -> SqlExpr:
 
 def _value(found: Listed, arguments: Sequence[SqlExpr], precision: Precision, time_zone: str) -> SqlExpr:
     """Returns what a call gives; a time is of the `precision`. Raises InvalidStatementError."""
-    given = [_given(argument, time_zone) for argument in arguments]
-    tree, name = call(found.name, *given), _type_name(found, arguments, given)
-    if name in _TIMES and time_zone != "UTC":
-        tree = fragment("timezone(:zone, :local)", zone=time_zone, local=tree)
-    if name in (*_TIMES, _INSTANT):
-        return SqlExpr(call(f"epoch_{precision}", tree), timestamp(precision))
-    if (brought := _BROUGHT.get(name)) is not None:
-        return SqlExpr(try_cast(tree, brought.duckdb()), brought)
-    if (decimal := _DECIMAL.fullmatch(name)) is not None:
-        return SqlExpr(tree, DataType(Kind.DECIMAL, digits=int(decimal[1]), scale=int(decimal[2])))
-    return SqlExpr(tree, _TYPES.get(name) or other_type(name))
-
-
-def _given(argument: SqlExpr, time_zone: str) -> Tree:
-    """An argument: times as DuckDB's, integers that are known as bare numbers, which fit into all of its types."""
-    if argument.type.kind is Kind.TIMESTAMP:
-        return local_timestamp(argument.node, argument.type.precision, time_zone)
-    constant = argument.constant
-    return number(constant) if argument.type.is_integer and isinstance(constant, int) else argument.node
-
-
-def _type_name(found: Listed, arguments: Sequence[SqlExpr], given: Sequence[Tree]) -> str:
-    """DuckDB's name of the type of the result."""
-    columns: dict[str, str] = {}
-    trees: list[Tree] = []
-    for place, (argument, tree) in enumerate(zip(arguments, given, strict=True)):
-        kind = argument.type.kind
-        if kind is Kind.NULL or (kind is not Kind.TIMESTAMP and isinstance(argument.constant, str | int | float)):
-            trees.append(tree)
-            continue
-        columns[f"a{place}"] = "TIMESTAMP" if kind is Kind.TIMESTAMP else argument.type.duckdb()
-        trees.append(exp.column(f"a{place}"))
     try:
-        name = type_over(call(found.name, *trees), columns)
+        value = duckdb_value(partial(call, found.name), arguments, precision, time_zone)
     except InvalidStatementError as error:
         raise InvalidStatementError(f"{found.name}(): {error.message}", code=WRONG_ARGUMENT_VALUE) from error
-    if name is None:
+    if value is None:
         raise InvalidStatementError(
             f"there is no {found.name}({', '.join(argument.type.sql() for argument in arguments)})",
             code=WRONG_ARGUMENT_TYPE, hint=f"write {found.forms.replace('; ', ' or ')}")
-    return name
+    return value

@@ -34,7 +34,8 @@ from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.duckdb_tree import render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.operators import OneRow
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import OneRow, Operator, Project
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
@@ -46,6 +47,7 @@ from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
 from penstock.planner.query.set_operation import plan_set_operation
+from penstock.planner.scalar.scalar_cast import to_text
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import (
@@ -58,7 +60,7 @@ from penstock.sql.tree.statements import (
     Source,
     TableSource,
 )
-from penstock.sql.types import Kind, Precision
+from penstock.sql.types import VARCHAR, Kind, Precision
 
 GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
@@ -85,8 +87,7 @@ def plan_query(
                            functions=bind_user_functions(statement, catalog, session))
     builder.plan_inner = partial(_inner, builder=builder)
     planned = _plan(statement, builder)
-    _check_results(statement, planned, builder)
-    plan = tolerant_plan(planned.plan()) if tolerant else planned.plan()
+    plan = tolerant_plan(_shown(planned)) if tolerant else _shown(planned)
     steps, body = lower_in_steps(plan, shared_rows(builder))
     return BatchPlan(
         plan=plan,
@@ -99,13 +100,16 @@ def plan_query(
     )
 
 
-def _check_results(statement: Query, planned: Planned, builder: QueryBuilder) -> None:
-    for place, column in enumerate(planned.columns):
-        if column.value.type.kind is Kind.OTHER:
-            items = statement.items if isinstance(statement, Select) else ()
-            node = items[place].expression if len(items) == len(planned.columns) else None
-            raise builder.error(f"{column.name} is {column.value.type.sql()}: no column of a result can be that", node,
-                                hint="write CAST(... AS VARCHAR), or call a function that takes a part of it")
+def _shown(planned: Planned) -> Operator:
+    """Returns the plan, with results as text for which Arrow has no type."""
+    values = [SqlExpr(column_tree(output_name(index)), column.value.type)
+              for index, column in enumerate(planned.columns)]
+    as_text = [value.type.kind is Kind.OTHER and value.type.arrow() == VARCHAR.arrow() for value in values]
+    if not any(as_text):
+        return planned.plan()
+    return Project(planned.plan(), tuple(
+        Computed(output_name(index), SqlExpr(to_text(value), VARCHAR) if text else value)
+        for index, (value, text) in enumerate(zip(values, as_text, strict=True))))
 
 
 def _plan(statement: Query, builder: QueryBuilder) -> Planned:

@@ -85,13 +85,18 @@ def _common_type(left: DataType, right: DataType, precision: Precision) -> DataT
 def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> tuple[Computed, ...]:
     """Returns the columns of a side in the types of the result, none if it has all of them as they are."""
     columns = []
-    if all(column.value.type.kind is target.kind for column, target in zip(side.columns, types, strict=True)):
+    if all(_is_of(column.value.type, target) for column, target in zip(side.columns, types, strict=True)):
         return ()
     for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
         value = SqlExpr(column_tree(output_name(index)), column.value.type)
         if value.type.kind is Kind.NULL:
             value = SqlExpr(null_of(target), target)
-        elif value.type.kind is not target.kind:
+        elif not _is_of(value.type, target):
             value = cast(value, target, side.precision, builder.session.time_zone)
         columns.append(Computed(output_name(index), value))
     return tuple(columns)
+
+
+def _is_of(kind: DataType, target: DataType) -> bool:
+    """Whether values can stay as they are."""
+    return kind == target if target.kind is Kind.OTHER else kind.kind is target.kind

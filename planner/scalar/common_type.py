@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column
+from penstock.planner.duckdb_sql.folding import type_over
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.scalar.duckdb_values import duckdb_type
 from penstock.planner.scalar.scalar_cast import cast, null_of, to_text
 from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, NULL, VARCHAR, DataType, Kind, Precision
 
@@ -13,6 +15,8 @@ _NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USM
                  Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
 
 _DIGITS = 38
+_WITH_PARAMETERS = (Kind.DECIMAL, Kind.OTHER)
+"""Kinds of types that differ in what DuckDB computes with."""
 
 
 def common_type(types: Sequence[DataType]) -> DataType:
@@ -22,7 +26,7 @@ def common_type(types: Sequence[DataType]) -> DataType:
         return NULL
     kinds = {data_type.kind for data_type in known}
     if Kind.OTHER in kinds:
-        return known[0] if len(set(known)) == 1 else VARCHAR
+        return known[0] if len(set(known)) == 1 else _as_duckdb_has_it(known)
     if kinds == {Kind.DECIMAL}:
         return _widest_decimal(known)
     if len(kinds) == 1:
@@ -36,6 +40,14 @@ def common_type(types: Sequence[DataType]) -> DataType:
         return next(data_type for data_type in known if data_type.kind is Kind.TIMESTAMP) \
             if Kind.TIMESTAMP in kinds else _widest(kinds)
     return _widest(kinds)
+
+
+def _as_duckdb_has_it(types: Sequence[DataType]) -> DataType:
+    """Returns the type that DuckDB gives items of a list; text if it puts such values into none."""
+    columns = {f"a{place}": data_type.duckdb_name() for place, data_type in enumerate(types)}
+    name = type_over(call("list_value", *map(column, columns)), columns)
+    times = [data_type for data_type in types if data_type.kind is Kind.TIMESTAMP]
+    return VARCHAR if name is None else duckdb_type(name.removesuffix("[]"), (times or types)[0].precision)
 
 
 def _widest_decimal(types: Sequence[DataType]) -> DataType:
@@ -63,7 +75,7 @@ def brought_to(value: SqlExpr, target: DataType, precision: Precision, time_zone
     """Returns a tree of the type `target`, which is the common type of this value and others."""
     if value.type.kind is Kind.NULL:
         return null_of(target)
-    if value.type.kind is target.kind and (target.kind is not Kind.DECIMAL or value.type == target):
+    if value.type.kind is target.kind and (target.kind not in _WITH_PARAMETERS or value.type == target):
         return value.node
     if target.is_string:
         return to_text(value)

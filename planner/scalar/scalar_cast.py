@@ -6,14 +6,14 @@ prefix or 0, texts that are too long are cut.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-
-from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, integer, let, null, number, try_cast
 from penstock.planner.duckdb_sql.duckdb_tree import cast as duckdb_cast
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.scalar.duckdb_values import duckdb_value
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, VARCHAR, DataType, Kind, Precision
 
@@ -33,7 +33,7 @@ _TIMESTAMP_PARTS = (
 
 def null_of(data_type: DataType) -> Tree:
     """Returns a typed NULL."""
-    return null(data_type.duckdb()) if data_type.kind is not Kind.OTHER else exp.null()
+    return null(data_type.duckdb())
 
 
 def _prefix(text: Tree, pattern: str) -> Tree:
@@ -223,13 +223,35 @@ def cast(expression: SqlExpr, target: DataType, precision: Precision, time_zone:
         target = replace(target, precision=precision)
     if source is Kind.NULL:
         return SqlExpr(null_of(target), target)
-    if source is Kind.OTHER and (kind in STRINGS or kind is Kind.TIMESTAMP):
+    if source is Kind.OTHER and kind in STRINGS:
         return cast(SqlExpr(to_text(expression), VARCHAR), target, precision, time_zone, position)
-    if source in (Kind.JSON, Kind.GEOMETRY, Kind.OTHER) or kind in (Kind.JSON, Kind.GEOMETRY) or (
+    if Kind.OTHER in (source, kind):
+        return _by_duckdb(expression, target, precision, time_zone, duckdb_cast)
+    if source in (Kind.JSON, Kind.GEOMETRY) or kind in (Kind.JSON, Kind.GEOMETRY) or (
             (source is Kind.VARBINARY or kind is Kind.VARBINARY) and source is not kind and source not in STRINGS):
-        raise InvalidStatementError(f"cannot cast {expression.type.sql()} to {target.sql()}",
-                                    code=_CAST_NOT_POSSIBLE, position=position)
+        raise _not_castable(expression, target, position)
     return SqlExpr(_cast_tree(expression, target, precision, time_zone), target)
+
+
+def checked_cast(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str) -> SqlExpr:
+    """Compiles TRY_CAST: as DuckDB reads values, and NULL for one that it can't."""
+    if target.is_string:
+        return cast(expression, target, precision, time_zone)
+    return _by_duckdb(expression, target, precision, time_zone, try_cast)
+
+
+def _by_duckdb(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str,
+               convert: Callable[[Tree, str], Tree]) -> SqlExpr:
+    value = duckdb_value(lambda tree: convert(tree, target.duckdb_name()), [expression], precision, time_zone,
+                         converts=True)
+    if value is None:
+        raise _not_castable(expression, target)
+    return value
+
+
+def _not_castable(expression: SqlExpr, target: DataType, position: Position | None = None) -> InvalidStatementError:
+    return InvalidStatementError(f"cannot cast {expression.type.sql()} to {target.sql()}", code=_CAST_NOT_POSSIBLE,
+                                 position=position)
 
 
 def _cast_tree(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str) -> Tree:

@@ -10,6 +10,8 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, cast, closed, fragment, integer, made, null, try_cast
 from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.scalar.duckdb_values import duckdb_value, operand_tree
+from penstock.planner.scalar.scalar_cast import cast as cast_expression
 from penstock.planner.scalar.scalar_cast import (
     text_to_double,
     text_to_timestamp,
@@ -95,9 +97,7 @@ class Comparer:
         if Kind.NULL in (a, b):
             return left.node, right.node
         if Kind.OTHER in (a, b):
-            if left.type != right.type:
-                raise _not_comparable(left, right)
-            return left.node, right.node
+            return self._pair_of_duckdb(left, right)
         if Kind.VARBINARY in (a, b) or Kind.GEOMETRY in (a, b):
             if not {a, b} <= {Kind.VARBINARY, Kind.GEOMETRY, *STRINGS}:
                 raise _not_comparable(left, right)
@@ -114,6 +114,16 @@ class Comparer:
                      for side in (left, right)]
             return sides[0], sides[1]
         return _numbers(left, right)
+
+    def _pair_of_duckdb(self, left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
+        """Two values of which DuckDB says how they compare. What it compares with an instant is one."""
+        if duckdb_value(_equal, (left, right), self._precision, self._time_zone, converts=True) is None:
+            raise _not_comparable(left, right)
+        if Kind.TIMESTAMP in (left.type.kind, right.type.kind):
+            time = DataType(Kind.TIMESTAMP)
+            left, right = (cast_expression(side, time, self._precision, self._time_zone) for side in (left, right))
+            return left.node, right.node
+        return operand_tree(left, self._time_zone), operand_tree(right, self._time_zone)
 
     def _time(self, expression: SqlExpr) -> SqlExpr:
         if not expression.type.is_string:
@@ -193,6 +203,10 @@ class Comparer:
                         value=value.node, texts=mark.join(texts), mark=mark)
 
 
+def _equal(left: Tree, right: Tree) -> Tree:
+    return made(exp.EQ, this=closed(left), expression=closed(right))
+
+
 def _bytes(expression: SqlExpr) -> Tree:
     if not expression.type.is_string:
         return expression.node
@@ -220,13 +234,14 @@ def _text_operand(operator: str, value: SqlExpr) -> Tree:
     return value.node
 
 
-def like(value: SqlExpr, pattern: SqlExpr, *, any_case: bool = False) -> Tree:
-    """Compiles LIKE: `%` and `_` are wildcards, a backslash makes the next character ordinary; case counts, unless it
-    is ILIKE, in `any_case`."""
-    wanted = _closed_escapes(pattern.constant) if isinstance(pattern.constant, str) \
-        else _text_operand("LIKE", pattern)
+def like(value: SqlExpr, pattern: SqlExpr, *, escape: str | None = None, any_case: bool = False) -> Tree:
+    """Compiles LIKE: `%` and `_` are wildcards, `escape`, a backslash by default, makes the next character ordinary;
+    case counts, unless it is ILIKE, in `any_case`."""
+    known = isinstance(pattern.constant, str) and escape is None
+    wanted = _closed_escapes(str(pattern.constant)) if known else _text_operand("LIKE", pattern)
     word = "ILIKE" if any_case else "LIKE"
-    return fragment(f":text {word} :wanted ESCAPE '\\'", text=_text_operand("LIKE", value), wanted=wanted)
+    return fragment(f":text {word} :wanted ESCAPE :mark", text=_text_operand("LIKE", value), wanted=wanted,
+                    mark=escape or "\\")
 
 
 def _closed_escapes(pattern: str) -> str:

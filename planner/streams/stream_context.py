@@ -36,7 +36,7 @@ from penstock.planner.task_plans.stream_plan import History, Policies, Trigger
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import CatalogView, Session, Table
 from penstock.sql.tree.statements import CreateStream, Guarantee, JoinSource, Select, StateWindow, TableSource
-from penstock.sql.types import UNITS_PER_SECOND, Precision
+from penstock.sql.types import UNITS_PER_SECOND, Precision, check_stored
 
 DEFAULT_WATERMARK = 0
 DEFAULT_DELETE_MARK_DAYS = 3650
@@ -153,6 +153,7 @@ class StreamContext:
             value = compile_expression(item.expression, scope)
             if value.constant is not None or isinstance(item.expression, exp.Literal):
                 continue
+            check_stored(value.type, self.position(item.expression))
             place = len(self.keys)
             if self.join is not None:
                 value = self.join.key(place, value)

@@ -31,7 +31,7 @@ from penstock.planner.streams.stream_scopes import SubtableScope
 from penstock.planner.task_plans.column_names import CHILD, OPERATION
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import ExternalTargetOptions
-from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
+from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, check_stored, timestamp
 
 _NULL = SqlExpr(exp.null(), DataType(Kind.NULL))
 #: What result rows have beside the columns of their table: the child table, and whether to write or to delete.
@@ -99,7 +99,7 @@ def _new_columns(
             raise InvalidStatementError(f"{len(given)} columns are named, but the query has {expected}", code=0x263F)
         names = [*([names[0]] if prepended else []), *(name for name, _ in given)]
     key = _key_place(stream, names)
-    types = _types(projections, _checked_precision(stream, database))
+    types = _types(stream, projections, _checked_precision(stream, database))
     types = [replace(kind, length=kind.length or _length(item)) if kind.is_string else kind
              for (item, _), kind in zip(projections, types, strict=True)]
     _check_names(names)
@@ -121,8 +121,10 @@ def _is_table_name(item: Item) -> bool:
     return isinstance(item.expression, exp.Column) and item.expression.name == TBNAME
 
 
-def _types(projections: Projections, precision: Precision) -> list[DataType]:
+def _types(stream: StreamContext, projections: Projections, precision: Precision) -> list[DataType]:
     """The types of the results, of which the first is the primary timestamp."""
+    for item, value in projections:
+        check_stored(value.type, stream.position(item.expression))
     types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
     return [timestamp(precision), *types[1:]]
 
@@ -221,6 +223,8 @@ def _named_columns(table: Table, given: Sequence[str], values: Sequence[SqlExpr]
 def _castable(source: DataType, target: DataType) -> bool:
     if Kind.NULL in (source.kind, target.kind) or source.kind is target.kind:
         return True
+    if source.kind is Kind.OTHER:
+        return target.is_string
     binary = (Kind.VARBINARY, Kind.GEOMETRY, Kind.JSON)
     return source.kind not in binary and target.kind not in binary
 
@@ -305,7 +309,7 @@ def _external(stream: StreamContext, target: ExternalTargetOptions, projections:
                       on_failure=stream.statement.options.on_failure or "pause")
     keyed = 1 if stream.query.window is None and stream.table.key_column is not None else None
     columns = tuple(Column(item.name, kind, item.name, n == keyed) for n, ((item, _), kind) in enumerate(
-        zip(projections, _types(projections, stream.precision), strict=True)))
+        zip(projections, _types(stream, projections, stream.precision), strict=True)))
     _check_names([*names, *(one.name for one in columns if one.name not in selected.values())])
     _check_key(stream, projections, columns)
     bound = Target(external.connection, external.place or external.kind, columns, tags, None,

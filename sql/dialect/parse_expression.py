@@ -13,14 +13,13 @@ from typing import Any, cast
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
+from penstock.sql.dialect.base_parser import NAMES
 from penstock.sql.dialect.literals import parse_integer
-from penstock.sql.dialect.parse_over import OverParser
+from penstock.sql.dialect.parse_predicate import PredicateParser
 from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
 from penstock.sql.tree.expression_nodes import (
     DurationLiteral,
-    JsonContains,
     JsonGet,
-    Match,
     TimestampLiteral,
     Trim,
     TrimMode,
@@ -30,26 +29,27 @@ from penstock.sql.tree.statements import Duration, Unit
 MAX_CHAIN = 500
 MAX_DEPTH = 600
 # Reserved words that are functions when a parenthesis follows.
-_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST"})
-_PREDICATES = ("IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "ILIKE", "IN", "BETWEEN")
+_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON"})
+_POSTFIX = frozenset({TokenType.ARROW, TokenType.DARROW, TokenType.DCOLON, TokenType.L_BRACKET, TokenType.DOT})
 _NO_OPERATOR = (0, exp.Expression)
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
 
-class ExpressionParser(OverParser):
+class ExpressionParser(PredicateParser):
     """Scalar expressions."""
 
     BITWISE = {  # noqa: RUF012
         TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr, TokenType.DPIPE: exp.DPipe,
+        TokenType.LT_AT: exp.BitwiseLeftShift, TokenType.EXPORT: exp.BitwiseRightShift,
     }
     TERM = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}  # noqa: RUF012
-    FACTOR = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}  # noqa: RUF012
-    COMPARISON = {  # noqa: RUF012
-        TokenType.EQ: exp.EQ, TokenType.NEQ: exp.NEQ, TokenType.GT: exp.GT, TokenType.GTE: exp.GTE,
-        TokenType.LT: exp.LT, TokenType.LTE: exp.LTE,
+    FACTOR = {  # noqa: RUF012
+        TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod, TokenType.DIV: exp.IntDiv,
     }
+    EXPONENT = {TokenType.CARET: exp.Pow, TokenType.DSTAR: exp.Pow}  # noqa: RUF012
     _BINARY: dict[TokenType, tuple[int, type[exp.Expression]]] = {  # noqa: RUF012
-        kind: (level, node) for level, table in enumerate((BITWISE, TERM, FACTOR), 1) for kind, node in table.items()
+        kind: (level, node)
+        for level, table in enumerate((BITWISE, TERM, FACTOR, EXPONENT), 1) for kind, node in table.items()
     }
 
     def parse_expression(self) -> exp.Expression:
@@ -97,85 +97,7 @@ class ExpressionParser(OverParser):
             node = self.mark(exp.Not(this=self._parse_equality()), start)
             self.leave()
             return node
-        return self._parse_range()
-
-    def _parse_range(self) -> exp.Expression:
-        start = self.token.start
-        left = self.parse_operand()
-        comparison = self.COMPARISON.get(self._curr.token_type)
-        if comparison is not None:
-            self._advance()
-            left = self.mark(comparison(this=left, expression=self._parse_compared()), start)
-            return self._parse_is(left, start) if self.take("IS") else left
-        if self.word not in _PREDICATES:
-            self.note(*_PREDICATES)
-            return left
-        if self.take("IS"):
-            return self._parse_is(left, start)
-        if self.take("CONTAINS"):
-            return self.mark(JsonContains(this=left, expression=self._string("a key")), start)
-        if self.at_any("MATCH", "NMATCH"):
-            negated = self.advance().text.upper() == "NMATCH"
-            return self._negate(Match(this=left, expression=self._string("a regular expression")), negated, start)
-        negated = self.take("NOT")
-        if self.at_any("LIKE", "ILIKE"):
-            operator = exp.Like if self.advance().text.upper() == "LIKE" else exp.ILike
-            return self._negate(operator(this=left, expression=self._string("a pattern")), negated, start)
-        if self.take("IN"):
-            if self.at("(") and self.query_starts(1):
-                return self._negate(exp.In(this=left, query=self._parse_subquery()), negated, start)
-            return self._negate(exp.In(this=left, expressions=self._parse_in_list()), negated, start)
-        if self.take("BETWEEN"):
-            low = self.parse_operand()
-            self.expect("AND")
-            return self._negate(exp.Between(this=left, low=low, high=self.parse_operand()), negated, start)
-        if negated:
-            raise self.fail("LIKE, IN or BETWEEN is expected after NOT")
-        return left
-
-    def _parse_is(self, left: exp.Expression, start: int) -> exp.Expression:
-        negated = self.take("NOT")
-        if self.take("DISTINCT", "FROM"):
-            operator = exp.NullSafeEQ if negated else exp.NullSafeNEQ
-            return self.mark(operator(this=left, expression=self.parse_operand()), start)
-        value_start = self.token.start
-        word = self.take_any("NULL", "TRUE", "FALSE")
-        if word is None:
-            raise self.fail("NULL, TRUE, FALSE or DISTINCT FROM is expected")
-        value = exp.Null() if word == "NULL" else exp.Boolean(this=word == "TRUE")
-        return self._negate(exp.Is(this=left, expression=self.mark(value, value_start)), negated, start)
-
-    def _negate(self, node: exp.Expression, negated: bool, start: int) -> exp.Expression:
-        self.mark(node, start)
-        return self.mark(exp.Not(this=node), start) if negated else node
-
-    def _parse_compared(self) -> exp.Expression:
-        """Parses what a value is compared with: an operand, or ANY or ALL of a query's values."""
-        if self.at_any("ANY", "SOME", "ALL") and self.peek() == "(" and self.query_starts(2):
-            start = self.token.start
-            quantifier = exp.All if self.advance().text.upper() == "ALL" else exp.Any
-            return self.mark(quantifier(this=self.parse_subquery()), start)
-        return self.parse_operand()
-
-    def query_starts(self, distance: int) -> bool:
-        """Whether the token so many ahead is the SELECT or WITH of a query; a lone expression has none."""
-        return False
-
-    def parse_subquery(self) -> exp.Expression:
-        """Parses a query in parentheses. Raises SqlSyntaxError."""
-        raise self.fail("a query is not allowed here")
-
-    def _parse_subquery(self) -> exp.Expression:
-        start = self.token.start
-        return self.mark(exp.Subquery(this=self.parse_subquery()), start)
-
-    def _parse_in_list(self) -> list[exp.Expression]:
-        self.expect("(")
-        self.enter()
-        values = list(self.csv(self.parse_operand))
-        self.leave()
-        self.expect(")")
-        return values
+        return self.parse_predicate()
 
     def _parse_bitwise(self, minimum: int = 1) -> exp.Expression:
         """Parses operators of these levels, from left to right; levels are those of BITWISE, TERM and FACTOR."""
@@ -183,12 +105,16 @@ class ExpressionParser(OverParser):
         left = self._parse_unary()
         for _ in range(MAX_CHAIN + 1):
             level, node = self._BINARY.get(self._curr.token_type, _NO_OPERATOR)
-            if level < minimum:
+            if level < minimum or (node is exp.BitwiseRightShift and self._names_file()):
                 return left
             self._advance()
             left = self.mark(node(this=left, expression=self._parse_bitwise(level + 1)), start)
         raise self.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
                         hint="compute a part in a sub-query, or in a stream of its own")
+
+    def _names_file(self) -> bool:
+        """Whether `>>` is followed by the name of a file; a number or a parenthesis is by how much to shift."""
+        return self._next.token_type not in (TokenType.NUMBER, TokenType.L_PAREN)
 
     def _parse_unary(self) -> exp.Expression:
         starts: list[int] = []
@@ -208,19 +134,41 @@ class ExpressionParser(OverParser):
     def _parse_postfix(self) -> exp.Expression:
         start = self._curr.start
         node = self._parse_primary()
-        while self._curr.token_type in (TokenType.ARROW, TokenType.DCOLON):
-            self._advance()
-            if self._prev.token_type is TokenType.DCOLON:
-                node = self.mark(exp.Cast(this=node, to=self.parse_cast_type()), start)
-                continue
-            if isinstance(node, JsonGet):
-                raise self.fail("only one -> is allowed: it looks a key up in a JSON tag")
-            node = self.mark(JsonGet(this=node, expression=self._string("a key")), start)
+        levels = 0
+        while self._curr.token_type in _POSTFIX or self.word in ("AT", "COLLATE"):
+            follows = self._parse_behind(node, start)
+            if follows is None:
+                break
+            self.enter()
+            levels += 1
+            node = follows
+        self.leave(levels)
         return node
 
-    def _string(self, what: str) -> exp.Expression:
-        start = self.token.start
-        return self.mark(exp.Literal.string(self.string(what)), start)
+    def _parse_behind(self, node: exp.Expression, start: int) -> exp.Expression | None:
+        """Parses a cast, a subscript, a field or the like of a value, if it follows."""
+        match self.word:
+            case "::":
+                self._advance()
+                return self.mark(exp.Cast(this=node, to=self.parse_cast_type()), start)
+            case "[":
+                return self.parse_subscript(node, start)
+            case ".":
+                return self.parse_part(node, start)
+            case "->":
+                self._advance()
+                return self.mark(JsonGet(this=node, expression=self._parse_primary()), start)
+            case "->>":
+                self._advance()
+                arguments = [node, self._parse_primary()]
+                return self.mark(exp.Anonymous(this="json_extract_string", expressions=arguments), start)
+            case "AT" if self.at("AT", "TIME", "ZONE"):
+                self._advance(3)
+                return self.mark(exp.AtTimeZone(this=node, zone=self.parse_string("a time zone")), start)
+            case "COLLATE" if self._next.token_type in NAMES:
+                raise self.fail("there is no COLLATE: texts are compared by their characters",
+                                hint="compare lower(...) where case doesn't matter")
+        return None
 
     def _parse_primary(self) -> exp.Expression:
         token = self._curr
@@ -228,15 +176,19 @@ class ExpressionParser(OverParser):
         kind = token.token_type
         if kind is TokenType.VAR:
             if self._next.token_type is not TokenType.L_PAREN:
-                return self._parse_column()
+                return self.parse_worded() or self._parse_column()
             return self.parse_over(self.mark(self._parse_function(), start), start)
         if kind is TokenType.NUMBER:
             self._advance()
             return self.mark(self._number(token.text), start)
         if kind is TokenType.STRING:
-            return self._string("a string")
+            return self.parse_string("a string")
         if kind is TokenType.L_PAREN:
             return self._parse_parentheses()
+        if kind is TokenType.L_BRACKET:
+            return self.parse_list()
+        if kind is TokenType.L_BRACE:
+            return self.parse_struct()
         if kind is TokenType.IDENTIFIER:
             return self._parse_column()
         if kind is TokenType.INTERVAL:
@@ -246,6 +198,8 @@ class ExpressionParser(OverParser):
             return self.mark(exp.Literal.string("\\x" + token.text), start)
         if self.word in _PREFIXES and (word := self._parse_word()) is not None:
             return self.mark(word, start)
+        if self.word == "INTERVAL":
+            return self.parse_interval()
         if self.word == "EXISTS" and self._next.token_type is TokenType.L_PAREN:
             self._advance()
             return self.mark(exp.Exists(this=self.parse_subquery()), start)
@@ -257,14 +211,15 @@ class ExpressionParser(OverParser):
 
     def _parse_parentheses(self) -> exp.Expression:
         if self.query_starts(1):
-            return self._parse_subquery()
+            return self.parse_subquery_value()
         start = self.token.start
         self.expect("(")
         self.enter()
-        inner = self.parse_expression()
+        inner = self.csv(self.parse_expression)
         self.leave()
         self.expect(")")
-        return self.mark(exp.Paren(this=inner), start)
+        row = len(inner) > 1
+        return self.mark(exp.Anonymous(this="row", expressions=list(inner)) if row else exp.Paren(this=inner[0]), start)
 
     def _number(self, raw: str) -> exp.Expression:
         if raw[:2].lower() in ("0x", "0b"):
@@ -316,10 +271,17 @@ class ExpressionParser(OverParser):
         self.expect("END")
         return exp.Case(this=subject, ifs=branches, default=default)
 
-    def _parse_cast(self) -> exp.Expression:
+    def _parse_cast(self, kind: type[exp.Cast] = exp.Cast) -> exp.Expression:
         value = self.parse_expression()
         self.expect("AS")
-        return exp.Cast(this=value, to=self.parse_cast_type())
+        return kind(this=value, to=self.parse_cast_type())
+
+    def _parse_extract(self) -> exp.Expression:
+        start = self.token.start
+        part = self.string("a part of a time") if self.at_type(TokenType.STRING) else self.advance().text.lower()
+        literal = self.mark(exp.Literal.string(part), start)
+        self.expect("FROM")
+        return exp.Anonymous(this="date_part", expressions=[literal, self.parse_expression()])
 
     def _parse_trim(self) -> exp.Expression:
         word = self.take_any("BOTH", "LEADING", "TRAILING")
@@ -365,6 +327,8 @@ class ExpressionParser(OverParser):
 
     FUNCTION_PARSERS: dict[str, Callable[[ExpressionParser], exp.Expression]] = {  # noqa: RUF012
         "CAST": _parse_cast,
+        "TRY_CAST": lambda self: self._parse_cast(exp.TryCast),
+        "EXTRACT": _parse_extract,
         "TRIM": _parse_trim,
         "POSITION": _parse_position,
         "SUBSTR": lambda self: self._parse_substring("substr"),
@@ -391,16 +355,16 @@ class ExpressionParser(OverParser):
         if special is not None:
             node = special(self)
         else:
-            node = exp.Anonymous(this=name, expressions=list(self.csv(self._parse_argument)))
+            node = exp.Anonymous(this=name, expressions=list(self.csv(lambda: self._parse_argument(name))))
         self.leave()
         self.expect(")")
         return node
 
-    def _parse_argument(self) -> exp.Expression:
+    def _parse_argument(self, function: str = "cols") -> exp.Expression:
         if self._curr.token_type is TokenType.STAR:
             self._advance()
             return self.mark(exp.Star(), self._prev.start)
-        return self.parse_qualified_star() or self.parse_expression()
+        return self.parse_lambda(function) or self.parse_qualified_star() or self.parse_expression()
 
     def parse_qualified_star(self) -> exp.Expression | None:
         """Parses `table.*` if that follows."""

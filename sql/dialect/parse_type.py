@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sqlglot import exp
+from sqlglot.tokens import TokenType
 
 from penstock.sql.dialect.base_parser import BaseParser
 from penstock.sql.tree.expression_nodes import TypeName
-from penstock.sql.types import DataType, Kind
+from penstock.sql.types import DataType, Kind, other_type
 
 MAX_VARCHAR = 65_517
 MAX_NCHAR = 16_379
@@ -29,7 +30,16 @@ _LENGTHS = dict(_SIZED_TYPES.values())
 _OTHER_NAMES: dict[str, Kind] = {
     "VARCHAR": Kind.VARCHAR, "BINARY": Kind.VARCHAR, "NCHAR": Kind.NCHAR, "TEXT": Kind.VARCHAR, "STRING": Kind.VARCHAR,
     "BOOLEAN": Kind.BOOL, "REAL": Kind.FLOAT, "FLOAT4": Kind.FLOAT, "FLOAT8": Kind.DOUBLE, "INT2": Kind.SMALLINT,
-    "INT4": Kind.INT, "INT8": Kind.BIGINT, "BYTEA": Kind.VARBINARY,
+    "INT4": Kind.INT, "INT8": Kind.BIGINT, "BYTEA": Kind.VARBINARY, "BLOB": Kind.VARBINARY, "CHAR": Kind.VARCHAR,
+    "VARBINARY": Kind.VARBINARY, "UTINYINT": Kind.UTINYINT, "USMALLINT": Kind.USMALLINT, "UINTEGER": Kind.UINT,
+    "UBIGINT": Kind.UBIGINT, "DATETIME": Kind.TIMESTAMP, "TIMESTAMPTZ": Kind.TIMESTAMP,
+    "TIMESTAMP_S": Kind.TIMESTAMP, "TIMESTAMP_MS": Kind.TIMESTAMP, "TIMESTAMP_NS": Kind.TIMESTAMP,
+}
+#: DuckDB's types that have no name here, by the names that they may be given.
+_OF_DUCKDB: dict[str, str] = {
+    "DATE": "DATE", "TIME": "TIME", "TIMETZ": "TIME WITH TIME ZONE", "INTERVAL": "INTERVAL", "UUID": "UUID",
+    "HUGEINT": "HUGEINT", "INT128": "HUGEINT", "UHUGEINT": "UHUGEINT", "BIT": "BIT", "BITSTRING": "BIT",
+    "BIGNUM": "BIGNUM",
 }
 _TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
 
@@ -63,16 +73,57 @@ class TypeParser(BaseParser):
         return DataType(Kind.DECIMAL, digits=digits, scale=scale)
 
     def parse_cast_type(self) -> exp.Expression:
-        """Parses a type to convert to: a text has any length, and types may have the names that PostgreSQL has."""
+        """Parses a type to convert to: a text has any length, and types may be all that DuckDB and PostgreSQL have."""
         start = self.token.start
-        kind = _OTHER_NAMES.get(self.word)
-        if kind is not None and self.peek() != "(":
+        return self.mark(TypeName(this=self._parse_any_type()), start)
+
+    def _parse_any_type(self) -> DataType:
+        kind = self._parse_item_type()
+        while self.take("["):
+            size = "" if self.at("]") else str(self.integer("the length of the array", minimum=1))
+            self.expect("]")
+            kind = other_type(f"{kind.duckdb_name()}[{size}]")
+        return kind
+
+    def _parse_item_type(self) -> DataType:
+        word = self.word
+        if word in ("STRUCT", "MAP", "UNION", "ENUM") and self.peek() == "(":
+            return self._parse_nested_type()
+        if word in ("DECIMAL", "NUMERIC") and self.peek() != "(":
             self.advance()
-            target = DataType(kind, length=_LENGTHS[kind]) if kind in _LENGTHS else DataType(kind)
-        elif self.word == "DOUBLE" and self.peek() == "PRECISION":
-            self.advance()
-            self.advance()
-            target = DataType(Kind.DOUBLE)
+            return DataType(Kind.DECIMAL, digits=18, scale=3)
+        if word == "DOUBLE" and self.peek() == "PRECISION":
+            self._advance(2)
+            return DataType(Kind.DOUBLE)
+        known = _OTHER_NAMES.get(word) if self.peek() != "(" else None
+        if known is None and word not in _OF_DUCKDB:
+            kind = self.parse_data_type()
         else:
-            target = self.parse_data_type()
-        return self.mark(TypeName(this=target), start)
+            self.advance()
+            kind = other_type(_OF_DUCKDB[word]) if known is None else DataType(known, length=_LENGTHS.get(known))
+        if word in ("TIME", "TIMESTAMP") and self.at_any("WITH", "WITHOUT") and self.peek() == "TIME":
+            zoned = self.advance().text.upper() == "WITH"
+            self.expect("TIME", "ZONE")
+            return other_type("TIME WITH TIME ZONE") if zoned and word == "TIME" else kind
+        return kind
+
+    def _parse_nested_type(self) -> DataType:
+        word = self.advance().text.upper()
+        parse = {"MAP": lambda: self._parse_any_type().duckdb_name(), "ENUM": self._parse_label}
+        self.enter()
+        parts = self.wrapped_csv(parse.get(word, self._parse_field))
+        self.leave()
+        if word == "MAP" and len(parts) != 2:
+            raise self.fail("a MAP has a type of keys and one of values")
+        return other_type(f"{word}({', '.join(parts)})")
+
+    def _parse_field(self) -> str:
+        name = self.advance().text if self.at_type(TokenType.STRING) else self.name("a field")
+        return f"{_quoted(name, chr(34))} {self._parse_any_type().duckdb_name()}"
+
+    def _parse_label(self) -> str:
+        return _quoted(self.string("a value"), "'")
+
+
+def _quoted(text: str, mark: str) -> str:
+    return f"{mark}{text.replace(mark, 2 * mark)}{mark}"

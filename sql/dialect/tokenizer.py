@@ -47,7 +47,10 @@ OPERATORS: dict[str, TokenType] = {
     "+": TokenType.PLUS, "-": TokenType.DASH, "*": TokenType.STAR, "/": TokenType.SLASH, "%": TokenType.MOD,
     "&": TokenType.AMP, "|": TokenType.PIPE, "=": TokenType.EQ, "==": TokenType.EQ, "<>": TokenType.NEQ,
     "!=": TokenType.NEQ, "<": TokenType.LT, "<=": TokenType.LTE, ">": TokenType.GT, ">=": TokenType.GTE,
-    "->": TokenType.ARROW, ">>": TokenType.EXPORT, "||": TokenType.DPIPE, "::": TokenType.DCOLON,
+    "->": TokenType.ARROW, "->>": TokenType.DARROW, ">>": TokenType.EXPORT, "<<": TokenType.LT_AT,
+    "||": TokenType.DPIPE, "::": TokenType.DCOLON, ":": TokenType.COLON, "//": TokenType.DIV, "**": TokenType.DSTAR,
+    "^": TokenType.CARET, "~": TokenType.TILDE, "!~": TokenType.IRLIKE, "[": TokenType.L_BRACKET,
+    "]": TokenType.R_BRACKET, "{": TokenType.L_BRACE, "}": TokenType.R_BRACE,
 }
 
 _SINGLE = r"'(?:[^'\\]++|\\.|'')*+'"
@@ -64,7 +67,7 @@ _TOKEN = re.compile(
     r"|([0-9]++[buasmhdwnyBUASMHDWNY](?![A-Za-z0-9_]))"
     rf"|({_SINGLE}|{_DOUBLE})"
     r"|(`(?:[^`]++|``)*+`)"
-    r"|(->|>=|<=|<>|!=|==|>>|\|\||::|/(?!\*)|[-+*%&|=<>(),.;])"
+    r"|(->>?|>=|<=|<>|!=|!~|==|>>|<<|\|\||::|//(?!\*)|/(?!\*)|\*\*|[-+*%&|=<>(),.;:^~\[\]{}])"
     r"|(/\*|[0-9]++[.A-Za-z0-9_]*+|.)"
     r"|(\Z))",
     re.DOTALL,

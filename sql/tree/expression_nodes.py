@@ -12,15 +12,22 @@ Names and constants
     exp.Literal         numbers keep their text, but hexadecimal and binary ones become decimal; strings are unescaped.
     exp.Boolean, exp.Null, exp.Star
     DurationLiteral     `10s`; quoted durations in expressions stay string literals, see `literals.parse_duration`.
-    TimestampLiteral    `TIMESTAMP '...'`.
+    TimestampLiteral    `TIMESTAMP '...'`. `DATE '...'` and its like are an exp.Cast of the text.
+    IntervalLiteral     `INTERVAL '1' DAY`.
+    exp.Struct          `{'a': 1}`: `expressions` are exp.PropertyEQ. Other values that are put together are calls:
+                        `[1, 2]` of list_value, `MAP {1: 2}` of map, `(1, 2)` of row.
 Operators
     exp.Paren, exp.Neg, exp.Not, exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
-    exp.BitwiseAnd, exp.BitwiseOr, exp.DPipe, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE,
+    exp.BitwiseAnd, exp.BitwiseOr, exp.DPipe, exp.IntDiv, exp.Pow (`^` and `**`), exp.BitwiseLeftShift,
+    exp.BitwiseRightShift, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE,
     exp.NullSafeEQ, exp.NullSafeNEQ (IS [NOT] DISTINCT FROM)
-    exp.In (`expressions`, or `query`), exp.Between, exp.Like, exp.ILike, exp.Is (with exp.Null or exp.Boolean);
+    exp.In (`expressions`, or `query`), exp.Between, exp.Like and exp.ILike (whose `expression` may be an exp.Escape),
+    exp.Glob, exp.Is (with exp.Null or exp.Boolean);
     their negations are an exp.Not around them. Unary plus leaves no node.
     Match               `x MATCH 'regex'`; NMATCH is an exp.Not around it.
-    JsonGet             `x -> 'key'`.
+    JsonGet             `x -> 'key'`; `x ->> 'key'` is a call of json_extract_string.
+    exp.Bracket         `x[i]`: `expressions` has i; `x[i:j]` is a call of array_slice, `(x).a` of struct_extract.
+    exp.AtTimeZone      `x AT TIME ZONE 'z'`: `zone` is a string literal.
     JsonContains        `x CONTAINS 'key'`.
 Queries
     exp.Subquery        a query as a value, or as the list of an exp.In: `this` is a `statements.Query`.
@@ -29,14 +36,16 @@ Queries
 Calls
     exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
                         typed (`*` is exp.Star). NOW and TODAY without parentheses are calls without arguments.
-                        `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b.
+                        `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b;
+                        `extract(a from b)` is a call of date_part, `a ~ b` and `a SIMILAR TO b` of regexp_full_match.
     exp.Filter          `this` is a call, `expression` an exp.Where.
     exp.Window          `this` is a call, perhaps in an exp.Filter, exp.IgnoreNulls or exp.RespectNulls; `partition_by`,
                         `order`, an exp.Order of exp.Ordered, and `spec`, an exp.WindowSpec, are as in sqlglot.
     exp.Alias           only as an argument of `cols(...)`.
     Trim                every form of TRIM.
     exp.Case            `this` (or None), `ifs` of exp.If(this, true), `default` (or None).
-    exp.Cast            `to` is a TypeName; `cast_type` returns the DataType.
+    exp.Cast            `to` is a TypeName; `cast_type` returns the DataType. exp.TryCast is alike.
+    exp.Lambda          only as an argument: `expressions` are exp.Identifiers, in `this` they are LambdaVariables.
 
 Every node has `meta["offset"]` and `meta["end"]`: the half-open range of characters of the text that it was parsed
 from. `source_range` returns it, `penstock.sql.dialect.literals.position` makes a line and a column of it.
@@ -79,12 +88,24 @@ class TimestampLiteral(exp.Expression):  # type: ignore[misc]
     arg_types = {"this": True}  # noqa: RUF012
 
 
+class IntervalLiteral(exp.Expression):  # type: ignore[misc]
+    """`INTERVAL this unit`: `unit` is None where the text `this` says it, as in `INTERVAL '3 months'`."""
+
+    arg_types = {"this": True, "unit": False}  # noqa: RUF012
+
+
+class LambdaVariable(exp.Expression):  # type: ignore[misc]
+    """A variable of a lambda around it; `this` is its name."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
 class Match(exp.Expression, exp.Binary, exp.Predicate):  # type: ignore[misc]
     """`this MATCH expression`: the pattern is always a string literal."""
 
 
 class JsonGet(exp.Expression, exp.Binary):  # type: ignore[misc]
-    """`this -> expression`: the key is always a string literal."""
+    """`this -> expression`: the key of a JSON tag is a string literal."""
 
 
 class JsonContains(exp.Expression, exp.Binary, exp.Predicate):  # type: ignore[misc]
@@ -150,17 +171,18 @@ def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
     return lambda generator, node: f"{generator.sql(node, 'this')} {operator} {generator.sql(node, 'expression')}"
 
 
-_CHAINED: dict[type[exp.Expression], str] = {
+SIGNS: dict[type[exp.Expression], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
-    exp.DPipe: "||",
+    exp.DPipe: "||", exp.IntDiv: "//", exp.Pow: "^", exp.BitwiseLeftShift: "<<", exp.BitwiseRightShift: ">>",
 }
+"""Operators that stand in rows, as they are written."""
 
 
 def _chain(generator: Generator, node: exp.Expression) -> str:
     """Prints operators in a row without a call per operator: there may be hundreds."""
     texts: list[str] = []
-    while type(node) in _CHAINED:
-        texts.append(f" {_CHAINED[type(node)]} {generator.sql(node, 'expression')}")
+    while type(node) in SIGNS:
+        texts.append(f" {SIGNS[type(node)]} {generator.sql(node, 'expression')}")
         node = node.this
     texts.append(generator.sql(node))
     return "".join(reversed(texts))
@@ -188,6 +210,24 @@ def _call(generator: Generator, node: exp.Anonymous) -> str:
     return f"{node.this}({', '.join(generator.sql(argument) for argument in node.expressions)})"
 
 
+def _struct(generator: Generator, node: exp.Struct) -> str:
+    fields = (f"{quote_string(field.this.this)}: {generator.sql(field, 'expression')}" for field in node.expressions)
+    return f"{{{', '.join(fields)}}}"
+
+
+def _subscript(generator: Generator, node: exp.Bracket) -> str:
+    return f"{generator.sql(node, 'this')}[{generator.sql(node.expressions[0])}]"
+
+
+def _lambda(generator: Generator, node: exp.Lambda) -> str:
+    names = ", ".join(generator.sql(name) for name in node.expressions)
+    return f"lambda {names}: {generator.sql(node, 'this')}"
+
+
+def _cast(word: str) -> Callable[[Generator, exp.Expression], str]:
+    return lambda generator, node: f"{word}({generator.sql(node, 'this')} AS {generator.sql(node, 'to')})"
+
+
 class ExpressionGenerator(Generator):  # type: ignore[misc]
     """Prints expressions in a form that the parser reads back as the same tree."""
 
@@ -207,8 +247,18 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
         exp.All: lambda generator, node: f"ALL ({generator.sql(node, 'this')})",
         exp.Neg: _neg,
         exp.Not: _not,
-        **dict.fromkeys(_CHAINED, _chain),
-        exp.Cast: lambda generator, node: f"CAST({generator.sql(node, 'this')} AS {generator.sql(node, 'to')})",
+        **dict.fromkeys(SIGNS, _chain),
+        exp.Cast: _cast("CAST"),
+        exp.TryCast: _cast("TRY_CAST"),
+        IntervalLiteral: lambda generator, node: " ".join(filter(None, (
+            "INTERVAL", generator.sql(node, "this"), node.args.get("unit")))),
+        LambdaVariable: lambda _, node: node.this,
+        exp.AtTimeZone: lambda generator, node: f"{generator.sql(node, 'this')} AT TIME ZONE "
+                                                f"{generator.sql(node, 'zone')}",
+        exp.Glob: _binary("GLOB"),
+        exp.Struct: _struct,
+        exp.Bracket: _subscript,
+        exp.Lambda: _lambda,
     }
 
 

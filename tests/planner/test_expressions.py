@@ -276,7 +276,7 @@ def test_result_types(expression: str, want: DataType) -> None:
 @pytest.mark.parametrize("expression", [
     "now - 1y > now", "ts > now - 1n", "ts < '12:12:12'", "ts match '.*'", "ti nmatch '.*'", "f match 'a'",
     "b match 'x'",
-    "nosuch = 1", "j = 'a'", "j + 1", "s -> 'k' = 1", "s contains 'k'", "s match '('",
+    "nosuch = 1", "j = 'a'", "j + 1", "ti -> 'k' = 1", "s contains 'k'", "s match '('",
     "s match '(?=a)'", "ti like 'a'", "s & 1",
     "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1", "ts + ts > 0",
 ])

@@ -1,0 +1,208 @@
+"""Parses values of types that only DuckDB has: intervals, dates, lists, structs and maps, parts of them, lambdas."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType
+
+from penstock.sql.dialect.parse_over import OverParser
+from penstock.sql.tree.expression_nodes import IntervalLiteral, LambdaVariable, TypeName
+from penstock.sql.types import DataType, Kind, other_type
+
+_DATE, _TIME, _INSTANT = other_type("DATE"), other_type("TIME"), DataType(Kind.TIMESTAMP)
+_TYPED = {"DATE": _DATE, "TIME": _TIME, "TIMESTAMPTZ": _INSTANT}
+"""Words that make a value of the text behind them."""
+_CURRENT: dict[str, tuple[str, DataType | None]] = {
+    "CURRENT_DATE": ("today", _DATE), "CURRENT_TIMESTAMP": ("now", None), "LOCALTIMESTAMP": ("now", None),
+    "CURRENT_TIME": ("now", _TIME), "LOCALTIME": ("now", _TIME),
+}
+_UNITS = {unit: unit for unit in (
+    "YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND", "DECADE",
+    "CENTURY", "MILLENNIUM")}
+_UNITS |= {f"{unit}S": unit for unit in _UNITS} | {"CENTURIES": "CENTURY", "MILLENNIA": "MILLENNIUM"}
+_LAMBDA_FUNCTIONS = frozenset(
+    f"{prefix}{name}" for prefix in ("", "list_", "array_") for name in ("transform", "apply", "filter", "reduce"))
+"""In their calls `x -> ...` is a lambda."""
+
+
+class ValueParser(OverParser):
+    """Values of DuckDB's types."""
+
+    def reset(self) -> None:
+        super().reset()
+        self._variables: list[str] = []
+
+    def parse_worded(self) -> exp.Expression | None:
+        """Parses a value that begins with a word that is a name elsewhere, if one is here."""
+        word, following, start = self.word, self._next.token_type, self._curr.start
+        if following is TokenType.STRING and word in _TYPED:
+            self._advance()
+            return self._cast(self.parse_string("a text"), _TYPED[word], start)
+        if following is TokenType.L_BRACKET and word == "ARRAY":
+            self._advance()
+            return self.parse_list()
+        if following is TokenType.L_BRACE and word == "MAP":
+            return self._parse_map()
+        if word in _CURRENT and following is not TokenType.DOT:
+            self._advance()
+            name, kind = _CURRENT[word]
+            now = self.mark(exp.Anonymous(this=name, expressions=[]), start)
+            return now if kind is None else self._cast(now, kind, start)
+        return self._parse_variable() if word.lower() in self._variables else None
+
+    def _cast(self, value: exp.Expression, kind: DataType, start: int) -> exp.Expression:
+        return self.mark(exp.Cast(this=value, to=self.mark(TypeName(this=kind), start)), start)
+
+    def parse_string(self, what: str) -> exp.Expression:
+        """Parses a text literal. Raises SqlSyntaxError."""
+        start = self.token.start
+        return self.mark(exp.Literal.string(self.string(what)), start)
+
+    def parse_interval(self) -> exp.Expression:
+        """Parses `INTERVAL '1' DAY`, `INTERVAL '3 months'`, `INTERVAL (x) MINUTE`. Raises SqlSyntaxError."""
+        start = self.token.start
+        self.expect("INTERVAL")
+        value_start = self.token.start
+        if self.at_type(TokenType.STRING):
+            value = self.parse_string("a text")
+        elif self.at_type(TokenType.NUMBER):
+            value = self.mark(exp.Literal.number(self.advance().text), value_start)
+        else:
+            value = self._parse_wrapped()
+        unit = _UNITS.get(self.word)
+        if unit is not None:
+            self._advance()
+        elif not value.is_string:
+            raise self.fail("a unit of time is expected, such as DAY")
+        return self.mark(IntervalLiteral(this=value, unit=unit), start)
+
+    def _parse_wrapped(self) -> exp.Expression:
+        start = self.token.start
+        self.expect("(")
+        self.enter()
+        inner = self.parse_expression()
+        self.leave()
+        self.expect(")")
+        return self.mark(exp.Paren(this=inner), start)
+
+    # --- lists, structs, maps ---
+
+    def parse_list(self) -> exp.Expression:
+        """Parses `[a, ...]`, which is a call of list_value. Raises SqlSyntaxError."""
+        start = self.token.start
+        self.expect("[")
+        return self._call("list_value", self._items("]"), start)
+
+    def _call(self, name: str, arguments: list[exp.Expression], start: int) -> exp.Expression:
+        return self.mark(exp.Anonymous(this=name, expressions=arguments), start)
+
+    def _items(self, end: str) -> list[exp.Expression]:
+        self.enter()
+        items = [] if self.at(end) else list(self.csv(self.parse_expression))
+        self.leave()
+        self.expect(end)
+        return items
+
+    def parse_struct(self) -> exp.Expression:
+        """Parses `{'a': 1, b: 2}`. Raises SqlSyntaxError."""
+        start = self.token.start
+        self.expect("{")
+        self.enter()
+        fields = list(self.csv(self._parse_field_value))
+        self.leave()
+        self.expect("}")
+        return self.mark(exp.Struct(expressions=fields), start)
+
+    def _parse_field_value(self) -> exp.Expression:
+        start = self.token.start
+        name = self.advance().text if self.at_type(TokenType.STRING) else self.name("a field")
+        identifier = self.mark(exp.Identifier(this=name, quoted=True), start)
+        self.expect(":")
+        return self.mark(exp.PropertyEQ(this=identifier, expression=self.parse_expression()), start)
+
+    def _parse_map(self) -> exp.Expression:
+        """A map is made of the list of its keys and that of its values."""
+        start = self.token.start
+        self._advance()
+        body_start = self.token.start
+        self.expect("{")
+        self.enter()
+        pairs = () if self.at("}") else self.csv(self._parse_pair)
+        self.leave()
+        self.expect("}")
+        sides = [self._call("list_value", [pair[side] for pair in pairs], body_start) for side in (0, 1)]
+        return self._call("map", sides, start)
+
+    def _parse_pair(self) -> tuple[exp.Expression, exp.Expression]:
+        key = self.parse_expression()
+        self.expect(":")
+        return key, self.parse_expression()
+
+    # --- parts ---
+
+    def parse_subscript(self, value: exp.Expression, start: int) -> exp.Expression:
+        """Parses `[i]`, or `[i:j:step]`, which is a call of array_slice. Raises SqlSyntaxError."""
+        self.expect("[")
+        self.enter()
+        first = None if self.at(":") else self.parse_expression()
+        if first is not None and not self.at(":"):
+            parsed: exp.Expression = exp.Bracket(this=value, expressions=[first])
+        else:
+            bounds = [value, first or self._bound(1)]
+            self.expect(":")
+            bounds.append(self._bound(-1) if self.at_any("]", ":") else self.parse_expression())
+            if self.take(":"):
+                bounds.append(self.parse_expression())
+            parsed = exp.Anonymous(this="array_slice", expressions=bounds)
+        self.leave()
+        self.expect("]")
+        return self.mark(parsed, start)
+
+    def _bound(self, value: int) -> exp.Expression:
+        start = self.token.start
+        number = self.mark(exp.Literal.number(str(abs(value))), start)
+        return number if value >= 0 else self.mark(exp.Neg(this=number), start)
+
+    def parse_part(self, value: exp.Expression, start: int) -> exp.Expression:
+        """Parses `.name`, a field of a struct, which is a call of struct_extract. Raises SqlSyntaxError."""
+        self.expect(".")
+        name_start = self.token.start
+        name = self.mark(exp.Literal.string(self.name("a field")), name_start)
+        return self._call("struct_extract", [value, name], start)
+
+    # --- lambdas ---
+
+    def parse_lambda(self, function: str) -> exp.Expression | None:
+        """Parses `lambda x, y: ...`, or `x -> ...` and `(x, y) -> ...` in calls of functions that take a lambda, if
+        that follows. Raises SqlSyntaxError.
+        """
+        start = self.token.start
+        if self.word == "LAMBDA" and self._next.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
+            self._advance()
+            names = self.csv(self._parse_parameter)
+            self.expect(":")
+        elif function in _LAMBDA_FUNCTIONS and self._arrow_follows():
+            names = self.wrapped_csv(self._parse_parameter) if self.at("(") else (self._parse_parameter(),)
+            self.expect("->")
+        else:
+            return None
+        self.enter()
+        self._variables += [name.this for name in names]
+        body = self.parse_expression()
+        del self._variables[-len(names):]
+        self.leave()
+        return self.mark(exp.Lambda(this=body, expressions=list(names)), start)
+
+    def _arrow_follows(self) -> bool:
+        if self.at_name():
+            return self.peek() == "->" and self.token_ahead(2).token_type is not TokenType.STRING
+        return self.at("(") and ((self.peek(2), self.peek(3)) == (")", "->") or (
+            self.peek(2) == "," and (self.peek(4), self.peek(5)) == (")", "->")))
+
+    def _parse_parameter(self) -> exp.Expression:
+        start = self.token.start
+        return self.mark(exp.Identifier(this=self.name("a variable"), quoted=False), start)
+
+    def _parse_variable(self) -> exp.Expression:
+        start = self.token.start
+        return self.mark(LambdaVariable(this=self.name("a variable")), start)
