@@ -38,6 +38,11 @@ def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return column if is_plain(column.type) else _computed(column, "CAST(a AS VARCHAR)")
 
 
+def texts(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Returns the values of a type of DuckDB's own as it writes them."""
+    return plain(column).cast(pa.string())
+
+
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """Returns the values as `json.dumps` takes them: lists and objects, what JSON has no type for as text, and NULL for
     numbers that aren't finite.

@@ -142,6 +142,10 @@ class DataType:
             return f"DECIMAL({self.digits or 38},{self.scale or 0})"
         return f"{self.kind}({self.length})" if self.length is not None else str(self.kind)
 
+    def name_of_kind(self) -> str:
+        """Returns the name of the type without its parameters."""
+        return str(self.kind)
+
     def width(self) -> int:
         """Returns the bytes that DESCRIBE prints as the length of the column."""
         if self.kind is Kind.NCHAR:
@@ -169,6 +173,9 @@ class OtherType(DataType):
         return self.name
 
     def sql(self) -> str:
+        return self.name
+
+    def name_of_kind(self) -> str:
         return self.name
 
     def arrow(self) -> pa.DataType:

@@ -22,7 +22,7 @@ from penstock.mnode.query.query_runner import OpenQuery
 from penstock.mnode.query.unread_queries import UnreadQuery, gives_rows
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.tree.statements import Query, Statement
-from penstock.sql.types import INT, DataType
+from penstock.sql.types import INT, VARCHAR, DataType, Kind
 
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 JSON = "application/json"
@@ -167,9 +167,12 @@ class Answers:
         return Response(HTTPStatus.OK, (f'{{"code":0,"column_meta":[["affected_rows","{INT.kind}",{INT.width()}]],'
                                         f'"data":[{row}],"rows":1}}\n').encode(), JSON)
 
+    def _type_name(self, kind: DataType) -> str:
+        return kind.name_of_kind() if self.style.nested or kind.kind is not Kind.OTHER else VARCHAR.name_of_kind()
+
     def document(self, columns: Sequence[ResultColumn], pieces: Iterable[JsonRows]) -> Iterator[bytes]:
         """Yields the JSON document of a result."""
-        meta = json.dumps([[column.name, str(column.type.kind), self.width(column.type)] for column in columns],
+        meta = json.dumps([[column.name, self._type_name(column.type), self.width(column.type)] for column in columns],
                           ensure_ascii=False)
         yield f'{{"code":0,"column_meta":{meta},"data":['.encode()
         rows = 0

@@ -22,7 +22,8 @@ _SQL, _SQL_NUMBERS, _SQL_UTC = "/rest/sql", "/rest/sqlt", "/rest/sqlutc"
 _LOGIN, _PING = "/rest/login/*/", "/-/ping"
 _FLAGS = {"1": True, "t": True, "true": True, "0": False, "f": False, "false": False}
 #: What TDengine has at most, for texts of any length.
-_WIDTHS = {Kind.VARCHAR: 65_517, Kind.VARBINARY: 65_517, Kind.GEOMETRY: 65_517, Kind.NCHAR: 16_379}
+_WIDTHS = {Kind.VARCHAR: 65_517, Kind.VARBINARY: 65_517, Kind.GEOMETRY: 65_517, Kind.NCHAR: 16_379,
+           Kind.OTHER: 65_517}
 
 
 class TaosRest:
@@ -57,7 +58,7 @@ class TaosRest:
         shown = zone or _zone(request, "tz")
         if style.time_zone is not None and shown is not None:
             style = replace(style, time_zone=shown)
-        style = replace(style, as_objects=_flag(request, "row_with_meta"))
+        style = replace(style, as_objects=_flag(request, "row_with_meta"), nested=False)
         _check_number(request, "req_id")
         token = request.query.get("token")
         state = self._sessions.open(request, request.path.removeprefix(place).strip("/") or None,

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.duckdb_types import is_plain, json_values, plain
 from penstock.common.quantities import MIB
 from penstock.common.responsiveness import one_at_a_time
 
@@ -22,11 +23,13 @@ _INSTANT, _LOCAL_INSTANT = "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S%Ez"
 @dataclass(frozen=True, slots=True)
 class RowStyle:
     """How rows are written. `time_zone`: that of instants, an IANA name, None for numbers since the epoch in the unit
-    of the column. `as_objects`: rows are objects, not arrays.
+    of the column. `as_objects`: rows are objects, not arrays. `nested`: lists and structs are arrays and objects, not
+    text.
     """
 
     time_zone: str | None = "UTC"
     as_objects: bool = False
+    nested: bool = True
 
 
 UTC_ROWS = RowStyle()
@@ -81,6 +84,8 @@ def _values(column: pa.Array, style: RowStyle) -> list[Any]:
         return finite.to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_decimal(column.type):
         return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+    if not is_plain(column.type):
+        return json_values(column) if style.nested else plain(column).to_pylist()
     values: list[Any] = column.to_pylist()
     return [None if value is None else value.hex() for value in values] if pa.types.is_binary(column.type) else values
 

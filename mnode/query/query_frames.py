@@ -53,7 +53,7 @@ class QueryRequest:
         """Returns the bytes that `decode` takes."""
         return json.dumps({
             "sql": self.sql, "tables": self.tables, "rows_max": self.rows_max,
-            "style": self.style and [self.style.time_zone, self.style.as_objects],
+            "style": self.style and [self.style.time_zone, self.style.as_objects, self.style.nested],
             "schema": base64.b64encode(self.schema.serialize()).decode()}).encode()
 
     @classmethod
@@ -72,8 +72,8 @@ class QueryRequest:
         return request
 
 
-def _style(time_zone: str | None, as_objects: bool) -> RowStyle:
-    return RowStyle(None if time_zone is None else str(time_zone), bool(as_objects))
+def _style(time_zone: str | None, as_objects: bool, nested: bool) -> RowStyle:
+    return RowStyle(None if time_zone is None else str(time_zone), bool(as_objects), bool(nested))
 
 
 def send_frame(

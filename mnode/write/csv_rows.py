@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.csv as csv
 
+from penstock.common.duckdb_types import plain
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, StorageError
 from penstock.mnode.write.csv_dialect import (
     NULLS,
@@ -295,7 +296,7 @@ def _whole(column: pa.ChunkedArray) -> pa.StringArray:
 
 def write_csv(table: pa.Table, file: BinaryIO) -> None:
     """Writes rows as RFC 4180 with a header, such that INSERT ... FILE reads them back: times in UTC and marked so,
-    bytes as VARBINARY is written in SQL, texts in quotes, NULL as nothing.
+    bytes as VARBINARY is written in SQL, texts in quotes, lists and the like as such texts, NULL as nothing.
     """
     csv.write_csv(pa.table([_written(column) for column in table.columns], names=table.column_names), file)
 
@@ -306,4 +307,4 @@ def _written(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return pa.chunked_array([pa.array([None if each is None else "\\x" + each.hex() for each in chunk.to_pylist()],
                                           pa.string()) for chunk in column.chunks], pa.string())
-    return column
+    return plain(column)

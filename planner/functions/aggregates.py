@@ -28,6 +28,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
 from penstock.planner.functions.grouped_call import GroupedCall, in_order
 from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column, present_only, single
 from penstock.planner.functions.spec import (
+    EVERY,
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,
@@ -358,7 +359,7 @@ def _irate(given: GroupedCall) -> Tree:
 
 FUNCTIONS = (
     FunctionSpec(
-        "count", "aggregate", (Argument("value", star=True),), always(BIGINT),
+        "count", "aggregate", (Argument("value", EVERY, star=True),), always(BIGINT),
         "`count(*)`: the number of rows; `count(value)`: of those in which the value is not NULL.",
         example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count),
     FunctionSpec(

@@ -25,6 +25,7 @@ from penstock.planner.bind.binder import (
     resolve_table,
     scan_table,
 )
+from penstock.planner.bind.fields import with_fields
 from penstock.planner.bind.joins import bind_join
 from penstock.planner.bind.limits import output_name
 from penstock.planner.bind.query_parts import Planned, is_star
@@ -164,6 +165,7 @@ def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
     relation = ONE_ROW if select.source is None else _bind(select.source, select, builder)
     if select.tags_only and (relation.table is None or not relation.table.tags):
         raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
+    select = with_fields(select, relation)
     items = expand_items(select, relation, builder)
     if not items:
         raise builder.error("there are no columns that * could stand for", select.items[0].expression)

@@ -7,22 +7,39 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.duckdb_types import plain
 from penstock.common.result_texts import texts_of_results
 
 _UTC = ("UTC", "Etc/UTC")
 
 
 def column_values(column: pa.Array | pa.ChunkedArray, time_zone: str) -> list[Any]:
-    """Returns the values; a timestamp that no `datetime` can hold comes as an integer of the column's unit."""
+    """Returns the values. A timestamp that no `datetime` can hold comes as an integer of the column's unit; what else
+    Python has no value for, such as a far date, as text.
+    """
     if not pa.types.is_timestamp(column.type):
         with texts_of_results():
-            values: list[Any] = column.to_pylist()
-        return values
+            return _plain_values(column)
     try:
         local: list[Any] = _local(column, time_zone).to_pylist()
     except (ValueError, OverflowError):
         return [_one(column, row, time_zone) for row in range(len(column))]
     return local
+
+
+def _plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        return [_value(*each) for each in zip(column, plain(column).to_pylist(), strict=True)]
+    return values
+
+
+def _value(scalar: pa.Scalar, text: str | None) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return text
 
 
 def _local(column: pa.Array | pa.ChunkedArray, time_zone: str) -> pa.Array | pa.ChunkedArray:

@@ -18,7 +18,7 @@ def DateFromTicks(ticks: float) -> date:
 
 
 def TimeFromTicks(ticks: float) -> time:
-    """Returns the local time of day of seconds since the epoch. No type of Penstock holds one."""
+    """Returns the local time of day of seconds since the epoch."""
     return datetime.fromtimestamp(ticks).time()
 
 
@@ -30,8 +30,8 @@ def TimestampFromTicks(ticks: float) -> datetime:
 class _TypeObject:
     """Compares equal to the type codes (names of SQL types) it stands for."""
 
-    def __init__(self, *kinds: Kind) -> None:
-        self._kinds = frozenset(str(kind) for kind in kinds)
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = frozenset(map(str, kinds))
 
     def __eq__(self, other: object) -> bool:
         return other in self._kinds if isinstance(other, str) else self is other
@@ -40,14 +40,14 @@ class _TypeObject:
         return hash(self._kinds)
 
 
-STRING = _TypeObject(Kind.VARCHAR, Kind.NCHAR, Kind.JSON)
+STRING = _TypeObject(Kind.VARCHAR, Kind.NCHAR, Kind.JSON, "UUID")
 BINARY = _TypeObject(Kind.VARBINARY, Kind.GEOMETRY)
-NUMBER = _TypeObject(*INTEGERS, *FLOATS, Kind.DECIMAL, Kind.BOOL)
-DATETIME = _TypeObject(Kind.TIMESTAMP)
+NUMBER = _TypeObject(*INTEGERS, *FLOATS, Kind.DECIMAL, Kind.BOOL, "HUGEINT", "UHUGEINT")
+DATETIME = _TypeObject(Kind.TIMESTAMP, "DATE", "TIME", "INTERVAL")
 ROWID = _TypeObject()
 
 Description = tuple[str, str, None, int | None, int | None, int | None, bool]
 
 
 def describe(name: str, kind: DataType) -> Description:
-    return name, str(kind.kind), None, kind.width(), kind.digits, kind.scale, True
+    return name, kind.name_of_kind(), None, kind.width(), kind.digits, kind.scale, True

@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import Column
-from penstock.sql.types import DataType, Kind, Precision
+from penstock.sql.types import DataType, Kind, Precision, other_type
 
 _TYPE_NAME = b"ARROW:FLIGHT:SQL:TYPE_NAME"
+_KINDS = frozenset(map(str, Kind))
 _SQL_TYPE = re.compile(r"(?P<kind>[A-Z ]+)(?:\((?P<first>\d+)(?:,(?P<scale>\d+))?\))?")
 
 
@@ -27,8 +28,10 @@ def result_columns(schema: pa.Schema) -> tuple[ResultColumn, ...]:
 
 
 def _data_type(field: pa.Field) -> DataType:
-    found = _SQL_TYPE.fullmatch(field.metadata[_TYPE_NAME].decode())
-    assert found is not None, field
+    name = field.metadata[_TYPE_NAME].decode()
+    found = _SQL_TYPE.fullmatch(name)
+    if found is None or found["kind"] not in _KINDS:
+        return other_type(name)
     kind = Kind(found["kind"])
     size = int(found["first"]) if found["first"] else None
     if kind is Kind.TIMESTAMP:

@@ -169,12 +169,10 @@ def _type(kind: pa.DataType) -> DataType:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column of types that results have; arrays as PostgreSQL writes them in text."""
+    """Returns a column of types that results have."""
     kind = column.type
     if pa.types.is_list(kind):
-        texts = [None if value is None else "{" + ",".join("NULL" if each is None else _element(each) for each in value)
-                 + "}" for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(texts, pa.string())])
+        return column.cast(pa.list_(_type(kind.value_type).arrow()))
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.string())])
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind):
@@ -183,14 +181,6 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.int64()) if _type(kind) == BIGINT else column
     return pa.chunked_array([pa.array([None if value is None else str(value) for value in column.to_pylist()],
                                       pa.string())])
-
-
-def _element(value: object) -> str:
-    text = str(value)
-    if re.fullmatch(r"[\w.-]+", text) and text.upper() != "NULL":
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -11,14 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.duckdb_types import plain, texts
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.backend import Cell, ResultField
 from penstock.sql.types import DataType, Kind
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, OID, JSON = 16, 17, 20, 21, 23, 25, 26, 114
-FLOAT4, FLOAT8, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, NUMERIC = 700, 701, 1043, 1082, 1114, 1184, 1700
+FLOAT4, FLOAT8, VARCHAR, DATE, TIME, TIMESTAMP, TIMESTAMPTZ = 700, 701, 1043, 1082, 1083, 1114, 1184
+INTERVAL, NUMERIC, UUID = 1186, 1700, 2950
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """Microseconds from 1970 to 2000, from which PostgreSQL counts."""
+_EPOCH_DAYS = 10_957
+_INFINITE_DAYS = {2**31 - 1: 2**31 - 1, -(2**31) + 1: -(2**31)}
+"""Dates that are infinite, as Arrow and as PostgreSQL have them."""
 _MODIFIER_EXTRA = 4
 
 
@@ -41,11 +48,28 @@ TYPES: dict[Kind, PostgresType] = {
     Kind.FLOAT: PostgresType(FLOAT4, "float4", 4), Kind.DOUBLE: PostgresType(FLOAT8, "float8", 8),
     Kind.VARCHAR: _VARCHAR, Kind.NCHAR: _VARCHAR, Kind.VARBINARY: _BYTEA, Kind.GEOMETRY: _BYTEA,
     Kind.JSON: PostgresType(JSON, "json"), Kind.DECIMAL: PostgresType(NUMERIC, "numeric"),
-    Kind.NULL: PostgresType(TEXT, "text"), Kind.OTHER: PostgresType(TEXT, "text"),
+    Kind.NULL: PostgresType(TEXT, "text"),
 }
-#: Their values are text, as PostgreSQL writes arrays.
-_ARRAYS = {"VARCHAR[]": PostgresType(1009, "_text"), "BIGINT[]": PostgresType(1016, "_int8"),
-           "INTEGER[]": PostgresType(1007, "_int4"), "BOOLEAN[]": PostgresType(1000, "_bool")}
+_OTHERS = {
+    "DATE": PostgresType(DATE, "date", 4), "TIME": PostgresType(TIME, "time", 8),
+    "INTERVAL": PostgresType(INTERVAL, "interval", 16), "UUID": PostgresType(UUID, "uuid", 16),
+    "HUGEINT": PostgresType(NUMERIC, "numeric"), "UHUGEINT": PostgresType(NUMERIC, "numeric"),
+}
+"""DuckDB's own types that PostgreSQL has, too; values of others, such as structs, are text."""
+_ARRAYS = {
+    "BOOLEAN[]": PostgresType(1000, "_bool"), "SMALLINT[]": PostgresType(1005, "_int2"),
+    "INTEGER[]": PostgresType(1007, "_int4"), "BIGINT[]": PostgresType(1016, "_int8"),
+    "FLOAT[]": PostgresType(1021, "_float4"), "DOUBLE[]": PostgresType(1022, "_float8"),
+    "VARCHAR[]": PostgresType(1009, "_text"),
+}
+"""Lists that are arrays, which are sent as text whatever is asked for."""
+
+
+def postgres_type(kind: DataType) -> PostgresType:
+    """Returns the type as PostgreSQL has it."""
+    if kind.kind is not Kind.OTHER:
+        return TYPES[kind.kind]
+    return _OTHERS.get(kind.sql()) or _ARRAYS.get(kind.sql(), TYPES[Kind.NULL])
 
 
 def modifier_of(kind: DataType) -> int:
@@ -63,9 +87,8 @@ def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) 
 
 
 def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
-    kind, form = TYPES[column.type.kind], format_at(formats, place)
-    if column.type.kind is Kind.OTHER:
-        kind, form = _ARRAYS.get(column.type.duckdb(), kind), 0
+    kind = postgres_type(column.type)
+    form = 0 if column.type.sql() in _ARRAYS else format_at(formats, place)
     return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), form)
 
 
@@ -94,17 +117,37 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
         return [None if value is None else b"t" if value else b"f" for value in values.to_pylist()]
     if kind.kind is Kind.TIMESTAMP:
         return _encoded(_times(values, time_zone))
-    texts = values.cast(pa.string())
+    if kind.sql() in _ARRAYS:
+        return _encoded(None if value is None else _array(value) for value in values.to_pylist())
+    if kind.kind is Kind.OTHER:
+        ours, theirs = _WRITTEN.get(kind.sql(), ("", ""))
+        written = texts(values)
+        return _encoded((pc.replace_substring(written, ours, theirs) if ours else written).to_pylist())
+    written = values.cast(pa.string()).to_pylist()
     if pa.types.is_floating(values.type):
-        return _encoded(_FLOATS.get(text, text) for text in texts.to_pylist())
-    return _encoded(texts.to_pylist())
+        return _encoded(_FLOATS.get(text, text) for text in written)
+    return _encoded(written)
 
 
+_WRITTEN = {"DATE": (" (BC)", " BC"), "INTERVAL": ("month", "mon")}
+"""What PostgreSQL writes otherwise."""
 _FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def _encoded(texts: Iterable[str | None]) -> list[Cell]:
-    return [None if text is None else text.encode() for text in texts]
+def _array(values: Iterable[object]) -> str:
+    return "{" + ",".join("NULL" if value is None else _element(value) for value in values) + "}"
+
+
+def _element(value: object) -> str:
+    text = ("f", "t")[value] if isinstance(value, bool) else str(value)
+    if re.fullmatch(r"[\w.+-]+", text) and text.upper() != "NULL":
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _encoded(written: Iterable[str | None]) -> list[Cell]:
+    return [None if text is None else text.encode() for text in written]
 
 
 def _times(values: pa.Array, time_zone: str) -> list[str | None]:
@@ -123,7 +166,23 @@ def _binary(values: pa.Array, kind: DataType, oid: int) -> list[Cell]:
         micros = values.cast(pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
         return [None if value is None else _LONG(value - POSTGRES_EPOCH_US) for value in micros]
     pack = _PACKERS.get(oid, _text_bytes)
-    return [None if value is None else pack(value) for value in values.to_pylist()]
+    return [None if value is None else pack(value) for value in _packable(values, oid).to_pylist()]
+
+
+def _packable(values: pa.Array, oid: int) -> pa.Array:
+    if oid == DATE:
+        return values.cast(pa.int32())
+    if oid == TIME:
+        return values.cast(pa.int64())
+    return values if oid == INTERVAL else plain(values)
+
+
+def _days(value: int) -> bytes:
+    return struct.pack("!i", _INFINITE_DAYS.get(value, value - _EPOCH_DAYS))
+
+
+def _interval(value: pa.MonthDayNano) -> bytes:
+    return struct.pack("!qii", value.nanoseconds // 1000, value.days, value.months)
 
 
 def _text_bytes(value: Any) -> bytes:
@@ -149,5 +208,5 @@ _LONG: Callable[[int], bytes] = struct.Struct("!q").pack
 _PACKERS: dict[int, Callable[[Any], bytes]] = {
     BOOL: struct.Struct("!?").pack, INT2: struct.Struct("!h").pack, INT4: struct.Struct("!i").pack, INT8: _LONG,
     FLOAT4: struct.Struct("!f").pack, FLOAT8: struct.Struct("!d").pack,
-    NUMERIC: numeric_bytes,
+    NUMERIC: numeric_bytes, DATE: _days, TIME: _LONG, INTERVAL: _interval, UUID: lambda text: uuid.UUID(text).bytes,
 }

@@ -13,19 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.duckdb_types import texts
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.types import DataType, Kind, Precision
 
 TYPES: dict[Kind, int] = {
     Kind.NULL: 1, Kind.BOOL: 1, Kind.TINYINT: 2, Kind.SMALLINT: 3, Kind.INT: 4, Kind.BIGINT: 5, Kind.FLOAT: 6,
     Kind.DOUBLE: 7, Kind.VARCHAR: 8, Kind.TIMESTAMP: 9, Kind.NCHAR: 10, Kind.UTINYINT: 11, Kind.USMALLINT: 12,
-    Kind.UINT: 13, Kind.UBIGINT: 14, Kind.JSON: 15, Kind.VARBINARY: 16, Kind.DECIMAL: 17, Kind.GEOMETRY: 20}
-"""TDengine's number of each type; what is NULL alone has none, and is sent as truth values."""
+    Kind.UINT: 13, Kind.UBIGINT: 14, Kind.JSON: 15, Kind.VARBINARY: 16, Kind.DECIMAL: 17, Kind.GEOMETRY: 20,
+    Kind.OTHER: 8}
+"""TDengine's number of each type. DuckDB's own have none, and are sent as texts, what is NULL alone as truth values."""
 
 PRECISIONS: tuple[Precision, ...] = ("ms", "us", "ns")
 _HEAD = struct.Struct("<IIIIIQ")
 _VERSION, _HAS_COLUMNS = 1, 1 << 31
-_WIDTHS = {Kind.VARCHAR: 65_517, Kind.VARBINARY: 65_517, Kind.GEOMETRY: 65_517, Kind.NCHAR: 16_379, Kind.JSON: 16_384}
+_LONGEST = 65_517
+_WIDTHS = {Kind.VARCHAR: _LONGEST, Kind.VARBINARY: _LONGEST, Kind.GEOMETRY: _LONGEST, Kind.NCHAR: 16_379,
+           Kind.JSON: 16_384, Kind.OTHER: _LONGEST}
 _VARIABLE = frozenset(_WIDTHS)
 
 
@@ -72,14 +76,19 @@ def _fixed(values: pa.Array, kind: DataType, unit: Precision) -> tuple[bytes, by
 
 
 def _variable(values: pa.Array, kind: Kind) -> tuple[bytes, bytes]:
-    """Returns where each value begins, -1 for NULL, and the values; NCHAR has four bytes for each character."""
+    """Returns where each value begins, -1 for NULL, and the values; NCHAR has four bytes for each character.
+
+    Texts that are longer than any that TDengine has are cut.
+    """
     code = "utf-32-le" if kind is Kind.NCHAR else "utf-8"
     offsets, pieces, at = [], [], 0
-    for value in values.to_pylist():
+    for value in (texts(values) if kind is Kind.OTHER else values).to_pylist():
         if value is None:
             offsets.append(-1)
             continue
         data = value.encode(code) if isinstance(value, str) else value
+        if len(data) > _LONGEST:
+            data = data[:_LONGEST].decode(code, "ignore").encode(code) if isinstance(value, str) else data[:_LONGEST]
         offsets.append(at)
         pieces += [len(data).to_bytes(2, "little"), data]
         at += 2 + len(data)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.types as types
 from rich.cells import cell_len
 
+from penstock.common.duckdb_types import is_plain, json_values, plain
 from penstock.common.result_texts import texts_of_results
 
 Mode = Literal["box", "csv", "json", "jsonlines", "line", "markdown"]
@@ -73,7 +74,7 @@ def _cells(name: str, column: pa.ChunkedArray, style: Style) -> Cells:
     is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
     to_text = _number_text(kind) if is_number else _plain_text
     with texts_of_results():
-        values = column.to_pylist()
+        values = plain(column).to_pylist()
     return Cells(name, [None if value is None else to_text(value) for value in values], is_number)
 
 
@@ -242,7 +243,8 @@ def _csv(table: pa.Table, style: Style) -> str:
 
 def _json_rows(table: pa.Table, style: Style) -> list[str]:
     columns = [
-        cells.values if types.is_timestamp(column.type) else column.to_pylist()
+        cells.values if types.is_timestamp(column.type) else
+        column.to_pylist() if is_plain(column.type) else json_values(column)
         for cells, column in zip(text_columns(table, style), table.columns, strict=True)
     ]
     names = table.column_names
@@ -255,7 +257,7 @@ def _json_rows(table: pa.Table, style: Style) -> list[str]:
 def _json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, bool | int | float | str | list | dict):
         return value
     return _plain_text(value)
 
