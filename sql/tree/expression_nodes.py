@@ -5,7 +5,8 @@ lenient (BETWEEN without AND, CASE without THEN), or rewrites function calls int
 and the order of the arguments. Exactly these classes occur in what the parser returns:
 
 Names and constants
-    exp.Column          `this` is an exp.Identifier or (for `t.*`) an exp.Star; `table` an exp.Identifier or None.
+    exp.Column          `this` is an exp.Identifier or (for `t.*`) an exp.Star; `table` an exp.Identifier or None, and
+                        so `db`, the database.
                         Pseudo columns (`_wstart`, `_rowts`, `tbname`, ...) are unquoted columns of that lower-case
                         name; a quoted identifier never is a pseudo column.
     exp.Identifier      `this` is folded to lower case unless `quoted` is True.
