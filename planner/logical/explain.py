@@ -162,7 +162,8 @@ def _grid(grid: WindowGrid) -> str:
 
 
 def _join(join: Join) -> Properties:
-    properties = [("kind", " ".join(word for word in (join.kind, join.variant) if word))]
+    variant = "asof" if join.nearest else join.variant
+    properties = [("kind", " ".join(word for word in (join.kind, variant) if word))]
     source = join.written
     if source.on is not None:
         properties.append(("on", text_of(source.on)))
