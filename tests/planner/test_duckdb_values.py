@@ -81,6 +81,7 @@ def test_values_are_those_of_duckdb(expression: str) -> None:
     ("interval '1' day = 1d", True), ("date '2024-01-01' + 1d", 1_704_153_600_000), ("2 + 3 ^ 2 * 2", 20.0),
     ("-2 ^ 2", 4.0), ("list_reduce([1, 2, 3], (a, x) -> a + x)", 6.0), ("list_transform([1], x -> x + 1)", [2.0]),
     ("list_filter([1, 2], x -> 'true')", [1, 2]),
+    ("list_transform([1], x -> list_transform([2], x -> list_transform([3], y -> x)))", [[[2]]]),
     ("'{\"a\": {\"b\": 1}}' -> 'a' -> 'b'", "1"), ("'{\"a\": \"x\"}' ->> 'a'", "x"),
     ("current_date", date(2023, 11, 14)), ("1 << 3", 8),
     ("current_timestamp", 1_700_000_000_123), ("contains('abc', 'b')", True), ("[1, 2, 3][-2:-1]", [2, 3]),
