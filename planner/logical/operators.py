@@ -688,10 +688,22 @@ class Shared:
         return self.input.output
 
 
+@dataclass(frozen=True)
+class Viewed:
+    """The rows of a view's query. It computes nothing: EXPLAIN tells by it where the plan of a view begins."""
+
+    input: Operator
+    view: str
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.input.output
+
+
 Operator: TypeAlias = (
     "Scan | Children | OneRow | ConstantRows | Generated | Iterated | Filter | Project | Lookup | Join | Lateral "
     "| Window | Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows "
-    "| PartitionLimit | Combined | Recursive | Shared | Over")
+    "| PartitionLimit | Combined | Recursive | Shared | Over | Viewed")
 """One operator of a plan, with all below it."""
 
 
