@@ -342,6 +342,7 @@ def test_full_joins_have_no_time_line() -> None:
     ("a join b on a.ts = b.ts", "hash", "HASH_JOIN"),
     ("a full join b on a.ts between b.ts and b.ts + 1s and a.g = b.g", "hash", "HASH_JOIN"),
     ("a left join b on a.g = b.g", "hash", "HASH_JOIN"),
+    ("a, b where (a.g = b.g and a.v = 1) or (b.v = 2 and (a.g = b.g)) or (a.g = b.g)", "hash", "HASH_JOIN"),
     ("a join b on a.ts between b.ts and b.ts + 1s", "sorted times", "IE_JOIN"),
     ("a left window join b window_offset(-1s, 1s)", "sorted times", "IE_JOIN"),
     ("a left asof join b", "asof", "ASOF_JOIN"),
