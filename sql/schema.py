@@ -8,9 +8,13 @@ from itertools import repeat
 from typing import Literal, NamedTuple, Protocol
 
 from penstock.common.connection import ExternalConnection
+from penstock.common.errors import LimitExceededError
 from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
 from penstock.sql.types import DataType, Precision
+
+VIEWS_MAX = 50
+"""Views that one statement reads, those in views included."""
 
 TableKind = Literal["super", "child", "normal", "system", "tags", "external", "view"]
 TagValue = str | int | float | bool | bytes | None
@@ -186,6 +190,12 @@ class View:
 
     def __str__(self) -> str:
         return f"{self.database}.{self.name}"
+
+
+def too_many_views() -> LimitExceededError:
+    """Returns the error of a statement that reads more than VIEWS_MAX views."""
+    return LimitExceededError(f"a statement reads at most {VIEWS_MAX} views, those in views included",
+                              hint="write what one of them gives into a table")
 
 
 class CatalogView(Protocol):

@@ -15,7 +15,7 @@ from penstock.mnode.access.audit_log import words_of
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
-from penstock.sql.schema import Table, View
+from penstock.sql.schema import VIEWS_MAX, Table, View, too_many_views
 from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     AlterUser,
@@ -294,11 +294,13 @@ class _Finder:
 
     def of_view(self, view: View) -> Iterator[Need]:
         """Yields what the reader of a view needs besides a right on it. Raises PermissionDeniedError if its owner
-        may not read what it reads, and is who reads it.
+        may not read what it reads, and is who reads it; LimitExceededError if there are too many views.
         """
         looked = (view, self.asker if view.invoker else None)
         if looked in self.seen:
             return
+        if len(self.seen) >= VIEWS_MAX:
+            raise too_many_views()
         self.seen.add(looked)
         query = parse_query(view.text)
         if view.invoker:

@@ -13,7 +13,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import database_of, require_user_database, require_view
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.planner.query.select import plan_query
-from penstock.sql.schema import Session, View
+from penstock.sql.schema import VIEWS_MAX, Session, View, too_many_views
 from penstock.sql.tree.statements import CreateView, DropView
 
 
@@ -34,8 +34,10 @@ class ViewStatements:
             raise AlreadyExistsError(f"view {known} already exists", hint="use CREATE OR REPLACE VIEW")
         check_name(statement.name.name, "view")
         within = replace(session, database=database.name)
-        names = [column.name for column in plan_query(statement.query, self._catalog, within).columns]
-        _check_columns(statement, names)
+        planned = plan_query(statement.query, self._catalog, within)
+        _check_columns(statement, [column.name for column in planned.columns])
+        if planned.views >= VIEWS_MAX:  # a statement that reads it reads one more
+            raise too_many_views()
         if known is not None and known in views_below(statement.query, database.name, self._catalog):
             raise InvalidStatementError(f"view {known} would read itself")
         owner = self._catalog.users.named(session.user)

@@ -85,7 +85,8 @@ class Relation:
     equal time. `table` is set if the rows are those of one base table. `star` lists what `*` stands for. `times` are
     all primary timestamps in a row, each with the scan that may leave out what a condition on it excludes. `driver` is
     set for window joins: the columns of the driving table, over each row of which aggregates are computed; ROW numbers
-    these. `same_times` are other timestamps that equal `time` in every row, as joins make them.
+    these. `same_times` are other timestamps that equal `time` in every row, as joins make them. `homes` are those of
+    `qualifiers` that may be written behind a database, each with it.
     """
 
     columns: tuple[RelColumn, ...]
@@ -99,6 +100,7 @@ class Relation:
     times: tuple[tuple[RelColumn, ScanSlot | None], ...] = ()
     driver: tuple[RelColumn, ...] | None = None
     same_times: tuple[RelColumn, ...] = ()
+    homes: tuple[tuple[str, str], ...] = ()
 
     @property
     def time_lines(self) -> tuple[RelColumn, ...]:
@@ -319,6 +321,7 @@ def scan_table(
         columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
         time=time, precision=precision, plan=slot.scan, table=table, row_key=key,
         qualifiers=(qualifier,), times=((time, slot),) if time is not None else (),
+        homes=((table.database, qualifier),) if alias is None else (),
     )
     return _named(relation, table.name, qualifier) if table.kind == "system" else relation
 
@@ -389,9 +392,7 @@ def used(column: RelColumn) -> str:
 def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.Expression,
                 builder: Builder) -> RelColumn:
     """Returns the column of this name. Raises NotFoundError, or InvalidStatementError if several match."""
-    if qualifier is not None and qualifier not in relation.qualifiers:
-        raise NotFoundError(f"there is no table {qualifier} in FROM", code=UNKNOWN_TABLE,
-                            position=builder.position(node), hint=did_you_mean(qualifier, relation.qualifiers))
+    check_qualifier(relation, node, builder)
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]
@@ -411,6 +412,16 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
     hint = "write " + " or ".join(f"{column.qualifier}.{name}" for column in matches if column.qualifier)
     raise InvalidStatementError(f"column {shown} is ambiguous", code=AMBIGUOUS_COLUMN,
                                 position=builder.position(node), hint=hint if relation.qualifiers else None)
+
+
+def check_qualifier(relation: Relation, node: exp.Expression, builder: Builder) -> None:
+    """Raises NotFoundError if a column or a star is of a table that isn't there."""
+    table, database = qualifier_of(node), node.text("db")
+    if table is None or ((database, table) in relation.homes if database else table in relation.qualifiers):
+        return
+    raise NotFoundError(f"there is no table {database}.{table} in FROM" if database else
+                        f"there is no table {table} in FROM", code=UNKNOWN_TABLE,
+                        position=builder.position(node), hint=did_you_mean(table, relation.qualifiers))
 
 
 def qualifier_of(node: exp.Expression) -> str | None:

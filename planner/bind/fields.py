@@ -1,4 +1,4 @@
-"""`x.a` where x is no table but a column that is a struct."""
+"""`x.a` and `t.x.a` where x is no table but a column that is a struct."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from penstock.sql.tree.statements import Select
 def with_fields(select: Select, relation: Relation) -> Select:
     """Returns the query with such fields as calls of struct_extract."""
     structs = {column.name for column in relation.columns if column.type.sql().startswith("STRUCT(")}
-    structs -= set(relation.qualifiers)
 
     def replacement(node: exp.Expression) -> exp.Expression | None:
         name = qualifier_of(node) if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier) else None
-        if name not in structs:
+        table = node.text("db")
+        is_table = (table, name) in relation.homes if table else name in relation.qualifiers
+        if name not in structs or is_table or (table and table not in relation.qualifiers):
             return None
         column = column_reference(str(name))
+        column.set("table", node.args.get("db"))
         column.meta.update(node.meta)
         return call_of("struct_extract", [column, exp.Literal.string(node.name)], node)
 

@@ -50,7 +50,7 @@ def join_sides(left: Relation, right: Relation) -> Sides:
             outer.append(replace(column, column=f"#{side}{len(outer)}", origins=(column,), used=False))
     inside = Relation(
         columns=tuple(inner), star=tuple(inner), time=None, precision=left.precision, plan=left.plan,
-        qualifiers=(*left.qualifiers, *right.qualifiers))
+        qualifiers=(*left.qualifiers, *right.qualifiers), homes=(*left.homes, *right.homes))
     return Sides(left, right, inside, tuple(outer))
 
 

@@ -264,7 +264,8 @@ def _joined(join: JoinReading, plan: Plan) -> Relation:
     return numbered(Relation(
         columns=sides.outer, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)),
         time=wrapped[id(time)] if time is not None else None, precision=left.precision, plan=plan,
-        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver, same_times=same))
+        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver, same_times=same,
+        homes=(*left.homes, *right.homes)))
 
 
 def _equal_lines(join: JoinReading) -> tuple[RelColumn, ...]:

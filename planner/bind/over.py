@@ -15,13 +15,15 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.pieces import ordered
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall
+from penstock.planner.functions.table import require
 from penstock.planner.functions.taken_rows import in_aggregates, taking
 from penstock.planner.functions.window import WINDOW_FUNCTIONS, window_function
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import RowKey
 from penstock.planner.scalar.common_type import brought_to
+from penstock.planner.scalar.duckdb_values import operand_tree
 from penstock.sql.tree.statements import Select
-from penstock.sql.types import BIGINT
+from penstock.sql.types import BIGINT, Kind
 
 
 def with_windows(select: Select, builder: Builder) -> Select:
@@ -115,7 +117,9 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
     found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node),
                            taken=taken_rows(call, lambda part: compile_expression(part, scope)))
-    tree = spec.aggregate(GroupedCall(name, found.arguments, found.type, row))
+    compute = require(found.function).aggregate
+    assert compute is not None
+    tree = compute(GroupedCall(name, found.arguments, found.type, row))
     if found.taken is not None:
         tree = taking(tree, found.taken, [argument.node for argument in found.arguments])
     return SqlExpr(in_aggregates(tree, window), found.type)
@@ -123,15 +127,18 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
 
 def _window(node: exp.Window, scope: RowScope) -> _Window:
     keys = [compile_expression(part, scope).node for part in node.args.get("partition_by") or ()]
-    order = node.args.get("order")
-    terms = [ordered(compile_expression(term.this, scope).node, descending=term.args["desc"],
-                     nulls_first=term.args["nulls_first"]) for term in (order.expressions if order is not None else ())]
-    spec = node.args.get("spec")
-    if spec is not None:
-        bounds = {name: value if isinstance(value, str | exp.Var | None) else compile_expression(value, scope).node
-                  for name, value in spec.args.items()}
-        spec = made(exp.WindowSpec, **bounds)
-    return _Window(keys, terms, spec)
+    order, spec = node.args.get("order"), node.args.get("spec")
+    bounds = {name: value if isinstance(value, str | exp.Var | None) else compile_expression(value, scope)
+              for name, value in (spec.args if spec is not None else {}).items()}
+    # Intervals are added to times of DuckDB's own.
+    intervals = any(isinstance(bound, SqlExpr) and bound.type.kind is Kind.OTHER for bound in bounds.values())
+    terms = []
+    for term in order.expressions if order is not None else ():
+        value = compile_expression(term.this, scope)
+        terms.append(ordered(operand_tree(value, scope.session.time_zone) if intervals else value.node,
+                             descending=term.args["desc"], nulls_first=term.args["nulls_first"]))
+    frame = {name: bound.node if isinstance(bound, SqlExpr) else bound for name, bound in bounds.items()}
+    return _Window(keys, terms, made(exp.WindowSpec, **frame) if frame else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Relation, did_you_mean, qualifier_of
+from penstock.planner.bind.binder import Builder, Relation, check_qualifier, did_you_mean, qualifier_of
 from penstock.planner.bind.query_parts import Item, call_of, is_star, starred, text_of
 from penstock.planner.bind.scopes import unwrapped, vector_spec
 from penstock.sql.tree.expression_nodes import quote_identifier
@@ -35,9 +35,8 @@ def expand_items(select: Select, relation: Relation, builder: Builder) -> list[I
 
 
 def _expand_star(node: exp.Expression, relation: Relation, builder: Builder) -> list[Item]:
+    check_qualifier(relation, node, builder)
     qualifier = qualifier_of(node)
-    if qualifier is not None and qualifier not in relation.qualifiers:
-        raise builder.error(f"there is no table {qualifier} in FROM", node, code=0x2603)
     columns = [(index, column) for index, column in enumerate(relation.star) if qualifier in (None, column.qualifier)]
     star = node.this if isinstance(node, exp.Column) else node
     excluded = {each.name: each for each in star.args.get("except_") or ()}

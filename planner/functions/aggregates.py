@@ -359,7 +359,7 @@ def _irate(given: GroupedCall) -> Tree:
 
 FUNCTIONS = (
     FunctionSpec(
-        "count", "aggregate", (Argument("value", star=True),), always(BIGINT),
+        "count", "aggregate", (Argument("value", EVERY, star=True),), always(BIGINT),
         "`count(*)`: the number of rows; `count(value)`: of those in which the value is not NULL.",
         example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count),
     FunctionSpec(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 
 from penstock.planner.duckdb_sql import time_format
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment, let, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment, let, text, try_cast
 from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import local_timestamp
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
+    NUMBERS,
     TEXTS,
     TIMES,
+    WRONG_ARGUMENT_TYPE,
     WRONG_ARGUMENT_VALUE,
     ZERO_ONE,
     Argument,
@@ -21,7 +23,7 @@ from penstock.planner.functions.spec import (
 )
 from penstock.planner.functions.time import near
 from penstock.planner.scalar.scalar_call import ScalarCall
-from penstock.sql.types import BIGINT, UNITS_PER_SECOND, DataType, Kind, timestamp
+from penstock.sql.types import BIGINT, UNITS_PER_SECOND, DataType, Kind, other_type, timestamp
 
 _OFFSET = re.compile(r"[zZ]|([+-])(\d{2}):?(\d{2})?")
 _FORMAT = Argument("format", TEXTS, literal=True)
@@ -82,11 +84,27 @@ def _to_char(given: ScalarCall) -> Tree:
 
 
 def _to_timestamp(given: ScalarCall) -> Tree:
+    if len(given) == 1:
+        return _of_seconds(given)
     template, whole = _format_of(given), given.constant(0)
     read = time_format.to_timestamp(given.text(0), template, given.precision, given.session.time_zone)
     if isinstance(whole, str) and evaluate(read) is None:
         raise given.refuse(f"{whole!r} does not fit the format {template}", WRONG_ARGUMENT_VALUE)
     return read
+
+
+def _of_seconds(given: ScalarCall) -> Tree:
+    if given.arguments[0].type.is_string:
+        raise given.refuse("a text is read by a format", WRONG_ARGUMENT_TYPE, "write to_timestamp(text, format)")
+    per_second = UNITS_PER_SECOND[given.precision]
+    if given.arguments[0].type.is_integer:
+        return fragment(":seconds * :per_second", seconds=given.integer(0), per_second=per_second)
+    return try_cast(fragment("round(:seconds * :per_second)", seconds=given.double(0), per_second=per_second), "BIGINT")
+
+
+def _to_date(given: ScalarCall) -> Tree:
+    return fragment("CAST(:local AS DATE)", local=local_timestamp(
+        _to_timestamp(given), given.precision, given.session.time_zone))
 
 
 FUNCTIONS = (
@@ -110,9 +128,16 @@ FUNCTIONS = (
         "A time as text in a format of YYYY, MM, DD, HH24, HH12, MI, SS, MS, US, NS, MON, DAY, AM, TZH, ...",
         example="to_char(ts, 'DD.MM.YYYY HH24:MI') FROM m WHERE v = 3", scalar=near(_to_char)),
     FunctionSpec(
-        "to_timestamp", "scalar", (Argument("text", TEXTS), _FORMAT), always(timestamp()),
-        "Text in a format, as to_char has it, to a time; NULL if the text does not fit, an error if it is a constant.",
+        "to_timestamp", "scalar",
+        (Argument("value", TEXTS | NUMBERS), Argument("format", TEXTS, literal=True, optional=True)),
+        always(timestamp()),
+        "Text in a format, as to_char has it, to a time; NULL if the text does not fit, an error if it is a constant. "
+        "Without a format: seconds since 1970 to a time.",
         example="to_timestamp('06/05/2024', 'DD/MM/YYYY')", scalar=near(_to_timestamp)),
+    FunctionSpec(
+        "to_date", "scalar", (Argument("text", TEXTS), _FORMAT), always(other_type("DATE")),
+        "Text in a format, as to_timestamp reads it, to a DATE.",
+        example="CAST(to_date('06/05/2024', 'DD/MM/YYYY') AS VARCHAR)", scalar=near(_to_date)),
     FunctionSpec(
         "to_json", "scalar", (Argument("text", TEXTS, literal=True),), always(DataType(Kind.JSON)),
         "A string literal as JSON.", example="to_json('{\"a\": 1}')",

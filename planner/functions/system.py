@@ -34,6 +34,9 @@ def _penstock_version(_given: ScalarCall) -> Tree:
 
 FUNCTIONS = (
     _text("database", 64, _database, "database()", "The current database, or NULL."),
+    _text("current_schema", 64, _database, "current_schema()",
+          "The same as database; the parentheses can be left out."),
+    _text("current_database", 64, _database, "current_database()", "The same as database."),
     _text("server_version", 32, _version, "server_version() = client_version()",
           "The version of TDengine whose dialect is spoken: its clients ask for it."),
     _text("client_version", 32, _version, "client_version() = server_version()", "The same as server_version."),
@@ -41,5 +44,6 @@ FUNCTIONS = (
     FunctionSpec("server_status", "scalar", (), always(INT), "1: the engine answers.", example="server_status()",
                  scalar="CAST(1 AS INTEGER)"),
     _text("user", 64, _user, "user()", "The user of the session."),
-    _text("current_user", 64, _user, "current_user()", "The same as user."),
+    _text("current_user", 64, _user, "current_user()", "The same as user; the parentheses can be left out."),
+    _text("session_user", 64, _user, "session_user()", "The same as user; the parentheses can be left out."),
 )

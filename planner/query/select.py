@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.errors import InvalidStatementError, LimitExceededError
 from penstock.common.headroom import with_headroom
 from penstock.planner.bind.binder import (
     STAR,
@@ -88,11 +88,23 @@ def plan_query(
     `tolerant`: what can't be computed is NULL.
 
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
-    no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
+    no sense, each with TDengine's code where there is one, the place in the statement, and a hint, and
+    LimitExceededError for too many views, or such as nest too deep.
     """
     builder = QueryBuilder(catalog, session, statement.source_text, statement.source_start, ordered, of_stream,
                            functions=bind_user_functions(statement, catalog, session))
     builder.plan_inner = partial(_inner, builder=builder)
+    try:
+        return _planned(statement, builder, tolerant=tolerant)
+    except RecursionError:
+        if not builder.views:
+            raise
+        # How deep a text nests, the parser bounds; how deep views make it, nobody else does.
+        raise LimitExceededError("the views that the statement reads nest too deep in each other",
+                                 hint="write what one of them gives into a table") from None
+
+
+def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> BatchPlan:
     planned = _plan(statement, builder)
     plan = tolerant_plan(_shown(planned)) if tolerant else _shown(planned)
     steps, body = lower_in_steps(plan, shared_rows(builder))
@@ -104,6 +116,7 @@ def plan_query(
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
         tables=tuple(builder.tables),
         functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
+        views=builder.views,
     )
 
 
@@ -216,7 +229,7 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
 def _lateral(source: Source) -> SubquerySource | None:
     """Returns what may name columns of what stands before it, as a sub-query."""
     if isinstance(source, FunctionSource) and is_about_rows(source):
-        everything = Select((SelectItem(exp.Star(), None, "*"),), source)
+        everything = Select((SelectItem(exp.Star(), None),), source)
         return SubquerySource(everything, source.alias or str(source.call.this), source.columns)
     return source if isinstance(source, SubquerySource) and source.lateral else None
 

@@ -13,11 +13,8 @@ from penstock.planner.bind.query_parts import Planned, renamed
 from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.query.named_queries import PlanQuery, QueryBuilder
 from penstock.sql.dialect.parser import parse_query
-from penstock.sql.schema import View
+from penstock.sql.schema import VIEWS_MAX, View, too_many_views
 from penstock.sql.tree.statements import TableSource
-
-VIEWS_MAX = 50
-"""Views that one statement reads, also in each other."""
 
 
 def view_of(source: TableSource, builder: QueryBuilder) -> View | None:
@@ -38,7 +35,7 @@ def plan_view(view: View, source: TableSource, builder: QueryBuilder, plan: Plan
     place = builder.place(source.name)
     builder.views += 1
     if builder.views > VIEWS_MAX:
-        raise LimitExceededError(f"a statement reads at most {VIEWS_MAX} views, those in views included")
+        raise too_many_views()
     kept = {name: getattr(builder, name) for name in ("text", "base", "session", "ctes", "around")}
     session = replace(builder.session, database=view.database, time_zone=view.time_zone)
     try:

@@ -78,6 +78,6 @@ def lookup_of(join: JoinReading) -> BoundLookup:
     found = tuple(replace(column, column=f"#{name}.{column.name}") for column in relation.columns
                   if column.role != "tbname")
     rows = replace(own, columns=(*own.columns, *found), star=(*own.star, *found),
-                   qualifiers=(*own.qualifiers, *relation.qualifiers))
+                   qualifiers=(*own.qualifiers, *relation.qualifiers), homes=(*own.homes, *relation.homes))
     return BoundLookup(join.source.left if join.looked_up == "r" else join.source.right, table, join.source.on,
                        join.source.kind != "inner", rows, found)

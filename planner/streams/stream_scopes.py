@@ -15,6 +15,7 @@ from penstock.planner.bind.grouping import Aggregation
 from penstock.planner.bind.scopes import GroupKey, RowScope, fingerprint
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
+from penstock.planner.functions.table import require
 from penstock.planner.logical.group_values import AggregateCall, GroupValue
 from penstock.planner.logical.window_kinds import STATE
 from penstock.planner.logical.written import text_of
@@ -35,7 +36,7 @@ class StreamAggregation(Aggregation):
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], node: exp.Expression
     ) -> GroupValue:
         found = self.aggregate_call(name, spec, arguments, node)
-        if found.user is None and spec.split is None:
+        if found.user is None and require(found.function).split is None:
             raise NotSupportedError(f"{spec.name} is not supported in streams yet",
                                     position=self.builder.position(node))
         return found

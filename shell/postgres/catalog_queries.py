@@ -28,7 +28,6 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.shell.postgres.catalog_schema import EMPTY_TABLES, FUNCTION_NAMES, statements
 from penstock.shell.postgres.catalog_tables import TABLE_NAMES, PostgresCatalog, catalog_table
 from penstock.shell.postgres.client_settings import VERSION_TEXT
-from penstock.shell.postgres.result_values import array_texts
 from penstock.sql.types import BIGINT, BOOL, DataType, Kind, other_type
 
 _AT_ONCE = 2
@@ -170,10 +169,10 @@ def _type(kind: pa.DataType) -> DataType:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns a column of types that results have; arrays as PostgreSQL writes them in text."""
+    """Returns a column of types that results have."""
     kind = column.type
     if pa.types.is_list(kind):
-        return pa.chunked_array([pa.array(array_texts(column), pa.string())])
+        return column.cast(pa.list_(_type(kind.value_type).arrow()))
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.string())])
     if pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind):

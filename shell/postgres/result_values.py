@@ -48,7 +48,7 @@ TYPES: dict[Kind, PostgresType] = {
     Kind.FLOAT: PostgresType(FLOAT4, "float4", 4), Kind.DOUBLE: PostgresType(FLOAT8, "float8", 8),
     Kind.VARCHAR: _VARCHAR, Kind.NCHAR: _VARCHAR, Kind.VARBINARY: _BYTEA, Kind.GEOMETRY: _BYTEA,
     Kind.JSON: PostgresType(JSON, "json"), Kind.DECIMAL: PostgresType(NUMERIC, "numeric"),
-    Kind.NULL: PostgresType(TEXT, "text"), Kind.OTHER: PostgresType(TEXT, "text"),
+    Kind.NULL: PostgresType(TEXT, "text"),
 }
 _OTHERS = {
     "DATE": PostgresType(DATE, "date", 4), "TIME": PostgresType(TIME, "time", 8),
@@ -57,18 +57,19 @@ _OTHERS = {
 }
 """DuckDB's own types that PostgreSQL has, too; values of others, such as structs, are text."""
 _ARRAYS = {
-    "VARCHAR[]": PostgresType(1009, "_text"), "BIGINT[]": PostgresType(1016, "_int8"),
-    "INTEGER[]": PostgresType(1007, "_int4"), "DOUBLE[]": PostgresType(1022, "_float8"),
-    "BOOLEAN[]": PostgresType(1000, "_bool"),
+    "BOOLEAN[]": PostgresType(1000, "_bool"), "SMALLINT[]": PostgresType(1005, "_int2"),
+    "INTEGER[]": PostgresType(1007, "_int4"), "BIGINT[]": PostgresType(1016, "_int8"),
+    "FLOAT[]": PostgresType(1021, "_float4"), "DOUBLE[]": PostgresType(1022, "_float8"),
+    "VARCHAR[]": PostgresType(1009, "_text"),
 }
-"""Their values are text, as PostgreSQL writes arrays."""
+"""Lists that are arrays, which are sent as text whatever is asked for."""
 
 
 def postgres_type(kind: DataType) -> PostgresType:
     """Returns the type as PostgreSQL has it."""
     if kind.kind is not Kind.OTHER:
         return TYPES[kind.kind]
-    return _OTHERS.get(kind.sql()) or _ARRAYS.get(kind.sql(), TYPES[Kind.OTHER])
+    return _OTHERS.get(kind.sql()) or _ARRAYS.get(kind.sql(), TYPES[Kind.NULL])
 
 
 def modifier_of(kind: DataType) -> int:
@@ -116,8 +117,8 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
         return [None if value is None else b"t" if value else b"f" for value in values.to_pylist()]
     if kind.kind is Kind.TIMESTAMP:
         return _encoded(_times(values, time_zone))
-    if kind.sql() in _ARRAYS and pa.types.is_list(values.type):
-        return _encoded(array_texts(values))
+    if kind.sql() in _ARRAYS:
+        return _encoded(None if value is None else _array(value) for value in values.to_pylist())
     if kind.kind is Kind.OTHER:
         ours, theirs = _WRITTEN.get(kind.sql(), ("", ""))
         written = texts(values)
@@ -128,24 +129,21 @@ def text_cells(values: pa.Array, kind: DataType, time_zone: str) -> list[Cell]:
     return _encoded(written)
 
 
-def array_texts(values: pa.Array | pa.ChunkedArray) -> list[str | None]:
-    """Returns lists as PostgreSQL writes arrays."""
-    return [None if value is None else f"{{{','.join(map(_element, value))}}}" for value in values.to_pylist()]
-
-
-def _element(value: object) -> str:
-    if value is None:
-        return "NULL"
-    text = str(value).lower()[:1] if isinstance(value, bool) else str(value)
-    if re.fullmatch(r"[\w.-]+", text) and text.upper() != "NULL":
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
 _WRITTEN = {"DATE": (" (BC)", " BC"), "INTERVAL": ("month", "mon")}
 """What PostgreSQL writes otherwise."""
 _FLOATS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _array(values: Iterable[object]) -> str:
+    return "{" + ",".join("NULL" if value is None else _element(value) for value in values) + "}"
+
+
+def _element(value: object) -> str:
+    text = ("f", "t")[value] if isinstance(value, bool) else str(value)
+    if re.fullmatch(r"[\w.+-]+", text) and text.upper() != "NULL":
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _encoded(written: Iterable[str | None]) -> list[Cell]:

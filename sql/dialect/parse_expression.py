@@ -32,6 +32,7 @@ MAX_DEPTH = 600
 _CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON"})
 _POSTFIX = frozenset({TokenType.ARROW, TokenType.DARROW, TokenType.DCOLON, TokenType.L_BRACKET, TokenType.DOT})
 _NO_OPERATOR = (0, exp.Expression)
+_EPOCH = "1970-01-01T00:00:00Z"
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
 
@@ -237,10 +238,13 @@ class ExpressionParser(PredicateParser):
         """Parses a constant or a CASE; returns None if the word is something else here."""
         following = self._next.token_type
         if self.word == "TIMESTAMP":
-            if following is not TokenType.STRING:
+            if any(self.at("TIMESTAMP", word, "TIME", "ZONE") for word in ("WITH", "WITHOUT")):
+                self._advance(3)
+            elif following is not TokenType.STRING:
                 return None
             self._advance()
-            return TimestampLiteral(this=self.string("a timestamp"))
+            text = self.string("a timestamp")
+            return TimestampLiteral(this=_EPOCH if text.lower() == "epoch" else text)
         if self.word in ("NOW", "TODAY") and following is TokenType.L_PAREN:
             return None
         word = self.advance().text.upper()
@@ -367,16 +371,18 @@ class ExpressionParser(PredicateParser):
         return self.parse_lambda(function) or self.parse_qualified_star() or self.parse_expression()
 
     def parse_qualified_star(self) -> exp.Expression | None:
-        """Parses `table.*` if that follows."""
-        if self._next.token_type is not TokenType.DOT or not self.at_name() or self.peek(2) != "*":
+        """Parses `[database.]table.*` if that follows."""
+        if self._next.token_type is not TokenType.DOT or not self.at_name():
+            return None
+        if self.peek(2) != "*" and (self.peek(3), self.peek(4)) != (".", "*"):
             return None
         start = self.token.start
-        table = self._identifier("a table name")
-        self.expect(".")
-        star_start = self.token.start
-        self.expect("*")
-        star = self.mark(exp.Star(), star_start)
-        return self.mark(exp.Column(this=star, table=table), start)
+        parts: list[exp.Expression] = []
+        while not self.at("*"):
+            parts.append(self._identifier("a table name"))
+            self.expect(".")
+        parts.append(self.mark(exp.Star(), self.advance().start))
+        return self.mark(_column(parts), start)
 
     def _identifier(self, what: str) -> exp.Expression:
         start = self.token.start
@@ -385,11 +391,17 @@ class ExpressionParser(PredicateParser):
 
     def _parse_column(self) -> exp.Expression:
         start = self._curr.start
-        first = self._identifier("an expression")
-        if self._curr.token_type is TokenType.DOT:
+        parts = [self._identifier("an expression")]
+        while self._curr.token_type is TokenType.DOT and len(parts) < 3:
             self._advance()
-            return self.mark(exp.Column(this=self._identifier("a column name"), table=first), start)
-        return self.mark(exp.Column(this=first), start)
+            parts.append(self._identifier("a column name"))
+        return self.mark(_column(parts), start)
+
+
+def _column(parts: list[exp.Expression]) -> exp.Column:
+    """Returns the column of `[[database.]table.]column`; the last part may be a star."""
+    *table, column = parts
+    return exp.Column(this=column, **dict(zip(("table", "db"), reversed(table), strict=False)))
 
 
 def _balanced(operands: list[exp.Expression], node: type[exp.Expression]) -> exp.Expression:

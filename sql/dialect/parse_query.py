@@ -194,7 +194,7 @@ class QueryParser(SourceParser):
         """Parses one SELECT without UNION. Raises SqlSyntaxError."""
         source = self.parse_source() if self.take("FROM") else None
         distinct_on: tuple[exp.Expression, ...] = ()
-        items: tuple[SelectItem, ...] = (SelectItem(exp.Star(), None, "*"),)
+        items: tuple[SelectItem, ...] = (SelectItem(exp.Star(), None),)
         distinct = tags_only = False
         if source is None or self.at("SELECT"):
             self.expect("SELECT")

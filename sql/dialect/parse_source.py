@@ -79,7 +79,7 @@ class SourceParser(ClauseParser):
         source = TableSource(name, self.parse_alias(), cuts)
         if source.alias is None or not self.at("("):
             return source
-        everything = Select((SelectItem(exp.Star(), None, "*"),), source.with_changes(alias=None))
+        everything = Select((SelectItem(exp.Star(), None),), source.with_changes(alias=None))
         return SubquerySource(everything, source.alias, self.parse_column_names())
 
     def _parse_external_source(self) -> ExternalSource:

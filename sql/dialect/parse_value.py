@@ -14,7 +14,8 @@ _TYPED = {"DATE": _DATE, "TIME": _TIME, "TIMESTAMPTZ": _INSTANT}
 """Words that make a value of the text behind them."""
 _CURRENT: dict[str, tuple[str, DataType | None]] = {
     "CURRENT_DATE": ("today", _DATE), "CURRENT_TIMESTAMP": ("now", None), "LOCALTIMESTAMP": ("now", None),
-    "CURRENT_TIME": ("now", _TIME), "LOCALTIME": ("now", _TIME),
+    "CURRENT_TIME": ("now", _TIME), "LOCALTIME": ("now", _TIME), "CURRENT_SCHEMA": ("current_schema", None),
+    "CURRENT_USER": ("current_user", None), "SESSION_USER": ("session_user", None),
 }
 _UNITS = {unit: unit for unit in (
     "YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND", "DECADE",

@@ -5,7 +5,8 @@ lenient (BETWEEN without AND, CASE without THEN), or rewrites function calls int
 and the order of the arguments. Exactly these classes occur in what the parser returns:
 
 Names and constants
-    exp.Column          `this` is an exp.Identifier or (for `t.*`) an exp.Star; `table` an exp.Identifier or None.
+    exp.Column          `this` is an exp.Identifier or (for `t.*`) an exp.Star; `table` an exp.Identifier or None, and
+                        so `db`, the database.
                         Pseudo columns (`_wstart`, `_rowts`, `tbname`, ...) are unquoted columns of that lower-case
                         name; a quoted identifier never is a pseudo column.
     exp.Identifier      `this` is folded to lower case unless `quoted` is True.
@@ -176,8 +177,9 @@ def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
 SIGNS: dict[type[exp.Expression], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
     exp.DPipe: "||", exp.IntDiv: "//", exp.Pow: "^", exp.BitwiseLeftShift: "<<", exp.BitwiseRightShift: ">>",
+    exp.Glob: "GLOB",
 }
-"""Operators that stand in rows, as they are written."""
+"""Operators as they are written, without those of comparisons."""
 
 
 def _chain(generator: Generator, node: exp.Expression) -> str:
@@ -264,7 +266,6 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
         LambdaVariable: lambda _, node: node.this,
         exp.AtTimeZone: lambda generator, node: f"{generator.sql(node, 'this')} AT TIME ZONE "
                                                 f"{generator.sql(node, 'zone')}",
-        exp.Glob: _binary("GLOB"),
         exp.Struct: _struct,
         exp.Bracket: _subscript,
         exp.Lambda: _lambda,

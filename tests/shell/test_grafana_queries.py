@@ -81,6 +81,17 @@ def test_version(pair: PostgresPair) -> None:
     # $__timeFrom and $__timeTo
     ("""SELECT v FROM readings WHERE ts > '2024-03-10T10:00:10Z' AND ts < '2024-03-12T00:00:00Z' ORDER BY v""",
      [(4,), (9,)]),
+    # $__timeGroup and $__timeGroupAlias, whose column may be grouped by its name or place
+    ("""SELECT floor(extract(epoch from ts)/60)*60 AS "time", avg(v) AS "v", s AS metric FROM readings
+        WHERE ts BETWEEN '2024-03-10T00:00:00Z' AND '2024-03-11T00:00:00Z' GROUP BY 1, 3 ORDER BY 1, 3""",
+     [(1710064800, 1, "a"), (1710064800, 4, "b"), (1710064860, 9, "a")]),
+    ("""SELECT floor(extract(epoch from "ts")/3600)*3600 AS "time", sum("v") AS "sum" FROM "power"."readings"
+        GROUP BY "time" ORDER BY "time" """, [(1710064800, 14), (1712012400, None)]),
+    ("""SELECT floor(extract(epoch from ts)/60)*60 AS "time",
+        avg(v) - lag(avg(v)) OVER (ORDER BY floor(extract(epoch from ts)/60)*60) AS d FROM readings
+        GROUP BY 1 ORDER BY 1""", [(1710064800, None), (1710064860, 6.5), (1712015940, None)]),
+    # $__timeEpoch
+    ("""SELECT extract(epoch from ts) as "time", v FROM readings ORDER BY ts""", None),
     # $__unixEpochGroup and $__unixEpochFilter
     ("""SELECT floor((epoch)/60)*60 AS "time", count(*) AS n FROM readings
         WHERE epoch >= 1710064800 AND epoch <= 1712015999 GROUP BY 1 ORDER BY 1""",

@@ -146,3 +146,53 @@ def test_session(pair: PostgresPair) -> None:
     with pair.here.connect() as session:
         session.execute("SET SESSION TIMEZONE TO 'Asia/Kolkata';")
         assert session.execute("show timezone;").fetchall() == [("Asia/Kolkata",)]
+
+
+_TS, _V, _S = (f'"power"."readings"."{name}"' for name in ("ts", "v", "s"))
+_FROM = 'FROM "power"."readings"'
+
+
+def summed(unit: str, value: str = "COUNT(*)") -> str:
+    """Returns a question that sums up by a time or a number."""
+    return f'SELECT {unit} AS "unit", {value} AS "value" {_FROM} GROUP BY {unit} ORDER BY {unit} ASC'
+
+
+@pytest.mark.parametrize("query", [
+    *(summed(f"DATE_TRUNC('{unit}', {_TS})") for unit in ("minute", "hour", "month", "quarter", "year")),
+    summed(f"(DATE_TRUNC('week', ({_TS} + INTERVAL '1 day')) + INTERVAL '-1 day')"),
+    *(summed(f"CAST(EXTRACT({part} from {_TS}) AS integer)")
+      for part in ("minute", "hour", "day", "doy", "week", "month", "quarter")),
+    summed(f"(CAST(EXTRACT(dow from {_TS}) AS integer) + 1)"),
+    summed("""DATE_TRUNC('hour', TO_TIMESTAMP("power"."readings"."epoch"))""", f"SUM({_V})"),
+    f"""SELECT (FLOOR(({_V} / 5.0)) * 5.0) AS "v", COUNT(*) AS "count" {_FROM} WHERE {_V} IS NOT NULL
+        GROUP BY (FLOOR(({_V} / 5.0)) * 5.0) ORDER BY (FLOOR(({_V} / 5.0)) * 5.0) ASC""",
+    f"""SELECT {_V} AS "v" {_FROM} WHERE ({_TS} >= timestamp with time zone '2024-03-10 10:00:10.000Z')
+        AND ({_TS} < timestamp with time zone '2024-03-11 00:00:00.000Z') LIMIT 1048575""",
+    f"""SELECT COUNT(*) AS "count" {_FROM} WHERE {_TS} >= DATE_TRUNC('month', (NOW() + INTERVAL '-1 month'))
+        AND {_TS} < DATE_TRUNC('month', NOW())""",
+    f"""SELECT COUNT(*) AS "count" {_FROM}
+        WHERE CAST({_TS} AS date) BETWEEN date '2024-03-01' AND date '2024-03-31'""",
+    f"""SELECT SUBSTRING({_S}, 1, 1234) AS "substring1", CAST({_V} AS TEXT) AS "text", {_S} AS "s" {_FROM}
+        ORDER BY {_TS}""",
+    f"""SELECT SPLIT_PART({_S}, 'b', 1) AS "part", NULLIF({_S}, 'a') AS "other" {_FROM} ORDER BY {_TS}""",
+    f"""SELECT "source"."s" AS "s", AVG("source"."v") AS "avg"
+        FROM (SELECT {_S} AS "s", {_V} AS "v" {_FROM}) AS "source"
+        GROUP BY "source"."s" ORDER BY "avg" DESC NULLS LAST, "source"."s" ASC""",
+    f"""SELECT {_V} AS "v", "Meters"."place" AS "Meters__place" {_FROM}
+        LEFT JOIN "power"."meters" AS "Meters" ON {_V} = "Meters"."n" ORDER BY {_TS}, "Meters"."place" """,
+    f"""SELECT COUNT(*) AS "count", MIN({_TS}) AS "min", MAX({_V}) AS "max" {_FROM}
+        WHERE ({_S} <> '') OR ({_S} IS NULL)""",
+    f"""SELECT CAST(TRUNC(EXTRACT(epoch from "max") - EXTRACT(epoch from "min")) AS integer) AS "seconds"
+        FROM (SELECT MAX({_TS}) AS "max", MIN({_TS}) AS "min" {_FROM}) AS "source" """,
+])
+def test_questions(pair: PostgresPair, query: str) -> None:
+    """Sums by time, day, part of a time and number, filters, texts, nested questions, joins, differences of times."""
+    pair.ask(query)
+
+
+def test_questions_by_parameters(pair: PostgresPair) -> None:
+    """Values of filters are parameters, with casts or without."""
+    for cast in ("", "::timestamptz"):
+        assert pair.ask(f'SELECT {_V} AS "v" {_FROM} WHERE ({_TS} >= %s{cast}) AND ({_S} = %s) LIMIT 1048575',
+                        ("2024-03-10 10:00:10+00", "b")) == [(4,)]
+    assert pair.ask(f'SELECT COUNT(*) AS "count" {_FROM} WHERE (LOWER({_S}) LIKE %s)', ("%a%",)) == [(2,)]

@@ -202,13 +202,17 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
                     "SELECT pid, usename FROM pg_stat_activity").fetchall()
 
 
-def test_arrays_of_the_catalog(server: PostgresHere) -> None:
-    """They are lists to clients, also where binary values are asked for; those of other types are texts."""
+def test_arrays(server: PostgresHere) -> None:
+    """Lists of plain values are arrays, also where binary values are asked for; others are texts."""
     with server.connect(dbname="power") as con:
+        con.execute("INSERT INTO t (ts, v) VALUES (1700000000009, 7)")
         for binary in (False, True):
             assert con.execute("SELECT conkey, ARRAY['a', NULL, 'b c'], ARRAY[1.5::real] FROM pg_constraint "
                                "WHERE conname = 't_pkey'", binary=binary).fetchall() == [
-                ([1], ["a", None, "b c"], "{1.5}")]
+                ([1], ["a", None, "b c"], [1.5])]
+            assert con.execute("SELECT [v, NULL] AS a, ['a', 'null', '\"'] AS b, [v > 1, false] AS c, [0.5] AS d, "
+                               "[[v]] AS e FROM t WHERE ts = 1700000000009", binary=binary).fetchall() == [
+                ([7, None], ["a", "null", '"'], [True, False], [0.5], "[[7]]")]
 
 
 @pytest.mark.parametrize("by_statement", [False, True])
@@ -218,9 +222,10 @@ def test_cancel(server: PostgresHere, tmp_path: Path, by_statement: bool) -> Non
     with postgres_here(tmp_path, {"blockRowsMax": 1}) as here, here.connect() as con, here.connect() as other:
         here.execute("CREATE DATABASE d VGROUPS 1")
         here.execute("CREATE TABLE d.t (ts TIMESTAMP, v DOUBLE)")
-        rows = ", ".join(f"({1_700_000_000_000 + place}, 1)" for place in range(20_000))
+        rows = ", ".join(f"({1_700_000_000_000 + place}, 1)" for place in range(100_000))
         here.execute(f"INSERT INTO d.t VALUES {rows}")
         here.execute(CREATE_SLOW_FUNCTION)
+        other.execute("SELECT pg_backend_pid()")  # what the first query of the catalog has to make is there then
         cancel = (lambda: other.execute(f"SELECT pg_cancel_backend({con.info.backend_pid})")) if by_statement \
             else con.cancel_safe
         waits = threading.Thread(target=lambda: _when_it_runs(here, cancel))

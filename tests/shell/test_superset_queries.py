@@ -81,8 +81,17 @@ def test_time_grains(pair: PostgresPair, grain: str) -> None:
     """SELECT DATE_TRUNC('day', ts) AS __timestamp, AVG(v) AS "AVG(v)"
        FROM (SELECT * FROM power.readings WHERE v > 0) AS virtual_table
        GROUP BY DATE_TRUNC('day', ts) ORDER BY "AVG(v)" DESC LIMIT 50000""",
+    """SELECT DATE_TRUNC('minute', ts) + INTERVAL '5 seconds' * FLOOR(EXTRACT(SECOND FROM ts) / 5) AS __timestamp,
+       COUNT(*) AS count FROM power.readings
+       GROUP BY DATE_TRUNC('minute', ts) + INTERVAL '5 seconds' * FLOOR(EXTRACT(SECOND FROM ts) / 5) ORDER BY 1""",
+    """SELECT DATE_TRUNC('hour', (timestamp 'epoch' + epoch * interval '1 second'))::timestamptz AS __timestamp,
+       COUNT(*) AS count FROM power.readings
+       GROUP BY DATE_TRUNC('hour', (timestamp 'epoch' + epoch * interval '1 second')) ORDER BY 1""",
+    "SELECT COUNT(*) AS count FROM power.readings WHERE ts >= TO_DATE('2024-03-11', 'YYYY-MM-DD')",
+    """SELECT power.readings.ts AS ts, power.readings.v AS v FROM power.readings
+       ORDER BY power.readings.ts LIMIT 2 OFFSET 1""",
     "SELECT COUNT(*) AS count, SUM(CASE WHEN ok THEN 1 ELSE 0 END) AS oks FROM power.readings",
 ])
 def test_charts(pair: PostgresPair, query: str) -> None:
-    """A filter of time, the greatest series, a virtual dataset, a number."""
+    """Filters of time, the greatest series, a virtual dataset, narrow grains, times in seconds, samples, a number."""
     pair.ask(query)
