@@ -338,6 +338,7 @@ class ExpressionParser(PredicateParser):
         "SUBSTR": lambda self: self._parse_substring("substr"),
         "SUBSTRING": lambda self: self._parse_substring("substring"),
         "COLS": _parse_cols,
+        "STRUCT_PACK": lambda self: self.parse_packed(),
     }
 
     def parse_alias(self) -> str | None:
@@ -354,7 +355,7 @@ class ExpressionParser(PredicateParser):
         name = self._curr.text.lower()
         self._advance(2)
         if special is None and self.take(")"):
-            return exp.Anonymous(this=name, expressions=[])
+            return exp.Anonymous(this=name, expressions=[exp.Star()] if name == "count" else [])
         self.enter()
         if special is not None:
             node = special(self)
