@@ -120,6 +120,11 @@ class Relation:
         return self.over(lambda below: Project(below, tuple(columns), extends=True, called=called)) if columns else self
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether `row_key` is the number of the row, which costs to be computed."""
+        return any(column.column == NUMBER for column in self.row_key)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The names of the columns that tell rows of equal time apart."""
         return tuple(used(column) for column in self.row_key)

@@ -140,15 +140,20 @@ class Aggregation:
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], node: exp.Expression
     ) -> AggregateCall:
         """Returns a checked call of a function that needs nothing but the rows of a group."""
-        return aggregate_call(name, spec.name, arguments, self.row_key, node, precision=self.scope.precision,
+        row = self.row_key if spec.goes_by_order or not self.rows.is_numbered else RowKey(self._time)
+        return aggregate_call(name, spec.name, arguments, row, node, precision=self.scope.precision,
                               position=self.builder.position(node), taken=taken_rows(node, self.row_value))
 
     @property
     def row_key(self) -> RowKey:
         """What orders the rows of a group."""
-        time, keys = self.rows.time, [column.use() for column in self.rows.row_key]
-        ts = time.use() if time is not None else SqlExpr(number(0), BIGINT)
-        return RowKey(ts, keys[0] if keys else None, tuple(keys[1:]))
+        keys = [column.use() for column in self.rows.row_key]
+        return RowKey(self._time, keys[0] if keys else None, tuple(keys[1:]))
+
+    @property
+    def _time(self) -> SqlExpr:
+        time = self.rows.time
+        return time.use() if time is not None else SqlExpr(number(0), BIGINT)
 
     def _covered(
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], ts: SqlExpr, node: exp.Expression,

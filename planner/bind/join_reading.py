@@ -16,7 +16,7 @@ from penstock.planner.bind.join_conditions import (
     join_sides,
     read_conditions,
 )
-from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts
+from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts, implied
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Side
 from penstock.sql.tree.statements import Duration, JoinSource
@@ -85,7 +85,7 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     if source.variant == "asof":
         return replace(join, range=_asof_range(join))
     if source.kind == "inner":
-        elsewhere = tuple(_about_both(conjuncts(where), join))
+        elsewhere = tuple(_about_both(implied(where), join))
         conditions = read_conditions([*conjuncts(source.on), *elsewhere], sides, scope)
         join = replace(join, conditions=conditions, elsewhere=elsewhere)
     bounded = next((found for found in join.conditions.ranges if found.is_bounded), None)

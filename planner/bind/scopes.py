@@ -205,6 +205,28 @@ def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
             yield part
 
 
+def implied(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    """Yields the conditions that AND joins, and those which every side of an OR among them has."""
+    for part in conjuncts(node):
+        yield part
+        if isinstance(part, exp.Or):
+            yield from _common(part)
+
+
+def _common(node: exp.Or) -> list[exp.Expression]:
+    """Returns the conditions that every side of an OR has."""
+    found: list[exp.Expression] | None = None
+    pending: list[exp.Expression] = [node]
+    while pending and found != []:
+        part = unwrapped(pending.pop())
+        if isinstance(part, exp.Or):
+            pending += [part.this, part.expression]
+        else:
+            side = list(conjuncts(part))
+            found = side if found is None else [condition for condition in found if condition in side]
+    return found or []
+
+
 class RowScope:
     """Names in expressions over single rows. `clause` is what error messages call the place."""
 

@@ -135,7 +135,8 @@ def _spec(function: UserFunction) -> FunctionSpec:
         arguments = (Argument("value"),) * function.minimum
         arguments += (Argument("value", optional=True, repeats=optional),) if optional else ()
     return FunctionSpec(function.name, "aggregate" if function.aggregate else "scalar", arguments,
-                        always(function.result), function.comment or "A user's function.")
+                        always(function.result), function.comment or "A user's function.",
+                        along_rows=function.aggregate)
 
 
 def _accepted(declared: Kind) -> frozenset[Kind]:

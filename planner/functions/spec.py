@@ -96,7 +96,7 @@ class FunctionSpec:
     `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
     `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `by_stretches`: what it
     computes of the stretches of time between rows.
-    `adds_squares`: it is made of a sum of squares.
+    `adds_squares`: it is made of a sum of squares. `along_rows`: it takes all rows of a group in their order.
     `selects`: which row it takes its value from, if columns of that row can stand next to it; `selects_equal`: they
     can, and the row is the first that has its value.
     `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
@@ -133,6 +133,7 @@ class FunctionSpec:
     along: AlongRows | None = None
     picks: PicksRows | None = None
     adds_squares: bool = False
+    along_rows: bool = False
     pseudo: PseudoColumn | None = None
 
     @property
@@ -149,6 +150,12 @@ class FunctionSpec:
     def looks_back(self) -> bool:
         """Whether it is computed of rows before those of the window or instant, too."""
         return self.by_stretches is not None or self.instants
+
+    @property
+    def goes_by_order(self) -> bool:
+        """Whether its value depends on the order of a group's rows."""
+        picks_by_order = self.selects is not None and not self.selects.by_value
+        return self.along_rows or self.needs_time or self.multi_row or picks_by_order
 
     @property
     def has_companions(self) -> bool:

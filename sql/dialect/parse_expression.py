@@ -338,6 +338,7 @@ class ExpressionParser(PredicateParser):
         "SUBSTR": lambda self: self._parse_substring("substr"),
         "SUBSTRING": lambda self: self._parse_substring("substring"),
         "COLS": _parse_cols,
+        "STRUCT_PACK": lambda self: self.parse_packed(),
     }
 
     def parse_alias(self) -> str | None:

@@ -114,6 +114,17 @@ class ValueParser(OverParser):
         self.expect("}")
         return self.mark(exp.Struct(expressions=fields), start)
 
+    def parse_packed(self) -> exp.Expression:
+        """Parses what stands in parentheses of `struct_pack(a := 1, b := 2)`. Raises SqlSyntaxError."""
+        return exp.Struct(expressions=list(self.csv(self._parse_packed_field)))
+
+    def _parse_packed_field(self) -> exp.Expression:
+        start = self.token.start
+        name = self.mark(exp.Identifier(this=self.name("a field"), quoted=True), start)
+        if not self.take(":", "="):
+            raise self.fail("':=' is expected")
+        return self.mark(exp.PropertyEQ(this=name, expression=self.parse_expression()), start)
+
     def _parse_field_value(self) -> exp.Expression:
         start = self.token.start
         name = self.advance().text if self.at_type(TokenType.STRING) else self.name("a field")

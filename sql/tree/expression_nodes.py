@@ -39,7 +39,8 @@ Calls
                         typed (`*` is exp.Star); `distinct`, and `order`, an exp.Order, say what an aggregate takes
                         of them. NOW and TODAY without parentheses are calls without arguments.
                         `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b;
-                        `extract(a from b)` is a call of date_part, `a ~ b` and `a SIMILAR TO b` of regexp_full_match.
+                        `extract(a from b)` is a call of date_part, `a ~ b` of regexp_matches, `a SIMILAR TO b` of
+                        regexp_full_match.
     exp.Filter          `this` is a call, `expression` an exp.Where.
     exp.Window          `this` is a call, perhaps in an exp.Filter, exp.IgnoreNulls or exp.RespectNulls; `partition_by`,
                         `order`, an exp.Order of exp.Ordered, and `spec`, an exp.WindowSpec, are as in sqlglot.

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from kits.duckdb_tests.judging import difference, is_beyond
+from kits.duckdb_tests.judging import decided, difference
 from kits.duckdb_tests.player import Player, opened
 from kits.duckdb_tests.script import NotPlayedError, recorded
 from kits.duckdb_tests.spelling import rewritten
@@ -86,11 +87,14 @@ def test_differences_are_told(
     assert difference(ours, theirs, ordered=ordered) == found
 
 
-def test_null_for_what_is_beyond_the_range() -> None:
+def test_differences_by_decision_are_told() -> None:
     """NULL may stand for infinity and for integers of more than 64 bits, but for nothing else."""
-    assert is_beyond([(None, 1)], [(float("inf"), 1)])
-    assert is_beyond([(None,)], [(2**70,)])
-    assert not is_beyond([(None,)], [(5,)])
+    beyond = "what isn't finite, or beyond 64 bits, is NULL"
+    assert decided([(None, 1)], [(float("inf"), 1)]) == beyond
+    assert decided([(None,), (None,)], [(2**70,), (float("nan"),)]) == beyond
+    assert decided([(86_400_000,)], [(pa.MonthDayNano((0, 1, 0)),)]) == "the difference of times is a number"
+    assert decided([(None,)], [(5,)]) is None
+    assert decided([(None,), (1,)], [(2**70,), (2,)]) is None
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,7 @@ def both(expression: str) -> tuple[list[Any], list[Any]]:
     "i > interval '1' hour",
     "h = 1", "h > v", "l = [1, 2]", "l < [2]", "x = {'a': 1, 'b': 'x'}", "(v, s) = (1, 'abc')",
     "(v, s) IN ((1, 'abc'), (0, ''))", "[v, 2]", "[v, NULL][1]", "l[1]", "l[-1]", "l[2:]", "l[:1]", "s[2]", "s[1:2]",
+    "struct_pack(a := v, b := s)",
     "{'a': v, 'b': {'c': s}}", "map {'k': v, 'n': 2}", "map {'k': v}['k']", "(x).a", "x['b']", "row(v, s)", "[ts, d]",
     "CAST(ts AS DATE)", "ts::TIME", "d::TIMESTAMP", "CAST(v AS HUGEINT)", "h::VARCHAR", "TRY_CAST(s AS DATE)",
     "TRY_CAST(s AS TIME)", "TRY_CAST(s AS INTEGER[])", "TRY_CAST(h AS INTEGER)", "[v]::DOUBLE[]", "l::VARCHAR[]",

@@ -70,6 +70,7 @@ LIKES = [
     (r"'a_c' like 'a\_c'", True), (r"'abc' like 'a\_c'", False), (r"'50%' like '50\%'", True),
     (r"'a\\b' like 'a\\\\b'", True), (r"'abc' like 'ab\\'", False), ("null like 'a'", None),
     ("'abc' match 'b'", True), ("'abc' match '^b'", False), ("'n_1' match '^n_[[:digit:]]$'", True),
+    ("'abc' ~ 'b'", True), ("'abc' !~ '^b'", True), ("'abc' similar to 'b'", False), ("'abc' similar to '.b.'", True),
     ("'abc' nmatch 'b'", False), ("'ABC' match '[[:lower:]]+'", False),
 ]
 

@@ -8,6 +8,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+
 Row = tuple[Any, ...]
 _CLOSE = 1e-6
 _NUMBERS = (bool, int, float, Decimal)
@@ -29,12 +31,22 @@ def difference(ours: Sequence[Row], theirs: Sequence[Row], *, ordered: bool) -> 
     return f"{_short(one[found])} instead of {_short(other[found])}"
 
 
-def is_beyond(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
-    """Tells whether answers differ only where ours is NULL for what isn't finite, or beyond 64 bits."""
+def decided(ours: Sequence[Row], theirs: Sequence[Row]) -> str | None:
+    """Returns by which decision answers differ, if all of their differences are by the same one, else None."""
     if len(ours) != len(theirs) or (ours and len(ours[0]) != len(theirs[0])):
-        return False
+        return None
     pairs = zip((value for row in ours for value in row), (value for row in theirs for value in row), strict=True)
-    return all(_alike(one, other) or (one is None and _unheld(other)) for one, other in pairs)
+    reasons = {_decision(one, other) for one, other in pairs if not _alike(one, other)}
+    return reasons.pop() if len(reasons) == 1 else None
+
+
+def _decision(one: Any, other: Any) -> str | None:
+    if one is None and isinstance(other, int | float | Decimal) and (
+            not math.isfinite(other) or abs(other) >= _BIGGEST):
+        return "what isn't finite, or beyond 64 bits, is NULL"
+    if isinstance(one, int) and isinstance(other, pa.MonthDayNano):
+        return "the difference of times is a number"
+    return None
 
 
 def _first_other(ours: Sequence[Row], theirs: Sequence[Row]) -> int | None:
@@ -67,10 +79,6 @@ def _moment(value: date) -> datetime:
     if not isinstance(value, datetime):
         return datetime(value.year, value.month, value.day)
     return value.replace(tzinfo=None) if value.tzinfo is None else (value - value.utcoffset()).replace(tzinfo=None)
-
-
-def _unheld(value: Any) -> bool:
-    return isinstance(value, int | float | Decimal) and (not math.isfinite(value) or abs(value) >= _BIGGEST)
 
 
 def _rank(row: Row) -> list[tuple[int, Any]]:

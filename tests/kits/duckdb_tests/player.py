@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
-from kits.duckdb_tests.judging import Row, difference, is_beyond
+from kits.duckdb_tests.judging import Row, decided, difference
 from kits.duckdb_tests.mirror import Mirror, NoTableError, shape_of_type
 from kits.duckdb_tests.script import NotPlayedError, Recorded, recorded
 from kits.duckdb_tests.spelling import words
@@ -55,8 +55,8 @@ MEANINGS: Sequence[tuple[str, Decision]] = (
     ("names of types", lambda sql, named, played: "typeof" in named),
     ("CAST is TDengine's", lambda sql, named, played: "::" in sql or "cast" in named),
     ("functions that TDengine defines", lambda sql, named, played: bool(named & {
-        "ascii", "concat", "concat_ws", "from_base64", "greatest", "least", "length", "log", "regexp_extract", "stddev",
-        "substring", "variance"})),
+        "ascii", "concat", "concat_ws", "from_base64", "greatest", "least", "length", "log", "mode", "regexp_extract",
+        "stddev", "substr", "substring", "variance"})),
 )
 _MADE = re.compile(r"create\s+(?:or\s+replace\s+)?(?:temp\w*\s+)?(?:macro|function|type|sequence|schema)\s+"
                    r"(?:if\s+not\s+exists\s+)?(?:\w+\.)?\"?(\w+)", re.IGNORECASE)
@@ -172,13 +172,14 @@ class Player:
             return Verdict(each.line, sql, "decided", str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the verdict
             return self._failed(each, sql, error, played)
-        found = difference(ours, theirs, ordered=each.ordered and "order" in words(sql))
-        if found is None:
+        ordered = each.ordered and "order" in words(sql)
+        found = difference(ours, theirs, ordered=ordered)
+        if found is None or difference(ours, _texts(connection, sql), ordered=ordered) is None:
             return Verdict(each.line, sql, "passed")
         if not ours and len(theirs) == 1:
             return Verdict(each.line, sql, "decided", "aggregates over no rows have no row")
-        if is_beyond(ours, theirs):
-            return Verdict(each.line, sql, "decided", "what isn't finite, or beyond 64 bits, is NULL")
+        if (decision := decided(ours, theirs)) is not None:
+            return Verdict(each.line, sql, "decided", decision)
         try:
             again = _asked(connection, sql)
         except duckdb.Error:
@@ -186,9 +187,9 @@ class Player:
         if difference(again, theirs, ordered=True) is not None:
             return Verdict(each.line, sql, "skipped", "another answer each time")
         named = set(words(sql))
-        for decision, holds in (*DECISIONS, *MEANINGS):
+        for reason, holds in (*DECISIONS, *MEANINGS):
             if holds(sql, named, played):
-                return Verdict(each.line, sql, "decided", decision, found)
+                return Verdict(each.line, sql, "decided", reason, found)
         return Verdict(each.line, sql, "wrong", re.sub(r"\d+", "N", found) if "rows" in found else "values", found)
 
     def _ours(self, sql: str, played: Played, connection: duckdb.DuckDBPyConnection) -> list[Row]:
@@ -223,6 +224,14 @@ def _asked(connection: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
 def _rows(table: pa.Table) -> list[Row]:
     """Returns the rows of an answer; one that is too long as many too many."""
     return list(zip(*(column_values(column, "UTC") for column in table.slice(0, _MOST_ROWS + 1).columns), strict=True))
+
+
+def _texts(connection: duckdb.DuckDBPyConnection, sql: str) -> list[Row]:
+    """Returns DuckDB's answer as texts, for types that Arrow doesn't have; none where it can't be."""
+    try:
+        return _asked(connection, f"SELECT CAST(COLUMNS(*) AS VARCHAR) FROM ({sql})")
+    except duckdb.Error:
+        return []
 
 
 @contextmanager
