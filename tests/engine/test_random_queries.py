@@ -12,7 +12,8 @@ import pytest
 from conftest import TEST_CONFIG, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kits.queries.random_queries import MACROS, questions, same
+from kits.queries.random_queries import MACROS, same
+from kits.queries.random_questions import questions
 from kits.queries.targets import Connected
 from kits.queries.written_tables import Design, Written, designs
 
