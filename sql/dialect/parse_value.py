@@ -159,7 +159,7 @@ class ValueParser(OverParser):
         return self.mark(parsed, start)
 
     def _bound(self, value: int) -> exp.Expression:
-        start = self.token.start
+        start = self._prev.start
         number = self.mark(exp.Literal.number(str(abs(value))), start)
         return number if value >= 0 else self.mark(exp.Neg(this=number), start)
 
@@ -201,6 +201,8 @@ class ValueParser(OverParser):
 
     def _parse_parameter(self) -> exp.Expression:
         start = self.token.start
+        if not self.at_type(TokenType.VAR):
+            raise self.fail("a variable is expected, a word without quotes")
         return self.mark(exp.Identifier(this=self.name("a variable"), quoted=False), start)
 
     def _parse_variable(self) -> exp.Expression:
