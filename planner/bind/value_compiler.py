@@ -109,6 +109,9 @@ class ValueCompiler:
         kind = type(node)
         return self._by_duckdb(SIGNS[kind], lambda a, b: made(kind, this=closed(a), expression=closed(b)), left, right)
 
+    def _inverse(self, node: exp.BitwiseNot) -> SqlExpr:
+        return self._by_duckdb("~", lambda value: made(exp.BitwiseNot, this=closed(value)), self.compile(node.this))
+
     def _known(self, value: SqlExpr) -> SqlExpr:
         """Computes a time that depends on no row now: WHERE's bounds on time are taken from it."""
         known = value.type.kind is Kind.TIMESTAMP and not self._variables

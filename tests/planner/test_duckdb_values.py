@@ -67,7 +67,7 @@ def both(expression: str) -> tuple[list[Any], list[Any]]:
     "l || [4]", "d || '!'", "list_filter(l, lambda y: y > 1)", "list_filter(l, lambda y, n: n > 1)",
     "list_transform(l, lambda y: d)", "list_transform([ts], lambda y: y + interval '1' day)",
     "list_transform([s], lambda y: y || '!')", "list_transform(l, lambda y: [y, 1])", "s LIKE s",
-    "s LIKE 'a!%' ESCAPE '!'",
+    "s LIKE 'a!%' ESCAPE '!'", "~v", "~ ~h",
     "s GLOB 'a*'", "s ~ 'a.*'", "s !~ 'a.*'", "s SIMILAR TO '[a-z]+'", "s NOT ILIKE 'A%'", "v // 2", "v >> 1",
     "greatest(d, date '2000-01-01')", "abs(h)", "length(l)", "interval (v) day", "interval '1' month * v",
 ])
