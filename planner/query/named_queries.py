@@ -55,12 +55,17 @@ class NamedQuery:
 
 
 def renamed(planned: Planned, names: Sequence[str], called: str) -> Planned:
-    """Returns a query whose first columns have these names. InvalidStatementError if `called` has fewer columns."""
+    """Returns a query whose first columns have these names. Raises as `check_names`."""
     columns = planned.columns
-    if len(names) > len(columns):
-        raise InvalidStatementError(f"{called} has {len(columns)} columns, and {len(names)} names for them")
+    check_names(names, len(columns), called)
     first = [replace(column, name=name, alias=name) for column, name in zip(columns, names, strict=False)]
     return replace(planned, columns=(*first, *columns[len(names):]))
+
+
+def check_names(names: Sequence[str], columns: int, called: str) -> None:
+    """Raises InvalidStatementError if these are more names than `called` has columns."""
+    if len(names) > columns:
+        raise InvalidStatementError(f"{called} has {columns} columns, and {len(names)} names for them")
 
 
 def named_queries(ctes: Sequence[Cte], builder: QueryBuilder, plan: PlanQuery) -> dict[str, NamedQuery]:
