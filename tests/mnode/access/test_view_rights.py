@@ -49,9 +49,11 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 def test_a_view_shows_what_its_owner_may_read(bed: Bed) -> None:
     """Its reader needs a right on the view alone, for which the table stays closed."""
-    bed.as_user("ada", "create view d.w as select v from n")
+    bed.as_user("ada", "create view d.w as select v from n", "create view d.hidden as select 1 as x")
     bed.as_user("bob")
     assert "READ on d.w; user bob" in bed.refusal()
+    for statement in ("describe d.w", "show create view d.w", "show d.views", "select * from d.nothing"):
+        assert "user bob" in bed.refusal(statement)
     bed.as_user(None, "grant read on d.w to bob")
     bed.as_user("bob")
     for query in ("select v from d.w", "select max(x.v) from (select * from d.w) x", "select (select v from d.w)"):
@@ -59,6 +61,9 @@ def test_a_view_shows_what_its_owner_may_read(bed: Bed) -> None:
     assert "READ on d.n; user bob" in bed.refusal("select v from d.n")
     assert "READ on d.n; user bob" in bed.refusal("select w.v from d.w w join d.n n on w.v = n.v")
     assert bed.run("select view_name, owner, status from information_schema.ins_views") == [("w", "ada", "ready")]
+    assert [row[0] for row in bed.run("show d.views")] == ["w"]
+    assert bed.run("show create view d.w") == [("w", "CREATE VIEW w AS select v from n")]
+    assert bed.run("select table_name from information_schema.ins_columns") == [("w",)]
 
 
 @pytest.mark.parametrize(("change", "why"), [
