@@ -16,7 +16,7 @@ from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
 from penstock.sql.schema import VIEWS_MAX, Table, View, too_many_views
-from penstock.sql.tree.read_tables import tables_of
+from penstock.sql.tree.read_tables import queries_in, tables_of
 from penstock.sql.tree.statements import (
     AlterUser,
     AnalyzeStream,
@@ -34,6 +34,7 @@ from penstock.sql.tree.statements import (
     Name,
     NoteTime,
     Query,
+    ReplayDlq,
     Select,
     SetAnsiQuotes,
     SetOperation,
@@ -151,7 +152,7 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
         case Insert():
             return finder.of_insert(statement)
         case Delete():
-            return finder.of_table(statement.name, "write")
+            return finder.of_delete(statement)
         case NoteTime():
             return iter([Need(GrantObject("table", None, statement.database), "write")])
         case UseDatabase():
@@ -170,7 +171,7 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
 
 
 def queries_of(statement: Statement) -> Iterator[Query]:
-    """Yields the queries that a statement is, or takes rows from."""
+    """Yields the queries that a statement is, takes rows from, or has in its condition."""
     match statement:
         case Select() | SetOperation() | ValuesQuery():
             yield statement
@@ -180,6 +181,8 @@ def queries_of(statement: Statement) -> Iterator[Query]:
             yield from (target.query for target in statement.targets if target.query is not None)
         case CreateView() | CreateTableAs():
             yield statement.query
+        case Delete() | ReplayDlq() if statement.where is not None:
+            yield from queries_in(statement.where)
 
 
 def views_below(query: Query, database: str, catalog: Catalog) -> Iterator[View]:
@@ -327,6 +330,11 @@ class _Finder:
             case CreateIngest():
                 yield Need(GrantObject("connection", statement.connection), "read")
                 yield from self.of_table(statement.target, "read")
+
+    def of_delete(self, statement: Delete) -> Iterator[Need]:
+        yield from self.of_table(statement.name, "write")
+        for query in queries_of(statement):
+            yield from self.of_query(query)
 
     def of_insert(self, statement: Insert) -> Iterator[Need]:
         for target in statement.targets:

@@ -65,7 +65,8 @@ def taken_rows(node: exp.Expression, value: Callable[[exp.Expression], SqlExpr])
 
 
 def _check_taken(call: GroupedCall, spec: FunctionSpec, taken: Taken) -> None:
-    if spec.aggregate is None or spec.needs_time or (spec.selects is not None and not spec.selects.by_value):
+    along_time = spec.needs_time or spec.selects_equal or (spec.selects is not None and not spec.selects.by_value)
+    if spec.aggregate is None or along_time:
         what = "DISTINCT" if taken.distinct else "ORDER BY"
         raise InvalidStatementError(
             f"{call.name}() takes no {what}: it goes along the time line", position=call.position,

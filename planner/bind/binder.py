@@ -182,7 +182,8 @@ class Builder:
     `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
     have an order where the statement doesn't ask for one. `of_stream`: scans are what tasks are given. `plan_inner`
     plans a query in an expression. `around`: the queries around the one that is bound, the next one first. `called`:
-    what sub-queries call the rows of the query that is bound, None while none names these.
+    what sub-queries call the rows of the query that is bound, None while none names these. `always_row`: aggregates
+    have a row where there are no rows, as in standard SQL, not as in TDengine.
     """
 
     catalog: CatalogView
@@ -196,6 +197,7 @@ class Builder:
     plan_inner: Callable[[Query], Inner] | None = None
     around: tuple[Around, ...] = ()
     called: str | None = None
+    always_row: bool = False
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:

@@ -455,6 +455,8 @@ class _Compiler(ValueCompiler):
         spec = bound.spec if bound is not None else require(node.this)
         if spec.category != "scalar":
             return self._scope.aggregate(spec.name, list(node.expressions), node)
+        if spec.multiplies:
+            self._scope.multiply(node)
         if node.args.get("distinct") or node.args.get("order") is not None:
             raise self._wrong(f"{spec.name}() takes no DISTINCT or ORDER BY: it is no aggregate", node)
         for argument in node.expressions:

@@ -12,7 +12,7 @@ from penstock.planner.bind.binder import STAR, Builder, Plan, Relation, RelColum
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.join_conditions import Equality, TimeComparison
 from penstock.planner.bind.join_reading import JoinReading, read_join
-from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts, has_query
+from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, call, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import ColumnExpr, Computed
@@ -43,15 +43,11 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         count = len(left.columns)
         star = tuple(column for column in joined.star if any(column is own for own in joined.columns[:count]))
         return replace(joined, columns=joined.columns[:count], star=star, qualifiers=left.qualifiers)
-    later: list[exp.Expression] = []
-    if source.kind == "inner" and not source.variant and has_query(source.on):
-        parts = list(conjuncts(source.on))
-        later = [part for part in parts if has_query(part)]
-        rest = [part for part in parts if not has_query(part)]
-        source = source.with_changes(on=reduce(_and, rest) if rest else None)
     merged = _merged(source, left, right, builder)
     if merged:
-        source = source.with_changes(on=_all_equal(merged, left, right))
+        source = source.with_changes(on=_compared(merged, left, right, nearest=source.nearest))
+    if source.nearest:
+        _check_nearest(source, builder)
     join = read_join(source, left, right, where, builder, on_anything=not builder.of_stream)
     conditions = [join.on] if join.on is not None else []
     # What WHERE says of both sides is said here, too: it must not wait until all pairs are numbered.
@@ -76,12 +72,10 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         return Join(
             left=_side(left, orders[0]), right=_side(right, orders[1]), kind=source.kind, variant=source.variant,
             condition=condition, columns=_columns(join), written=source, keys=keys, times=tuple(times), range=found,
-            others=bool(join.conditions.others), limit=limit, looked_up=join.looked_up)
+            others=bool(join.conditions.others), limit=limit, looked_up=join.looked_up,
+            nearest=source.nearest)
 
-    relation = _with_merged(_joined(join, plan), join, merged)
-    for node in later:
-        relation = _filtered(relation, node, builder)
-    return relation
+    return _with_merged(_joined(join, plan), join, merged)
 
 
 _Pair = tuple[RelColumn, RelColumn]
@@ -100,7 +94,15 @@ def _merged(source: JoinSource, left: Relation, right: Relation, builder: Builde
             for name in names]
 
 
-def _all_equal(merged: Sequence[_Pair], left: Relation, right: Relation) -> exp.Expression:
+def _check_nearest(source: JoinSource, builder: Builder) -> None:
+    unequal = [part for part in conjuncts(source.on) if isinstance(part, exp.GT | exp.GTE | exp.LT | exp.LTE)]
+    if len(unequal) != 1:
+        raise builder.error_at(f"an ASOF JOIN needs one comparison by <, <=, > or >=, not {len(unequal)}", source.place,
+                               hint="write ON a.k = b.k AND a.ts >= b.ts")
+
+
+def _compared(merged: Sequence[_Pair], left: Relation, right: Relation, *, nearest: bool) -> exp.Expression:
+    """What USING says: all are equal; of the `nearest` row the last one isn't greater."""
     both = [id(column) for column in (*left.columns, *right.columns)]
 
     def reference(column: RelColumn) -> exp.Column:
@@ -111,19 +113,9 @@ def _all_equal(merged: Sequence[_Pair], left: Relation, right: Relation) -> exp.
         return found
 
     equal = [exp.EQ(this=reference(one), expression=reference(other)) for one, other in merged]
-    return reduce(_and, equal)
-
-
-def _and(one: exp.Expression, other: exp.Expression) -> exp.Expression:
-    return exp.And(this=one, expression=other)
-
-
-def _filtered(relation: Relation, node: exp.Expression, builder: Builder) -> Relation:
-    """Returns the rows for which a condition of ON is true, in which queries may name their columns."""
-    builder.called = None
-    condition = condition_of(node, RowScope(relation, builder, "WHERE"))
-    called, builder.called = builder.called, None
-    return relation.over(lambda below: Filter(below, condition, node, called=called))
+    if nearest:
+        equal[-1] = exp.GTE(**equal[-1].args)
+    return reduce(lambda one, other: exp.And(this=one, expression=other), equal)
 
 
 def _with_merged(relation: Relation, join: JoinReading, merged: Sequence[_Pair]) -> Relation:
@@ -142,8 +134,10 @@ def _with_merged(relation: Relation, join: JoinReading, merged: Sequence[_Pair])
             kept = replace(one, column=f"#u{len(computed)}", qualifier=None, origins=(one, other), merged=False)
             computed.append((kept, one, other))
         shown.append(kept)
-    hidden = {id(outer[id(column)]) for pair in merged for column in pair}
-    star = (*shown, *(column for column in relation.star if id(column) not in hidden))
+    # In the result they are where the left side has them.
+    places = {id(outer[id(one)]): kept for (one, _), kept in zip(merged, shown, strict=True)}
+    gone = {id(outer[id(other)]) for _, other in merged}
+    star = tuple(places.get(id(column), column) for column in relation.star if id(column) not in gone)
 
     def plan(below: Operator) -> Operator:
         values = tuple(Computed(kept.column, SqlExpr(call("coalesce", one.use().node, other.use().node), kept.type))
@@ -177,7 +171,9 @@ def bind_lateral(source: JoinSource, inner: SubquerySource, left: Relation, buil
         lambda below: Lateral(below, found.query, called, columns, outer=source.kind == "left")))
     if on_true:
         return rows
-    return _filtered(rows, source.on, builder)
+    condition, on = condition_of(source.on, RowScope(rows, builder, "WHERE")), source.on
+    name, builder.called = builder.called, None
+    return rows.over(lambda below: Filter(below, condition, on, called=name))
 
 
 def _side(relation: Relation, order: tuple[str, ...]) -> JoinedRows:
@@ -251,7 +247,7 @@ def _joined(join: JoinReading, plan: Plan) -> Relation:
     sides = join.sides
     left, right = sides.left, sides.right
     wrapped = {id(column.origins[0]): column for column in sides.outer}
-    prune = not join.source.variant
+    prune = not join.source.variant and not join.source.nearest
     times = [(wrapped[id(column)], slot if prune else None) for column, slot in (*left.times, *right.times)]
     for side in (left, right):
         if side.time is not None and not side.times:

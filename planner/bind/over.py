@@ -9,7 +9,15 @@ from sqlglot import exp
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
 from penstock.planner.bind.binder import Builder, did_you_mean
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import Mark, RowScope, fingerprint, replaced, unfiltered, vector_spec
+from penstock.planner.bind.scopes import (
+    Mark,
+    RowScope,
+    fingerprint,
+    is_query,
+    replaced,
+    unfiltered,
+    vector_spec,
+)
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, made
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.pieces import ordered
@@ -65,6 +73,10 @@ class OverCalls:
 
     def value(self, node: exp.Window, scope: RowScope) -> SqlExpr:
         """Returns the column of a call; raises InvalidStatementError for what can't be called so."""
+        inner = next((part for part in node.walk(prune=is_query) if isinstance(part, exp.Window) and part is not node),
+                     None)
+        if inner is not None:
+            raise scope.builder.error("a call with OVER can't be within another", inner, hint="write a sub-query")
         mark = fingerprint(node, scope)
         found = self.columns.get(mark)
         if found is None:
@@ -80,6 +92,9 @@ class OverScope(RowScope):
         super().__init__(rows.relation, rows.builder, clause, rows.bounds)
         self.overs = OverCalls()
 
+    def multiply(self, node: exp.Anonymous) -> None:
+        """A result may have several rows for one."""
+
     def over(self, node: exp.Window) -> SqlExpr:
         return self.overs.value(node, self)
 
@@ -93,8 +108,8 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     name = str(call.this).lower()
     window = _window(node, scope)
     if name in WINDOW_FUNCTIONS:
-        if call is not inner:
-            raise scope.builder.error(f"{name}() takes no FILTER", node)
+        if call is not inner or call.args.get("distinct") or call.args.get("order") is not None:
+            raise scope.builder.error(f"{name}() takes no FILTER, DISTINCT or ORDER BY", node)
         arguments = [compile_expression(argument, scope) for argument in call.expressions]
         if len(arguments) == 3:  # the value where there is no such row
             type_ = arguments[0].type

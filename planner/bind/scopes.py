@@ -259,6 +259,9 @@ class RowScope:
         except NotFoundError:
             for around in self.builder.around:
                 found = around.find(name, qualifier, node)
+                if found is not None and self.clause == "ON" and found.side in ("l", "r"):
+                    raise self.builder.error(
+                        "a sub-query in ON can't use columns of the join around it in ON", node) from None
                 if found is not None:
                     return found
             raise
@@ -268,12 +271,12 @@ class RowScope:
         builder = self.builder
         if builder.plan_inner is None:
             raise builder.error("a sub-query is not allowed here", node)
-        rows, kept = OuterRows(self), (builder.around, builder.called)
-        builder.around, builder.called = (rows, *builder.around), None
+        rows, kept = OuterRows(self), (builder.around, builder.called, builder.always_row)
+        builder.around, builder.called, builder.always_row = (rows, *builder.around), None, True
         try:
             return builder.plan_inner(query)
         finally:
-            builder.around, builder.called = kept
+            builder.around, builder.called, builder.always_row = kept
             if rows.called is not None:
                 builder.called = rows.called
 
@@ -328,6 +331,11 @@ class RowScope:
         raise self.builder.error(f"OVER is not allowed in {self.clause}", node,
                                  hint="it stands in the SELECT list, ORDER BY and QUALIFY")
 
+    def multiply(self, node: exp.Anonymous) -> None:
+        """Raises for a call that gives several rows: only results of queries have such ones."""
+        raise self.builder.error(f"{node.this}() is not allowed in {self.clause}", node, code=NOT_ALLOWED_FUNCTION,
+                                 hint="it stands in the SELECT list, and in FROM")
+
     def filtered(self, node: exp.Filter) -> exp.Anonymous:
         """Returns a call with FILTER as one without."""
         return unfiltered(node, self.builder)
@@ -362,10 +370,10 @@ class OuterRows:
             return None
         finally:
             builder.around = around
-        if self._scope.clause in ("an argument", "ON") or not isinstance(value.node, exp.Column):
+        if self._scope.clause == "an argument" or not isinstance(value.node, exp.Column):
             raise builder.error(f"a sub-query in {self._scope.clause} can't use columns of the query around it", node)
         side = value.node.table
-        if not side:  # else it is of a query further out
+        if not side:  # else it is of a query further out, or of a side of a join
             if self._name is None:
                 self._name = builder.fresh("#outer")
             side = self.called = self._name

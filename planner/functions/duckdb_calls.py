@@ -64,10 +64,8 @@ def meant(spec: FunctionSpec, arguments: Sequence[SqlExpr]) -> FunctionSpec:
         return argument.type.kind is Kind.OTHER and (
             place >= spec.maximum or Kind.OTHER not in spec.argument(place).accepts)
 
-    by_order = spec.selects is not None and not spec.selects.by_value  # of rows, which DuckDB's doesn't keep
-    if by_order or not any(refused(*given) for given in enumerate(arguments)):
-        return spec
-    return duckdb_function(spec.name) or spec
+    own = duckdb_function(spec.name) if any(refused(*each) for each in enumerate(arguments)) else None
+    return own or spec
 
 
 @cache

@@ -85,8 +85,9 @@ class FunctionSpec:
 
     `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
     `typed`: what tells the type of the result in place of `result`, of an aggregate for which constants matter.
-    `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
-    stands behind SELECT in its example over the table of scripts/function_examples.py.
+    `multi_row`: one call can give several rows; `multiplies`: one in each row, of results alone. `summary` is one
+    sentence for the function reference, `example` what stands behind SELECT in its example over the table of
+    scripts/function_examples.py.
     `counts`: it has a value where there are no rows, too. `needs_time`: rows must have a time line.
     `not_in_interval`, `one_table`: it may not stand next to INTERVAL, and not over the rows of a super table.
     `of_call`: it computes expressions over the row that the call in its first argument takes its value from. `of_keys`:
@@ -112,6 +113,7 @@ class FunctionSpec:
     in_stream: bool = True
     only_force_window_close: bool = False
     multi_row: bool = False
+    multiplies: bool = False
     example: str = ""
     counts: bool = False
     needs_time: bool = False

@@ -33,6 +33,7 @@ from penstock.planner.logical.operators import (
     SeriesValues,
     Shared,
     Sort,
+    Viewed,
     Window,
     WindowGrid,
     inputs_of,
@@ -115,6 +116,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Over", [("functions", " ".join(map(text_of, written)))]
         case Combined():
             return operator.kind.capitalize(), [("all", "yes" if operator.all else "no")]
+        case Viewed(view=view):
+            return "View", [("name", view)]
         case Shared(name=name):
             return "With", [("name", name)]
     return _of_result(operator)
@@ -162,7 +165,8 @@ def _grid(grid: WindowGrid) -> str:
 
 
 def _join(join: Join) -> Properties:
-    properties = [("kind", " ".join(word for word in (join.kind, join.variant) if word))]
+    variant = "asof" if join.nearest else join.variant
+    properties = [("kind", " ".join(word for word in (join.kind, variant) if word))]
     source = join.written
     if source.on is not None:
         properties.append(("on", text_of(source.on)))

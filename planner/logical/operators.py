@@ -292,7 +292,8 @@ class Join:
     semi, anti, asof and window joins have a driving side, the one that `kind` names: what the other side adds is
     chosen per driving row, at most `limit` rows of it. Joined rows of a window join have the column ROW, which numbers
     the driving rows: aggregates are computed over each of them. What the condition implies is said by `keys`, `times`
-    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time.
+    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time. `nearest`: of the
+    pairs of each row of the left side the one that its only inequality says is there.
     """
 
     left: JoinedRows
@@ -308,6 +309,7 @@ class Join:
     others: bool = False
     limit: int | None = None
     looked_up: Side | None = None
+    nearest: bool = False
 
     @property
     def driver(self) -> Side:
@@ -686,10 +688,22 @@ class Shared:
         return self.input.output
 
 
+@dataclass(frozen=True)
+class Viewed:
+    """The rows of a view's query. It computes nothing: EXPLAIN tells by it where the plan of a view begins."""
+
+    input: Operator
+    view: str
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.input.output
+
+
 Operator: TypeAlias = (
     "Scan | Children | OneRow | ConstantRows | Generated | Iterated | Filter | Project | Lookup | Join | Lateral "
     "| Window | Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows "
-    "| PartitionLimit | Combined | Recursive | Shared | Over")
+    "| PartitionLimit | Combined | Recursive | Shared | Over | Viewed")
 """One operator of a plan, with all below it."""
 
 

@@ -74,8 +74,9 @@ class NamedQuery:
         columns = tuple(ColumnExpr(output_name(place), type_) for place, type_ in enumerate(types))
         builder.ctes = {**ctes, cte.name: _LastStep(renamed(
             replace(base, plan=lambda: Iterated(key, columns)), cte.columns, cte.name))}
+        always_row, builder.always_row = builder.always_row, True
         step = self._plan(last, builder)
-        builder.ctes = ctes
+        builder.ctes, builder.always_row = ctes, always_row
         if len(step.columns) != len(types):
             raise InvalidStatementError(
                 f"{cte.name} begins with {len(types)} columns, and goes on with {len(step.columns)}",

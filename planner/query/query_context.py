@@ -115,7 +115,9 @@ class QueryContext:
         """
         aliases = {item.alias: item.expression for item in self.select.items if item.alias is not None}
         for item in (*self.select.group_by, *self.select.partition_by):
-            aliases.pop(item.alias if item.alias is not None else item.expression.name, None)
+            name = item.alias if item.alias is not None else item.expression.name
+            if item.alias is not None or any(column.name == name for column in self.relation.columns):
+                aliases.pop(name, None)
         return replaced_columns(having, aliases) if aliases else having
 
     def read_rows(self) -> None:

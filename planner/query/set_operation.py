@@ -63,11 +63,11 @@ def ended(
 
 def _by_name(sides: Sequence[Planned]) -> list[Planned]:
     """Returns the queries with the columns of all, in one order; NULL is what one hasn't."""
-    known = {column.name: column for side in sides for column in reversed(side.columns)}
-    names = list(dict.fromkeys(column.name for side in sides for column in side.columns))
+    known = {_bare(column): column for side in reversed(sides) for column in reversed(side.columns)}
+    names = list(dict.fromkeys(_bare(column) for side in sides for column in side.columns))
 
     def of(side: Planned) -> Planned:
-        places = {column.name: place for place, column in enumerate(side.columns)}
+        places = {_bare(column): place for place, column in enumerate(side.columns)}
         columns = tuple(replace(known[name], value=SqlExpr(column_tree(output_name(place)), side.columns[at].value.type)
                                 if (at := places.get(name)) is not None else SqlExpr(exp.null(), NULL))
                         for place, name in enumerate(names))
@@ -77,6 +77,10 @@ def _by_name(sides: Sequence[Planned]) -> list[Planned]:
         return replace(side, plan=lambda: Project(side.plan(), shown), columns=columns)
 
     return [of(side) for side in sides]
+
+
+def _bare(column: Output) -> str:
+    return column.alias or column.name
 
 
 def _positions(item: OrderItem, query: SetOperation | ValuesQuery, outputs: Sequence[Output], builder: Builder

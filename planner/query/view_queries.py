@@ -11,6 +11,7 @@ from penstock.common.headroom import with_headroom
 from penstock.planner.bind.binder import RelColumn
 from penstock.planner.bind.query_parts import Planned, renamed
 from penstock.planner.bind.user_functions import bind_user_functions
+from penstock.planner.logical.operators import Viewed
 from penstock.planner.query.named_queries import PlanQuery, QueryBuilder
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.schema import VIEWS_MAX, View, too_many_views
@@ -44,7 +45,8 @@ def plan_view(view: View, source: TableSource, builder: QueryBuilder, plan: Plan
         # How deep it stands in other queries counts, but none of their names is known in it.
         builder.around = (_Unknown(),) * len(builder.around)
         bind_user_functions(query, builder.catalog, session, builder.functions)
-        return renamed(plan(query, builder), view.columns, str(view))
+        planned = plan(query, builder)
+        return renamed(replace(planned, plan=lambda: Viewed(planned.plan(), str(view))), view.columns, str(view))
     except LimitExceededError:
         raise
     except PenstockError as error:

@@ -61,6 +61,8 @@ def _refused_source(source: JoinSource | SubquerySource | FunctionSource | Value
         return "LATERAL" if source.lateral else named, "name the columns in the sub-query" if named else None
     if source.using or source.natural:
         return "USING" if source.using else "NATURAL", "write ON"
+    if source.nearest:
+        return f"ASOF {source.kind.upper()} JOIN", "write LEFT ASOF JOIN"
     plain_semi = source.variant and source.kind == "inner"
     return f"{source.variant.upper()} JOIN" if plain_semi else "", f"write LEFT {source.variant.upper()} JOIN"
 

@@ -104,8 +104,9 @@ def _external_source(to: Generator, source: st.ExternalSource) -> str:
 def _join_source(to: Generator, join: st.JoinSource) -> str:
     right = to.sql(join.right)
     side = "" if join.kind == "inner" and join.variant else join.kind.upper()
+    before = "NATURAL" if join.natural else "ASOF" if join.nearest else ""
     return _words(
-        to.sql(join.left), "NATURAL" if join.natural else "", side, join.variant.upper(), "JOIN",
+        to.sql(join.left), before, side, join.variant.upper(), "JOIN",
         f"({right})" if isinstance(join.right, st.JoinSource) else right,
         f"USING {_names(join.using)}" if join.using else "", _clause("ON", to.sql(join.on)),
         _join_end(join.window, join.jlimit))

@@ -67,7 +67,10 @@ class ClauseParser(WindowParser):
         start = self.token.start
         if self.take("ALL"):
             return PartitionItem(self.mark(exp.Var(this="ALL"), start), None, self.source(start))
-        sets = self._parse_grouping_sets()
+        if self.at("(", ")"):
+            sets: exp.Expression | None = exp.GroupingSets(expressions=[self._parse_grouping_set()])
+        else:
+            sets = self._parse_grouping_sets()
         return self.parse_partition_item() if sets is None else PartitionItem(sets, None, self.source(start))
 
     def _parse_grouping_sets(self) -> exp.Expression | None:

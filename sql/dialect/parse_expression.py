@@ -29,7 +29,7 @@ from penstock.sql.tree.statements import Duration, Unit
 MAX_CHAIN = 500
 MAX_DEPTH = 600
 # Reserved words that are functions when a parenthesis follows.
-_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON"})
+_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON", "FILL"})
 _POSTFIX = frozenset({TokenType.ARROW, TokenType.DARROW, TokenType.DCOLON, TokenType.L_BRACKET, TokenType.DOT})
 _NO_OPERATOR = (0, exp.Expression)
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -205,7 +205,7 @@ class ExpressionParser(PredicateParser):
             self._advance()
             return self.mark(exp.Exists(this=self.parse_subquery()), start)
         if self.word in _CALLABLE and self._next.token_type is TokenType.L_PAREN:
-            return self.mark(self._parse_function(), start)
+            return self.parse_over(self.mark(self._parse_function(), start), start)
         if self.at_word:
             return self._parse_column()
         raise self.fail("an expression is expected, not *" if kind is TokenType.STAR else "an expression is expected")

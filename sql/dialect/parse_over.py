@@ -9,7 +9,9 @@ from sqlglot import exp
 from penstock.sql.dialect.base_parser import NAMES
 from penstock.sql.dialect.parse_type import TypeParser
 
-_BEHIND_CALLS = frozenset({"FILTER", "IGNORE", "RESPECT", "OVER"})
+_BEHIND_CALLS = frozenset({"WITHIN", "FILTER", "IGNORE", "RESPECT", "OVER"})
+_OF_ORDERED = {"percentile_cont": "quantile_cont", "percentile_disc": "quantile_disc", "mode": "mode"}
+"""What aggregates WITHIN GROUP are of what that orders."""
 _FRAMES = ("ROWS", "RANGE", "GROUPS")
 
 
@@ -39,6 +41,8 @@ class OverParser(TypeParser):
         """Returns a call with what stands behind it; `start` is where it begins."""
         if self.word not in _BEHIND_CALLS:
             return call
+        if self.at("WITHIN", "GROUP", "("):
+            call = self._parse_within_group(call, start)
         if self.at("FILTER", "(", "WHERE"):
             self.take("FILTER", "(")
             where_start = self.token.start
@@ -64,6 +68,25 @@ class OverParser(TypeParser):
             name = self.mark(exp.Identifier(this=self.name("the name of a window"), quoted=True), name_start)
             return self.mark(exp.Window(this=call, alias=name, over="OVER"), start)
         return self.parse_over_window(call, start)
+
+    def _parse_within_group(self, call: exp.Expression, start: int) -> exp.Expression:
+        """Parses the order of an aggregate behind it: of some it is the argument."""
+        self.take("WITHIN", "GROUP")
+        self.expect("(")
+        self.enter()
+        order = self.parse_order()
+        if order is None:
+            raise self.fail("ORDER is expected")
+        self.leave()
+        self.expect(")")
+        self.nests = True
+        plain = _OF_ORDERED.get(call.this)
+        if plain is None:
+            return self.mark(exp.Anonymous(this=call.this, expressions=call.expressions, order=order), start)
+        first, *others = order.expressions
+        if others or (first.args["desc"] and call.this != "mode"):
+            raise self.fail(f"{call.this}() takes one value, in ascending order", hint="write 1 - p for descending")
+        return self.mark(exp.Anonymous(this=plain, expressions=[first.this, *call.expressions]), start)
 
     def parse_over_window(self, call: exp.Expression, start: int) -> exp.Expression:
         """Parses what stands behind OVER, or a name of WINDOW, in parentheses. Raises SqlSyntaxError."""

@@ -161,7 +161,7 @@ class QueryParser(SourceParser):
 
     def _parse_query_term(self) -> tuple[Query, bool]:
         if self.at("VALUES"):
-            return self._parse_values(), False
+            return self.parse_values(), False
         if not self.at("("):
             return self.parse_select(), False
         self.advance()
@@ -170,12 +170,6 @@ class QueryParser(SourceParser):
         self.leave()
         self.expect(")")
         return query, True
-
-    def _parse_values(self) -> ValuesQuery:
-        """Parses VALUES of a query: the rows, which are one token behind this word, are expressions here."""
-        self.expand_rows()
-        self.expect("VALUES")
-        return ValuesQuery(self.csv(self.parse_tuple))
 
     def _parse_into_file(self) -> str | None:
         """Parses `>> 'file'` or `>> file`, which ends at white space or a semicolon."""
@@ -200,7 +194,7 @@ class QueryParser(SourceParser):
             self.expect("SELECT")
             distinct, distinct_on = self._parse_distinct()
             tags_only = self.take("TAGS")
-            items = self.csv(self.parse_select_item)
+            items = self._parse_items()
             source = source or self._parse_from(items[-1])
         where = self.parse_expression() if self.take("WHERE") else None
         partition_by: tuple[PartitionItem, ...] = ()
@@ -229,6 +223,15 @@ class QueryParser(SourceParser):
             having=having, windows=windows, qualify=qualify, order_by=order_by, slimit=slimit, limit=limit,
             nests=self.nests,
         )
+
+    def _parse_items(self) -> tuple[SelectItem, ...]:
+        """Parses the SELECT list; a comma may stand before FROM."""
+        items = [self.parse_select_item()]
+        while self.take(","):
+            if self.at("FROM"):
+                break
+            items.append(self.parse_select_item())
+        return tuple(items)
 
     def _parse_distinct(self) -> tuple[bool, tuple[exp.Expression, ...]]:
         """Parses DISTINCT, with what follows ON if that is there, or ALL."""

@@ -20,6 +20,7 @@ from penstock.sql.tree.statements import (
     Source,
     SubquerySource,
     TableSource,
+    ValuesQuery,
 )
 
 _VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
@@ -36,6 +37,12 @@ class SourceParser(ClauseParser):
     def parse_inner_query(self) -> Query:
         """Parses a query within another."""
         raise NotImplementedError
+
+    def parse_values(self) -> ValuesQuery:
+        """Parses VALUES of a query: the rows, which are one token behind this word, are expressions here."""
+        self.expand_rows()
+        self.expect("VALUES")
+        return ValuesQuery(self.csv(self.parse_tuple))
 
     def parse_source(self) -> Source:
         source = self._parse_joins(self._parse_simple_source())
@@ -64,7 +71,8 @@ class SourceParser(ClauseParser):
         if self.at("CONNECTION") and self.peek(2) == "(":
             return self._parse_external_source()
         if self.at("VALUES"):
-            raise self.fail("VALUES in FROM stands in parentheses", hint="write FROM (VALUES (1), (2)) AS t(a)")
+            values = SubquerySource(self.parse_values(), self.parse_alias())
+            return values if values.alias is None else values.change(columns=self.parse_column_names())
         if self.at_name() and self.peek() == "(":
             start = self.token.start
             call = self.mark(self._parse_function(), start)
@@ -95,9 +103,11 @@ class SourceParser(ClauseParser):
         while True:
             start = self.token.start
             natural = self.take("NATURAL")
+            nearest = not natural and self.at("ASOF") and self.peek() in ("JOIN", "LEFT", "RIGHT", "FULL", "INNER")
+            nearest = nearest and self.take("ASOF")
             join = self._parse_join_words()
             if join is None:
-                if natural:
+                if natural or nearest:
                     raise self.fail("JOIN is expected")
                 return left
             place = (start, self.previous_end)
@@ -113,7 +123,7 @@ class SourceParser(ClauseParser):
                 self.advance()
                 jlimit = self.integer("the number of rows of JLIMIT", maximum=1024)
             self._count_join()
-            left = JoinSource(left, right, kind, variant, on, window, jlimit, using, natural, place)
+            left = JoinSource(left, right, kind, variant, on, window, jlimit, using, natural, nearest, place)
 
     def _at_sample(self) -> bool:
         """Whether the sample of DRY RUN comes next, not the condition of a join."""

@@ -185,15 +185,15 @@ class ValueParser(OverParser):
     # --- lambdas ---
 
     def parse_lambda(self, function: str) -> exp.Expression | None:
-        """Parses `lambda x, y: ...`, or `x -> ...` and `(x, y) -> ...` in calls of functions that take a lambda, if
-        that follows. Raises SqlSyntaxError.
+        """Parses `lambda x, y: ...`, if that follows, and behind the list in calls of functions that take a lambda
+        `x -> ...` and `(x, y) -> ...` as well. Raises SqlSyntaxError.
         """
         start = self.token.start
         if self.word == "LAMBDA" and self._next.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
             self._advance()
             names = self.csv(self._parse_parameter)
             self.expect(":")
-        elif function in _LAMBDA_FUNCTIONS and self._arrow_follows():
+        elif function in _LAMBDA_FUNCTIONS and self._prev.token_type is not TokenType.L_PAREN and self._arrow_follows():
             names = self.wrapped_csv(self._parse_parameter) if self.at("(") else (self._parse_parameter(),)
             self.expect("->")
         else:
@@ -207,7 +207,7 @@ class ValueParser(OverParser):
 
     def _arrow_follows(self) -> bool:
         if self.at_name():
-            return self.peek() == "->" and self.token_ahead(2).token_type is not TokenType.STRING
+            return self.peek() == "->"
         return self.at("(") and ((self.peek(2), self.peek(3)) == (")", "->") or (
             self.peek(2) == "," and (self.peek(4), self.peek(5)) == (")", "->")))
 

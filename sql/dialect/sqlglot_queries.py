@@ -195,6 +195,6 @@ def _join(source: st.JoinSource, comma: bool) -> exp.Expression:
     using = list(map(_identifier, source.using)) or None
     if source.variant in ("", "semi", "anti"):
         return exp.Join(this=_single(source.right), on=source.on, side=side, kind=kind, using=using,
-                        method="NATURAL" if source.natural else None)
+                        method="NATURAL" if source.natural else "ASOF" if source.nearest else None)
     return TDengineJoin(this=_single(source.right), on=source.on, side=side, method=source.variant.upper(), using=using,
                         window=source.window, jlimit=source.jlimit)

@@ -1,4 +1,4 @@
-"""Which tables a query reads, wherever they stand in it."""
+"""Which tables a query reads, wherever they stand in it, and which queries an expression has."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def tables_of(query: Query, named: frozenset[str] = frozenset()) -> Iterator[Tab
                 pending += parts
             case exp.Expression() as part:
                 pending += part.args.values()
+
+
+def queries_in(expression: exp.Expression) -> Iterator[Query]:
+    """Yields the queries of an expression, but not those within them."""
+    for node in expression.walk(prune=lambda node: isinstance(node, Select | SetOperation)):
+        if isinstance(node, Select | SetOperation):
+            yield node

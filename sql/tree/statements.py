@@ -171,7 +171,8 @@ JoinVariant = Literal["", "semi", "anti", "asof", "window"]
 class JoinSource(Node):
     """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT. `using`: columns of both that are
     equal, and one in the result; () if `natural`: then those whose names both have. An inner semi or anti join, without
-    LEFT or RIGHT, is standard SQL's: it has the columns of its left side alone.
+    LEFT or RIGHT, is standard SQL's: it has the columns of its left side alone. `nearest`: ASOF stands before LEFT, and
+    finds the nearest row by any values, not by times alone.
 
     `place` is where its words, such as LEFT JOIN, or its comma start and end in the text.
     """
@@ -185,6 +186,7 @@ class JoinSource(Node):
     jlimit: int | None = None
     using: tuple[str, ...] = ()
     natural: bool = False
+    nearest: bool = False
     place: tuple[int, int] = in_meta(default=(0, 0))
 
 

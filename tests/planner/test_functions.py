@@ -19,7 +19,7 @@ FLOAT = DataType(Kind.FLOAT)
 NOT_IN_STREAMS = {
     "leastsquares", "percentile", "top", "bottom", "derivative", "irate", "histogram", "diff", "statecount",
     "stateduration", "csum", "mavg", "sample", "tail", "unique", "mode", "corr", "group_concat", "lag", "lead",
-    "fill_forward", "grouping",
+    "fill_forward", "grouping", "unnest",
 }
 ONLY_FORCED = {"elapsed", "twa", "interp"}
 
@@ -32,6 +32,10 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "bind/expressions.py": ({"trim", "mode", "concat"}, "TRIM has words of its own, such as the mode; || is concat"),
     "bind/grouping.py": ({"grouping", "lag", "lead"}, "DuckDB's functions, for keys, and rows beside a window"),
     "bind/join_conditions.py": ({"timetruncate"}, "the form of a condition that TDengine knows"),
+    "bind/row_functions.py": ({"range", "generate_series", "unnest"}, "functions that FROM may call"),
+    "logical/operators.py": ({"range", "generate_series", "unnest"}, "functions that FROM may call"),
+    "lower/duckdb/query_sql.py": ({"unnest"}, "the items of a list, in the SELECT list of a query that FROM reads"),
+    "bind/scopes.py": ({"range"}, "what a pseudo column tells of"),
     "bind/select_list.py": ({"replace"}, "a clause of *"),
     "duckdb_sql/duckdb_select_parts.py": ({"replace"}, "a clause of DuckDB's *"),
     "duckdb_sql/interval_windows.py": ({"first", "last"}, "holes of a template"),

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pandas as pd
 import psycopg
@@ -84,6 +86,22 @@ def test_psycopg_values(server: PostgresHere) -> None:
         assert (str(d), int(u), s) == ("1.25", 2**64 - 1, None)
         assert con.execute("").description is None
         assert con.execute("SHOW DATABASES").fetchall()[-1] == ("power",)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_psycopg_values_of_duckdbs_types(server: PostgresHere, binary: bool) -> None:
+    """Those that PostgreSQL has, too, come as Python's; the others as text."""
+    with server.connect(dbname="power") as con, con.cursor(binary=binary) as cursor:
+        cursor.execute("SELECT date '2024-02-29', time '10:00:01.5', interval '1 day 02:00:00', cast(7 AS hugeint), "
+                       "cast('550e8400-e29b-41d4-a716-446655440000' AS uuid), [1, NULL], {'a': 1}, NULL::date, "
+                       "'x'::enum('x')")
+        assert cursor.fetchall() == [
+            (date(2024, 2, 29), time(10, 0, 1, 500_000), timedelta(days=1, hours=2), Decimal(7),
+             UUID("550e8400-e29b-41d4-a716-446655440000"), "[1, NULL]", "{'a': 1}", None, "x")]
+        types = [column.type_code for column in cursor.description or ()]
+        assert types == [1082, 1083, 1186, 1700, 2950, 25, 25, 1082, 25]
+        with pytest.raises(psycopg.DataError):
+            cursor.execute("SELECT 'infinity'::date").fetchall()
 
 
 def test_psycopg_copy_and_pipeline(server: PostgresHere) -> None:

@@ -57,6 +57,7 @@ from penstock.planner.logical.operators import (
     Shared,
     Sort,
     SortKey,
+    Viewed,
     Window,
 )
 from penstock.planner.lower.duckdb.group_sql import aggregated, filled, tables_named
@@ -127,6 +128,8 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return select([star(), *values], rows if operator.called is None else relation(rows, operator.called))
         case Combined():
             return _united(operator, steps)
+        case Viewed():
+            return _query(operator.input, steps)
         case Shared():
             return select([star()], steps.rows(operator))
         case PartitionLimit():

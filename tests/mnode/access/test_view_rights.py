@@ -73,6 +73,11 @@ def test_nobody_reads_what_the_owner_may_not_read_any_more(bed: Bed, change: str
     for query in ("select v from d.w", "select v from d.above", "explain select (select v from d.w)",
                   "with x as (select v from d.w) select * from x"):
         assert why in bed.refusal(query)
+    if reader is None:
+        bed.all("create stable d.m (ts timestamp, v int) tags (g int)", "create table d.x using d.m tags (1)")
+        for statement in ("delete from d.m where g in (select v from d.w)", "insert into d.x select now, v from d.w",
+                          "create table d.y as select now as ts, v from d.w", "create view d.z as select v from d.w"):
+            assert why in bed.refusal(statement)
     bed.as_user(None)
     assert why in bed.run("select reason from information_schema.ins_views where view_name = 'above'")[0][0]
     bed.time.advance(1)
