@@ -73,6 +73,7 @@ class Worker:
             reason = "the process ended"
         self._end()
         after = found[-1].line if found else 0
+        print(f"{path}: {reason}, behind line {after}", file=sys.stderr)
         return [*found, Verdict(after, "", "failed", reason, f"behind the statement of line {after}")]
 
     def close(self) -> None:

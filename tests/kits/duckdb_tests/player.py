@@ -52,11 +52,13 @@ DECISIONS: Sequence[tuple[str, Decision]] = (
 #: The same for another answer alone.
 MEANINGS: Sequence[tuple[str, Decision]] = (
     ("columns with COLLATE", lambda sql, named, played: played.collated),
+    ("times have no infinity", lambda sql, named, played: played.infinite or "infinity" in sql.lower()),
+    ("TIMESTAMP is an instant", lambda sql, named, played: re.search(r"at\s+time\s+zone", sql, re.I) is not None),
     ("names of types", lambda sql, named, played: "typeof" in named),
     ("CAST is TDengine's", lambda sql, named, played: "::" in sql or "cast" in named),
     ("functions that TDengine defines", lambda sql, named, played: bool(named & {
         "ascii", "concat", "concat_ws", "from_base64", "greatest", "least", "length", "log", "mode", "regexp_extract",
-        "stddev", "substr", "substring", "variance"})),
+        "stddev", "substr", "substring", "variance", "week", "weekday"})),
 )
 _MADE = re.compile(r"create\s+(?:or\s+replace\s+)?(?:temp\w*\s+)?(?:macro|function|type|sequence|schema)\s+"
                    r"(?:if\s+not\s+exists\s+)?(?:\w+\.)?\"?(\w+)", re.IGNORECASE)
@@ -77,13 +79,15 @@ class Verdict:
 class Played:
     """A file on its way.
 
-    `made`: names of what DuckDB has made that has no like in the engine. `collated`: columns have collations.
+    `made`: names of what DuckDB has made that has no like in the engine. `collated`: columns have collations;
+    `infinite`: there are infinite times or numbers.
     """
 
     mirror: Mirror
     main: duckdb.DuckDBPyConnection
     made: set[str] = field(default_factory=set)
     collated: bool = False
+    infinite: bool = False
     _others: dict[str, duckdb.DuckDBPyConnection] = field(default_factory=dict)
 
     def connection(self, name: str) -> duckdb.DuckDBPyConnection:
@@ -111,7 +115,7 @@ class Player:
                           f"SET queryTimeout '{_OURS_S}s'"):
             self._engine.execute(statement, state)
         with duckdb.connect(config={"enable_external_access": "false", "threads": "1", "memory_limit": "2GB"}) as main:
-            main.execute("SET TimeZone = 'UTC'; SET default_null_order = 'nulls_first'")
+            main.execute("SET TimeZone = 'UTC'; SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
             played = Played(Mirror(self._engine, state, self._castable), main)
             try:
                 for each in recorded(text):
@@ -144,6 +148,7 @@ class Player:
             return Verdict(each.line, sql, "decided", "settings of DuckDB's")
         played.made.update(name.lower() for name in _MADE.findall(sql))
         played.collated |= "collate" in named
+        played.infinite |= "infinity" in sql.lower()
         try:
             with _limited(connection):
                 connection.execute(sql)
