@@ -20,6 +20,7 @@ from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
 from kits.basics.waiting import wait_until
 from kits.engines.postgres_here import PostgresHere, postgres_here
 from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
+from psycopg.generators import execute
 
 from penstock.mnode.engine import Engine
 
@@ -83,6 +84,25 @@ def test_psycopg_values(server: PostgresHere) -> None:
         assert (str(d), int(u), s) == ("1.25", 2**64 - 1, None)
         assert con.execute("").description is None
         assert con.execute("SHOW DATABASES").fetchall()[-1] == ("power",)
+
+
+def test_casts_say_what_parameters_are(server: PostgresHere) -> None:
+    """Clients that ask are told, so that they can send values in binary."""
+    with server.connect(dbname="power") as con:
+        raw = con.pgconn
+        raw.send_prepare(b"s", b"SELECT $1::timestamptz AS a, $2::int8 AS b, $3 AS c, $4 :: Double  Precision AS d, "
+                               b"'$9::int' AS e, $1 AS f", [0, 0, 23])
+        con.wait(execute(raw))
+        raw.send_describe_prepared(b"s")
+        [told] = con.wait(execute(raw))
+        assert [told.param_type(place) for place in range(told.nparams)] == [1184, 20, 23, 701]
+        raw.send_query_prepared(b"s", [struct.pack("!q", 763_344_005_250_000), struct.pack("!q", -5),
+                                       struct.pack("!i", 7), b"2.5"], [1, 1, 1, 0])
+        [answer] = con.wait(execute(raw))
+        assert [answer.get_value(0, place) for place in range(5)] == [
+            b"2024-03-10 00:00:05.250+00", b"-5", b"7", b"2.5", b"$9::int"]
+        assert con.execute("SELECT count(*) FROM t WHERE ts > %s::timestamptz AND s = %s::text",
+                           ("2100-01-01", "x")).fetchall() == [(0,)]
 
 
 def test_psycopg_copy_and_pipeline(server: PostgresHere) -> None:
