@@ -31,6 +31,7 @@ from penstock.mnode.ddl.function_statements import Functions
 from penstock.mnode.ddl.snode_statements import SnodeStatements
 from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.ddl.user_statements import Users
+from penstock.mnode.ddl.view_statements import ViewStatements
 from penstock.mnode.dnode.log_service import Logs
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.task_states import TaskStates
@@ -62,6 +63,7 @@ from penstock.mnode.write.result_store import ResultStore
 from penstock.mnode.write.row_inserts import RowInserts
 from penstock.mnode.write.row_lines import LineRows
 from penstock.mnode.write.schemaless import Naming, Schemaless
+from penstock.mnode.write.table_from_query import TablesFromQueries
 from penstock.mnode.write.time_marks import TimeMarks
 from penstock.tasks.external.connectors.probing import probe
 
@@ -165,6 +167,7 @@ class EngineParts:
             children_changed=self.views.children_changed)
         self.alterations = TableAlterations(
             of.catalog, of.storage, schema_changed=changed, children_changed=self.views.children_changed)
+        self.view_statements = ViewStatements(of.catalog, of.clock)
         self.snodes = SnodeStatements(of.catalog, of.clock)
         self.functions = Functions(of.catalog, of.clock, functions_directory(of.config, of.paths))
         self.users = Users(of.catalog, of.clock, secrets.token_bytes)
@@ -172,7 +175,8 @@ class EngineParts:
                              of.config.trust_loopback, of.audit)
         pool = of.environment.pool("penstock-insert", 4)
         self.row_inserts = RowInserts(of.catalog, of.storage, self.children, of.clock, of.writing, pool)
-        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, self.queries.run, pool)
+        self.inserts = Inserts(of.catalog, of.storage, self.children, of.clock, pool)
+        self.tables_from_queries = TablesFromQueries(of.catalog, self.tables, self.inserts, of.ddl_lock)
         # Not for its turn: statements that change tables would wait for it.
         self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False))
         naming = Naming.from_config(of.config)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, get_args
 
 from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.roles import Identity
@@ -13,6 +14,7 @@ from penstock.mnode.cluster_member import ClusterMember
 from penstock.mnode.engine_parts import EngineParts
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_runner import ResultLimits
+from penstock.mnode.write.inserts import QueryRunner
 from penstock.sql.schema import Session
 from penstock.sql.tree import statements as sql
 from penstock.sql.tree.statements import Statement
@@ -72,7 +74,7 @@ class Dispatch:
 def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement], Handler]:
     """What only looks, and what takes its turns itself."""
     return {
-        **dict.fromkeys((sql.Select, sql.SetOperation), lambda query, call: parts.queries.run(
+        **dict.fromkeys(get_args(sql.Query), lambda query, call: parts.queries.run(
             query, call.session, call.limits)),
         sql.KillQuery: lambda statement, call: _kill(parts.directory.activity, statement, call.state.identity),
         sql.Show: _in_session(parts.show.show),
@@ -94,8 +96,15 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
 
 def _writers(parts: EngineParts, dry_run: DryRun | None) -> dict[type[Statement], Handler]:
     """What tables must not change their vnodes beside."""
+    def run_query(call: StatementCall) -> QueryRunner:
+        """Returns what runs the query whose rows a statement writes: they count as those of a result do."""
+        return partial(parts.queries.run, limits=call.limits)
+
     return {
-        sql.Insert: lambda statement, call: parts.inserts.insert(statement, call.text, call.session),
+        sql.Insert: lambda statement, call: parts.inserts.insert(
+            statement, call.text, call.session, run_query(call)),
+        sql.CreateTableAs: lambda statement, call: parts.tables_from_queries.create(
+            statement, call.session, run_query(call)),
         sql.CheckpointStream: _alone(parts.lifecycle.checkpoint),
         sql.StopStream: _alone(parts.lifecycle.stop),
         sql.AlterStream: _alone(parts.lifecycle.alter),
@@ -114,6 +123,8 @@ def _definitions(parts: EngineParts) -> dict[type[Statement], Handler]:
         sql.CreateChildTables: _in_session(parts.tables.create_children),
         sql.AlterTable: _in_session(parts.alterations.alter, parts.ingests.table_altered),
         sql.DropTable: _in_session(parts.tables.drop),
+        sql.CreateView: _in_session(parts.view_statements.create),
+        sql.DropView: _in_session(parts.view_statements.drop),
         sql.Delete: lambda statement, call: parts.deletes.delete(statement, call.text, call.session),
         sql.NoteTime: _in_session(parts.time_marks.note),
         sql.CreateFunction: _alone(parts.functions.create),

@@ -101,7 +101,7 @@ def _facts(spec: FunctionSpec, connection: penstock.Connection) -> Iterator[str]
 
 def _argument(argument: Argument) -> str:
     accepts = "a duration such as `1s`" if argument.duration else (
-        "anything" if argument.accepts == ANY else describe_kinds(argument.accepts))
+        "anything" if argument.accepts >= ANY else describe_kinds(argument.accepts))
     if argument.choices:
         accepts = "one of " + ", ".join(f"`{choice}`" for choice in argument.choices)
     elif argument.low is not None:
@@ -174,7 +174,7 @@ def _in_streams(spec: FunctionSpec) -> str:
 
 
 def _duckdb(spec: FunctionSpec, engine: Engine) -> str:
-    if spec.category == "pseudo" or spec.name == "cols":
+    if spec.category == "pseudo" or spec.of_call or spec.of_keys:
         return ""
     if spec.category == "aggregate" and spec.name not in ("twa", "elapsed", "histogram"):
         call = _sample_call(spec)

@@ -8,11 +8,15 @@ from itertools import repeat
 from typing import Literal, NamedTuple, Protocol
 
 from penstock.common.connection import ExternalConnection
+from penstock.common.errors import LimitExceededError
 from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
 from penstock.sql.types import DataType, Precision
 
-TableKind = Literal["super", "child", "normal", "system", "tags", "external"]
+VIEWS_MAX = 50
+"""Views that one statement reads, those in views included."""
+
+TableKind = Literal["super", "child", "normal", "system", "tags", "external", "view"]
 TagValue = str | int | float | bool | bytes | None
 
 
@@ -70,7 +74,8 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A super, child, normal or system table, the tags of a super table's children, or a table of an external server.
+    """A super, child, normal or system table, the tags of a super table's children, a table of an external server, or
+    what a view is to who asks which tables there are: of a view only names and types of columns count.
 
     `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
     `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
@@ -162,6 +167,37 @@ class UserFunction:
     comment: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query that has a name in a database, and is read as a table is.
+
+    `text` is the query as it was typed: names without a database are of the view's own, and times without a zone are
+    in `time_zone`. `columns` are what the first of its columns are called. `owner` is who made it: a user whom the
+    catalog has known since `owner_since_ms`, or None: who needs no login. `invoker`: it shows what its reader may
+    read, not what its owner may. `uid` grows with each CREATE, so that a replaced view is another one.
+    """
+
+    uid: int
+    database: str
+    name: str
+    text: str
+    columns: tuple[str, ...] = ()
+    time_zone: str = "UTC"
+    owner: str = "root"
+    owner_since_ms: int | None = None
+    invoker: bool = False
+    create_time_ms: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.name}"
+
+
+def too_many_views() -> LimitExceededError:
+    """Returns the error of a statement that reads more than VIEWS_MAX views."""
+    return LimitExceededError(f"a statement reads at most {VIEWS_MAX} views, those in views included",
+                              hint="write what one of them gives into a table")
+
+
 class CatalogView(Protocol):
     """What the planner may ask of the catalog. All names are exact (the parser has folded them)."""
 
@@ -171,8 +207,12 @@ class CatalogView(Protocol):
         """Returns the table, also `information_schema` ones, or None."""
         ...
 
+    def view(self, database: str, name: str) -> View | None:
+        """Returns the view of this name, or None; no table has the same name."""
+        ...
+
     def table_names(self, database: str) -> Iterable[str]:
-        """Returns the names of super and normal tables and some child tables; for 'did you mean' hints."""
+        """Returns the names of super and normal tables, views and some child tables; for 'did you mean' hints."""
         ...
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:

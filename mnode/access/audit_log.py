@@ -37,6 +37,7 @@ from penstock.sql.tree.statements import (
     Show,
     Statement,
     UseDatabase,
+    ValuesQuery,
     VerifyStream,
 )
 
@@ -50,8 +51,8 @@ _KNOWN_MAX = 1000
 _SAME_LOGIN_S = 3600.0
 # What reads and writes rows, or looks: so much of it that it is only logged where that is configured.
 _DAILY: tuple[type[Statement], ...] = (
-    Select, SetOperation, Explain, AnalyzeStream, VerifyStream, Show, Describe, UseDatabase, SetQueryTimeout,
-    SetAnsiQuotes, Insert, Delete, NoteTime)
+    Select, SetOperation, ValuesQuery, Explain, AnalyzeStream, VerifyStream, Show, Describe, UseDatabase,
+    SetQueryTimeout, SetAnsiQuotes, Insert, Delete, NoteTime)
 
 Interface = Literal["embedded", "flight", "socket", "http", "postgres"]
 Outcome = Literal["allowed", "refused"]

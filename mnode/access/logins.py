@@ -23,7 +23,7 @@ from penstock.common.passwords import SALT_BYTES, PasswordHash, ScramVerifier
 from penstock.common.tls import Tls, tls_of
 from penstock.mnode.access.audit_log import Origin
 from penstock.mnode.access.login_throttle import LoginThrottle, Who
-from penstock.mnode.access.roles import OWNER, Identity
+from penstock.mnode.access.roles import OWNER, Identity, identity_of
 from penstock.mnode.catalog.catalog_records import UserRecord
 
 _log = logger(__name__)
@@ -172,7 +172,7 @@ class Logins:
         user = self._users.named(grant.user)
         if user is None or user.password != grant.password:
             raise UnauthenticatedError("this token is not valid any more", hint="log in again")
-        return _identity(user)
+        return identity_of(user)
 
     def check(self, user: str, password: str, address: str = "") -> Identity:
         """Returns who has this user and password. Raises UnauthenticatedError or LoginDelayedError.
@@ -185,13 +185,13 @@ class Logins:
         record = self._users.named(user)
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if record is not None and self._was_right(record, digest):
-            return _identity(record)
+            return identity_of(record)
         fits = self._try(user, password, digest, address, record.password if record is not None else _NOBODY)
         if record is None or not fits:
             _refuse(record)
         with self._lock:
             self._recent[record.name] = (record.password, digest)
-        return _identity(record)
+        return identity_of(record)
 
     def verifier_for(self, user: str) -> ScramVerifier | None:
         """Returns what a user who logs in by SCRAM is held against: for one that isn't there something that no password
@@ -221,7 +221,7 @@ class Logins:
         record = self._users.named(user)
         if record is None or record.scram != stored or not fit:
             _refuse(record)
-        return _identity(record)
+        return identity_of(record)
 
     def renew(self, identity: Identity, stored: PasswordHash | None) -> Identity:
         """Returns who logged in once, with the role that the user has now; `stored`: the password's hash at that time,
@@ -234,7 +234,7 @@ class Logins:
         record = self._users.named(identity.name)
         if record is None or record.password != stored:
             raise UnauthenticatedError("this login is not valid any more", hint="log in again")
-        return _identity(record)
+        return identity_of(record)
 
     def password_of(self, identity: Identity) -> PasswordHash | None:
         """Returns what `renew` takes for who has just logged in."""
@@ -339,10 +339,6 @@ def read_basic(credentials: str) -> tuple[str, str]:
     if not colon:
         raise UnauthenticatedError("the Basic authorization is malformed", hint="it is base64 of user:password")
     return user, password
-
-
-def _identity(user: UserRecord) -> Identity:
-    return Identity(user.name, user.role, frozenset(user.granted))
 
 
 def _refuse(record: UserRecord | None) -> NoReturn:

@@ -7,20 +7,23 @@ takes the same rights as what is, so that nobody learns from a refusal what ther
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.access.audit_log import words_of
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
+from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
-from penstock.sql.schema import Table
-from penstock.sql.tree.read_tables import tables_of
+from penstock.sql.schema import VIEWS_MAX, Table, View, too_many_views
+from penstock.sql.tree.read_tables import queries_in, tables_of
 from penstock.sql.tree.statements import (
     AlterUser,
     AnalyzeStream,
     CreateIngest,
     CreateStream,
+    CreateTableAs,
+    CreateView,
     Delete,
     Describe,
     Explain,
@@ -31,6 +34,7 @@ from penstock.sql.tree.statements import (
     Name,
     NoteTime,
     Query,
+    ReplayDlq,
     Select,
     SetAnsiQuotes,
     SetOperation,
@@ -38,12 +42,13 @@ from penstock.sql.tree.statements import (
     Show,
     Statement,
     UseDatabase,
+    ValuesQuery,
     VerifyStream,
 )
 
 if TYPE_CHECKING:
     from penstock.mnode.catalog.catalog import Catalog
-    from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord
+    from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord, UserRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +103,12 @@ class StreamNeed:
 def require(identity: Identity, statement: Statement, database: str | None, catalog: Catalog) -> None:
     """Raises PermissionDeniedError unless the identity may execute a statement where `database` is in use.
 
-    One's own password is anybody's to change.
+    One's own password is anybody's to change. What the owner of a view may not read, nobody reads through it.
     """
     if identity.role == "admin":
+        if catalog.has_views:
+            for query in queries_of(statement):
+                require_needs(identity, _Finder(database, catalog).of_query(query), words_of(statement))
         return
     if isinstance(statement, AlterUser) and statement.name == identity.name and statement.role is None:
         return
@@ -137,14 +145,14 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
     """
     finder = _Finder(database, catalog)
     match statement:
-        case Select() | SetOperation():
+        case Select() | SetOperation() | ValuesQuery():
             return finder.of_query(statement)
         case Explain():
             return finder.of_explained(statement.statement)
         case Insert():
             return finder.of_insert(statement)
         case Delete():
-            return finder.of_table(statement.name, "write")
+            return finder.of_delete(statement)
         case NoteTime():
             return iter([Need(GrantObject("table", None, statement.database), "write")])
         case UseDatabase():
@@ -160,6 +168,53 @@ def needs(statement: Statement, database: str | None, catalog: Catalog) -> Itera
         case Show():
             return finder.of_show(statement)
     return None
+
+
+def queries_of(statement: Statement) -> Iterator[Query]:
+    """Yields the queries that a statement is, takes rows from, or has in its condition."""
+    match statement:
+        case Select() | SetOperation() | ValuesQuery():
+            yield statement
+        case Explain():
+            yield from queries_of(statement.statement)
+        case Insert():
+            yield from (target.query for target in statement.targets if target.query is not None)
+        case CreateView() | CreateTableAs():
+            yield statement.query
+        case Delete() | ReplayDlq() if statement.where is not None:
+            yield from queries_in(statement.where)
+
+
+def views_below(query: Query, database: str, catalog: Catalog) -> Iterator[View]:
+    """Yields the views that a query reads where `database` is in use, and those that these read."""
+    pending, known = [(query, database)], set()
+    while pending:
+        query, database = pending.pop()
+        for source in tables_of(query):
+            view = None if isinstance(source, ExternalSource) else catalog.view(
+                source.name.database or database, source.name.name)
+            if view is not None and view not in known:
+                known.add(view)
+                pending.append((parse_query(view.text), view.database))
+                yield view
+
+
+def require_view(view: View, catalog: Catalog) -> None:
+    """Raises PermissionDeniedError unless a view's owner may read what it reads, if it shows that."""
+    for _ in _Finder(None, catalog).of_view(view):
+        pass
+
+
+def identity_of(user: UserRecord) -> Identity:
+    return Identity(user.name, user.role, frozenset(user.granted))
+
+
+def owner_of(view: View, catalog: Catalog) -> Identity | None:
+    """Returns who owns a view, as of now; None if that user is none any more, whoever has the name."""
+    if view.owner_since_ms is None:
+        return OWNER
+    user = catalog.users.named(view.owner)
+    return None if user is None or user.created_ms != view.owner_since_ms else identity_of(user)
 
 
 def looks_inside(query: Query, database: str | None, catalog: Catalog) -> bool:
@@ -210,10 +265,16 @@ def _object_of(table: Table) -> GrantObject:
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Finds what statements take, where `database` is in use."""
+    """Finds what statements take, where `database` is in use.
+
+    `asker`: the owner of the view in whose query it is; None: who executes the statement. `seen`: the views that were
+    looked into, and for whom, if that matters.
+    """
 
     database: str | None
     catalog: Catalog
+    asker: str | None = None
+    seen: set[tuple[View, str | None]] = field(default_factory=set)
 
     def of_table(self, name: Name, privilege: Privilege | None) -> Iterator[Need]:
         database = name.database or self.database
@@ -228,13 +289,37 @@ class _Finder:
         for source in tables_of(query):
             if isinstance(source, ExternalSource):
                 yield Need(GrantObject("connection", source.connection.name), "read")
-            else:
-                yield from self.of_table(source.name, "read")
+                continue
+            yield from self.of_table(source.name, "read")
+            view = self.catalog.view(source.name.database or self.database or "", source.name.name)
+            if view is not None:
+                yield from self.of_view(view)
+
+    def of_view(self, view: View) -> Iterator[Need]:
+        """Yields what the reader of a view needs besides a right on it. Raises PermissionDeniedError if its owner
+        may not read what it reads, and is who reads it; LimitExceededError if there are too many views.
+        """
+        looked = (view, self.asker if view.invoker else None)
+        if looked in self.seen:
+            return
+        if len(self.seen) >= VIEWS_MAX:
+            raise too_many_views()
+        self.seen.add(looked)
+        query = parse_query(view.text)
+        if view.invoker:
+            yield from replace(self, database=view.database).of_query(query)
+            return
+        owner = owner_of(view, self.catalog)
+        if owner is None:
+            raise PermissionDeniedError(f"view {view} can't be read: its owner {view.owner} is no user any more",
+                                        hint="who does CREATE OR REPLACE VIEW owns it")
+        inner = replace(self, database=view.database, asker=owner.name)
+        require_needs(owner, inner.of_query(query), f"view {view}")
 
     def of_explained(self, statement: Statement) -> Iterator[Need]:
         """Yields what planning takes: nothing is written, but it is told what columns the target has."""
         match statement:
-            case Select() | SetOperation():
+            case Select() | SetOperation() | ValuesQuery():
                 yield from self.of_query(statement)
             case CreateStream():
                 yield from self.of_query(statement.query)
@@ -245,6 +330,11 @@ class _Finder:
             case CreateIngest():
                 yield Need(GrantObject("connection", statement.connection), "read")
                 yield from self.of_table(statement.target, "read")
+
+    def of_delete(self, statement: Delete) -> Iterator[Need]:
+        yield from self.of_table(statement.name, "write")
+        for query in queries_of(statement):
+            yield from self.of_query(query)
 
     def of_insert(self, statement: Insert) -> Iterator[Need]:
         for target in statement.targets:
@@ -269,12 +359,12 @@ class _Finder:
             case "tags" | "table tags" | "table distributed":
                 assert statement.table is not None
                 yield from self.of_table(statement.table, "read")
-            case "create table" | "create stable" | "indexes":
+            case "create table" | "create stable" | "create view" | "indexes":
                 assert statement.table is not None
                 yield from self.of_table(statement.table, None)
             case "create database":
                 yield from self.of_database(statement.database)
-            case "stables" | "tables" | "normal tables" | "child tables" | "vgroups" | "cut":
+            case "stables" | "tables" | "normal tables" | "child tables" | "views" | "vgroups" | "cut":
                 yield from self.of_database(statement.database or self.database)
             case "create stream" | "checkpoints" | "savepoints" if statement.table is not None:
                 yield from self.of_stream(statement.table.name)
@@ -282,11 +372,10 @@ class _Finder:
 
 def _names_a_file(statement: Statement) -> bool:
     match statement:
-        case Select() | SetOperation():
+        case Select() | SetOperation() | ValuesQuery():
             return statement.into_file is not None
         case Explain():
             return _names_a_file(statement.statement)
         case Insert():
-            return any(target.file is not None or (target.query is not None and _names_a_file(target.query))
-                       for target in statement.targets)
+            return any(target.file is not None for target in statement.targets)
     return False

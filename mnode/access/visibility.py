@@ -21,7 +21,8 @@ EVERYBODY: Collection[str] = frozenset({
 #: Those about databases and tables, with the columns that name them.
 OF_DATABASES = {"ins_databases": "name", "ins_vgroups": "db_name", "ins_vnodes": "db_name"}
 OF_TABLES = {
-    "ins_stables": "stable_name", "ins_tables": "table_name", "ins_columns": "table_name", "ins_tags": "table_name"}
+    "ins_stables": "stable_name", "ins_tables": "table_name", "ins_columns": "table_name", "ins_tags": "table_name",
+    "ins_views": "view_name"}
 OF_STREAMS: Collection[str] = frozenset({
     "ins_streams", "ins_stream_tasks", "ins_stream_checkpoints", "ins_stream_savepoints", "ins_watermarks",
     "ins_late_rows", "ins_stream_incidents", "ins_stream_events"})

@@ -71,8 +71,8 @@ def rebuild_catalog(paths: DataPaths, fs: Fs, set_aside: Callable[[Path], Path])
     fs.fsync_dir(paths.root)
     if base is not None:
         return Rebuild(origin, "what changed after it was written, but for databases, tables and child tables")
-    return Rebuild("what the vnodes know", "streams, ingests, functions, connections and users: nobody may connect "
-                                           "over the network before CREATE USER")
+    return Rebuild("what the vnodes know", "streams, ingests, views, functions, connections and users: nobody may "
+                                           "connect over the network before CREATE USER")
 
 
 def _best(paths: DataPaths, fs: Fs) -> tuple[list[CatalogEntry] | None, str]:

@@ -43,6 +43,7 @@ from penstock.mnode.admin.dump_manifest import (
     DumpStream,
     DumpTable,
     DumpUser,
+    DumpView,
 )
 from penstock.mnode.catalog.catalog_codec import function_to_json
 from penstock.mnode.catalog.catalog_reader import CatalogReader
@@ -190,11 +191,13 @@ class Dump:
         with closing(CatalogReader.of_other_process(self._paths.catalog)) as catalog:
             tables = [(table, list(catalog.children(table.uid)) if table.kind == "super" else [])
                       for table in catalog.tables(database.name)]
+            views = [DumpView(view.name, view.text, view.columns, view.time_zone, view.invoker, view.create_time_ms)
+                     for view in catalog.views() if view.database == database.name]
         folder = f"{number:03d}_{_safe(database.name)}"
         dumped = [self._table(f"{folder}/{place:05d}_{_safe(table.name)}", database, table, children, cut)
                   for place, (table, children) in enumerate(tables, 1)]
         options = create_database_statement(database).options
-        return DumpDatabase(database.name, database_options(options), cut_text(cut), tuple(dumped))
+        return DumpDatabase(database.name, database_options(options), cut_text(cut), tuple(dumped), tuple(views))
 
     def _vnode(self, vgroup_id: int) -> DetachedVnode:
         return DetachedVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)

@@ -14,7 +14,7 @@ from penstock.common.connection import ConnectionKind, Options
 from penstock.common.errors import CorruptionError, NotFoundError
 from penstock.common.paths import is_inner
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 has no views
 MANIFEST = "manifest.json"
 
 
@@ -44,6 +44,18 @@ class DumpTable:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpView:
+    """A view: the query, and what else `sql.schema.View` has that is the same wherever it is made."""
+
+    name: str
+    text: str
+    columns: tuple[str, ...]
+    time_zone: str
+    invoker: bool
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class DumpDatabase:
     """A database as of a stream cut; `options` as CREATE DATABASE has them."""
 
@@ -51,6 +63,7 @@ class DumpDatabase:
     options: str
     cut: str
     tables: tuple[DumpTable, ...]
+    views: tuple[DumpView, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -225,7 +238,8 @@ def _database(value: dict[str, Any]) -> DumpDatabase:
     for table in value.pop("tables"):
         children, rows = _file(table.pop("children")), tuple(DumpFile(**file) for file in table.pop("rows"))
         tables.append(DumpTable(**table, children=children, rows=rows))
-    return DumpDatabase(**value, tables=tuple(tables))
+    views = tuple(DumpView(**{**view, "columns": tuple(view["columns"])}) for view in value.pop("views", ()))
+    return DumpDatabase(**value, tables=tuple(tables), views=views)
 
 
 def _file(value: dict[str, Any] | None) -> DumpFile | None:

@@ -99,7 +99,8 @@ class Fsck:
             report.repairs.append(Repair(self._paths.format, "it was written"))
         try:
             report.catalog_entries = sum(map(len, (
-                catalog.databases(), catalog.streams.all(), catalog.functions.all(), catalog.connections.all())))
+                catalog.databases(), catalog.views(), catalog.streams.all(), catalog.functions.all(),
+                catalog.connections.all())))
             for stream_id, problem in catalog.streams.damaged.items():
                 report.damages.append(Damage(
                     "catalog", self._paths.catalog, problem, f"stream {stream_id:x} is not known any more; its state "

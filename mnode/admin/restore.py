@@ -33,6 +33,7 @@ from penstock.mnode.admin.dump_manifest import (
     DumpManifest,
     DumpStream,
     DumpTable,
+    DumpView,
     read_manifest,
 )
 from penstock.mnode.catalog.catalog_codec import function_from_json
@@ -49,7 +50,7 @@ from penstock.sql.dialect.parser import parse_database_options, parse_one
 from penstock.sql.dialect.renaming import with_databases
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.rows.fitting import marked_as_utc
-from penstock.sql.schema import Database, Table, TagValue
+from penstock.sql.schema import Database, Table, TagValue, View
 from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.tree.statements import CreateDatabase, CreateStream, StreamOptions
@@ -69,8 +70,8 @@ Advanced = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class RestoreReport:
-    """What a restore did. `expired`: rows that KEEP doesn't allow any more. `problems`: by function or stream, why it
-    could not be restored.
+    """What a restore did. `expired`: rows that KEEP doesn't allow any more. `problems`: by view, function or
+    stream, why it could not be restored.
     """
 
     rows: int = 0
@@ -141,6 +142,10 @@ class Restore:
         for database in self.manifest.databases:
             _DatabaseRestore(engine, session, self._directory, database, self.new_name(database.name),
                              resume=self._resume, report=report, advanced=advanced).run()
+        for database in self.manifest.databases:
+            for view in database.views:
+                with _noted(report, f"view {self.new_name(database.name)}.{view.name}"):
+                    self._restore_view(engine, self.new_name(database.name), view)
         if streams:
             for function in self.manifest.functions:
                 with _noted(report, f"function {function.name}"):
@@ -204,6 +209,12 @@ class Restore:
             None if dumped.dlq is None else (self.new_name(dumped.dlq[0]), dumped.dlq[1]),
             wanted="paused" if paused else dumped.wanted,
             wanted_reason=_INGEST_PAUSED if paused else dumped.wanted_reason))
+
+    def _restore_view(self, engine: Engine, database: str, dumped: DumpView) -> None:
+        """Makes a view whatever it reads, which may come later. It belongs to who needs no login."""
+        engine.catalog.schema.put_view(View(
+            0, database, dumped.name, with_databases(dumped.text, self._renames), dumped.columns, dumped.time_zone,
+            invoker=dumped.invoker, create_time_ms=dumped.created_ms))
 
     def _target(self, engine: Engine, dumped: tuple[str, str]) -> Table:
         database, name = dumped

@@ -26,6 +26,7 @@ from penstock.mnode.catalog.catalog_store import (
     MAP_BYTES,
     META,
     TABLES,
+    VIEWS,
     CatalogEntry,
     CatalogStore,
     Counters,
@@ -75,7 +76,7 @@ class Catalog(TableIndex):
             found = NetChanges(changes)
             if not follow_tables(self, found):
                 self._load_tables(CatalogReader(self._store.entries))
-            if not found.stores <= {META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES}:
+            if not found.stores <= {META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES, VIEWS}:
                 self._load_others(CatalogReader(self._store.entries))
         return found.stores
 
@@ -93,6 +94,8 @@ class Catalog(TableIndex):
             index.remember_table(table, used)
         for super_uid, found in reader.all_children().items():
             index.remember_children(tables[super_uid], found)
+        for view in reader.views():
+            index.remember_view(view)
         self.become(index)
 
     def _load_others(self, reader: CatalogReader) -> None:

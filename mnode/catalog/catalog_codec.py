@@ -37,6 +37,7 @@ from penstock.sql.schema import (
     Table,
     TagValue,
     UserFunction,
+    View,
     child_tables,
     joined_names,
     separate_names,
@@ -202,6 +203,12 @@ def function_from_json(value: dict[str, Any]) -> UserFunction:
         value["arguments"] = tuple(_type_from_json(kind) for kind in value["arguments"])
     value["result"] = _type_from_json(value["result"])
     return UserFunction(**value)
+
+
+def view_from_json(value: dict[str, Any]) -> View:
+    """Returns a view from its entry."""
+    value["columns"] = tuple(value["columns"])
+    return View(**value)
 
 
 def stream_from_json(value: dict[str, Any]) -> StreamRecord:

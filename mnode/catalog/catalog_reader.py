@@ -19,7 +19,7 @@ from penstock.mnode.catalog.catalog_records import (
 )
 from penstock.mnode.catalog.catalog_store import StoredEntries, open_entries
 from penstock.mnode.catalog.table_index import child_as_table
-from penstock.sql.schema import ChildTable, Database, Table, UserFunction
+from penstock.sql.schema import ChildTable, Database, Table, UserFunction, View
 
 
 class CatalogReader:
@@ -65,6 +65,10 @@ class CatalogReader:
             if child is not None:
                 return child_as_table(parent, child)
         return None
+
+    def views(self) -> list[View]:
+        """Returns the views, in order of creation."""
+        return [codec.view_from_json(value) for _, value in self._entries.items(store.VIEWS)]
 
     def all_children(self) -> dict[int, list[ChildTable]]:
         """Returns the child tables by super table, those of one by age."""

@@ -34,8 +34,9 @@ META, DATABASES, TABLES, CHILDREN, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTION
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
     b"ingests", b"unfinished")
 CHILD_BATCHES = b"child_batches"
-_STORES = (META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS, INGESTS,
-           UNFINISHED)
+VIEWS = b"views"
+_STORES = (META, DATABASES, TABLES, CHILDREN, CHILD_BATCHES, VIEWS, STREAMS, SNODES, FUNCTIONS, USERS, CONNECTIONS,
+           INGESTS, UNFINISHED)
 ALL_STORES = frozenset(_STORES)
 
 

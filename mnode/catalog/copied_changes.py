@@ -1,4 +1,4 @@
-"""Changes of a copied log, as databases, tables and child tables in memory follow them."""
+"""Changes of a copied log, as databases, tables, child tables and views in memory follow them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_log import EntryChange
-from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, DATABASES, TABLES
+from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, DATABASES, TABLES, VIEWS
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.sql.schema import ChildTable, Database, Table
 
@@ -41,10 +41,18 @@ def follow_tables(index: TableIndex, changes: NetChanges) -> bool:
     databases = {key.decode(): None if data is None else codec.database_from_json(codec.unseal(data))
                  for key, data in changes.of(DATABASES)}
     children = _children(changes)
+    views = {int.from_bytes(key, "big"): None if data is None else codec.view_from_json(codec.unseal(data))
+             for key, data in changes.of(VIEWS)}
     _forget(index, databases, [uid for uid, found in tables.items() if found is None], children)
+    for known in index.views():
+        if known.uid in views:
+            index.forget_view(known)
     for database in databases.values():
         if database is not None:
             index.remember_database(database)
+    for view in views.values():
+        if view is not None:
+            index.remember_view(view)
     for found in tables.values():
         if found is not None:
             index.remember_table(*found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError, Position
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.dialect.literals import position
-from penstock.sql.schema import Column, Database, Session, Table
+from penstock.sql.schema import Column, Database, Session, Table, View
 from penstock.sql.tree.statements import Name
 
 NO_DATABASE = 0x2616
@@ -51,7 +51,7 @@ def require_user_database(name: str, catalog: Catalog) -> Database:
 
 
 def require_table(name: Name, session: Session, catalog: Catalog, text: str = "") -> Table:
-    """Returns the table. `NotFoundError` with a hint if there is none."""
+    """Returns the table. Raises what `table_missing` returns if there is none."""
     table = find_table(name, session, catalog, text)
     if table is None:
         raise table_missing(name, session, catalog, text)
@@ -63,12 +63,29 @@ def find_table(name: Name, session: Session, catalog: Catalog, text: str = "", s
     return catalog.table(database_of(name, session, catalog, text, start).name, name.name)
 
 
-def table_missing(name: Name, session: Session, catalog: Catalog, text: str = "") -> NotFoundError:
-    """Returns the error for a table that doesn't exist."""
+def table_missing(name: Name, session: Session, catalog: Catalog, text: str = "") -> PenstockError:
+    """Returns the error for a table that doesn't exist: a NotFoundError, or InvalidStatementError if it is a view."""
     database = database_of(name, session, catalog, text)
+    view = catalog.view(database.name, name.name)
+    if view is not None:
+        return InvalidStatementError(f"{view} is a view, not a table", code=TABLE_MISSING,
+                                     position=_position(name, text))
     return NotFoundError(
         f"table {database.name}.{name.name} does not exist", code=TABLE_MISSING, position=_position(name, text),
         hint=did_you_mean(name.name, catalog.table_names(database.name)))
+
+
+def require_view(name: Name, session: Session, catalog: Catalog) -> View:
+    """Returns the view. `NotFoundError` with a hint if there is none, InvalidStatementError if it is a table."""
+    database = database_of(name, session, catalog)
+    view = catalog.view(database.name, name.name)
+    if view is not None:
+        return view
+    if catalog.table(database.name, name.name) is not None:
+        raise InvalidStatementError(f"{database.name}.{name.name} is a table, not a view")
+    raise NotFoundError(
+        f"view {database.name}.{name.name} does not exist", code=TABLE_MISSING,
+        hint=did_you_mean(name.name, (other.name for other in catalog.views(database.name))))
 
 
 def require_column(name: str, columns: Iterable[Column], table: Table, what: str = "column") -> Column:

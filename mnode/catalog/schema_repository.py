@@ -1,4 +1,4 @@
-"""Changes of databases, tables and child tables."""
+"""Changes of databases, tables, child tables and views."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penstock.common.placement import Cut, owners, places
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog import child_entries
 from penstock.mnode.catalog.catalog_records import Regrouping, Unfinished
-from penstock.mnode.catalog.catalog_store import DATABASES, TABLES, CatalogStore, Transaction
+from penstock.mnode.catalog.catalog_store import DATABASES, TABLES, VIEWS, CatalogStore, Transaction
 from penstock.mnode.catalog.created_children import CreatedChildren
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import UserRepository
 from penstock.sql.rights import GrantObject
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, child_tables
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, View, child_tables
 
 #: `Table.replaces` of the result table of a stream that isn't created yet
 NO_TABLE = 0
@@ -62,12 +62,14 @@ class SchemaRepository:
         return database
 
     def drop_database(self, name: str) -> Database:
-        """Removes a database with all of its tables."""
+        """Removes a database with all of its tables and views."""
         with self._store.transaction() as write:
             database = self._require_database(name)
             write.delete(DATABASES, name.encode())
             for table in self._index.all_tables(name):
                 self._delete_entries(write, table)
+            for view in self._index.views(name):
+                write.delete(VIEWS, codec.key(view.uid))
             self._users.take_grants(write, lambda on: on.kind == "table" and on.database == name)
             self._unfinished.forget(write, [Unfinished("make_vnode", one) for one in database.vgroup_ids])
             self._unfinished.note(write, [Unfinished("remove_vnode", one) for one in database.vgroup_ids])
@@ -200,6 +202,32 @@ class SchemaRepository:
             write.afterwards(lambda: self._index.forget_children(parent, dropped))
         return dropped
 
+    # --- views -------------------------------------------------------------------------------------------------
+
+    def put_view(self, view: View) -> View:
+        """Stores a view, in the place of one of its name if there is one; its `uid` is assigned here.
+
+        AlreadyExistsError if a table has its name.
+        """
+        with self._store.transaction() as write:
+            self._require_database(view.database)
+            stale = self._index.view(view.database, view.name)
+            if stale is None:
+                self._require_free(view.database, view.name)
+            else:
+                write.delete(VIEWS, codec.key(stale.uid))
+            stored = replace(view, uid=write.take_ids())
+            write.put(VIEWS, codec.key(stored.uid), codec.dataclass_to_json(stored))
+            write.afterwards(lambda: self._index.remember_view(stored))
+        return stored
+
+    def drop_view(self, view: View) -> None:
+        """Removes a view and the grants on it."""
+        with self._store.transaction() as write:
+            write.delete(VIEWS, codec.key(view.uid))
+            self._users.take_grants(write, GrantObject("table", view.name, view.database).__eq__)
+            write.afterwards(lambda: self._index.forget_view(view))
+
     # --- parts of transactions ---------------------------------------------------------------------------------
 
     def put_database(self, write: Transaction, database: Database) -> None:
@@ -241,7 +269,7 @@ class SchemaRepository:
         """
         taken = self._index.foreign_name(fresh)
         if taken is not None:
-            raise _taken(fresh.database, taken)
+            raise self._taken(fresh.database, taken)
         table = replace(fresh, replaces=None)
         write.put(TABLES, codec.key(table.uid),
                   codec.table_to_json(table, self._index.used_physical_names(table.uid)))
@@ -299,14 +327,18 @@ class SchemaRepository:
     def _require_new(self, parent: Table, names: Sequence[str], distinct: AbstractSet[str]) -> None:
         taken = self._index.taken_below(parent, names)
         if taken:
-            raise _taken(parent.database, next(name for name in names if name in taken))
+            raise self._taken(parent.database, next(name for name in names if name in taken))
         if len(distinct) < len(names):
             twice = next(name for name, count in Counter(names).items() if count > 1)
             raise AlreadyExistsError(f"table {twice} is given twice", code=_TABLE_EXISTS)
 
     def _require_free(self, database: str, name: str) -> None:
         if not self._index.is_free(database, name):
-            raise _taken(database, name)
+            raise self._taken(database, name)
+
+    def _taken(self, database: str, name: str) -> AlreadyExistsError:
+        kind = "table" if self._index.view(database, name) is None else "view"
+        return AlreadyExistsError(f"{kind} {database}.{name} already exists", code=_TABLE_EXISTS)
 
 
 def stable_vgroup(database: Database, table: str) -> int:
@@ -350,7 +382,3 @@ def _with_physical(columns: Sequence[Column], used: list[str]) -> Iterator[Colum
         physical = physical_name(column.name, used)
         used.append(physical)
         yield replace(column, physical=physical)
-
-
-def _taken(database: str, name: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"table {database}.{name} already exists", code=_TABLE_EXISTS)

@@ -51,6 +51,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("table_name", _TABLE), ("db_name", _NAME), ("stable_name", _TABLE), ("tag_name", _NAME),
             ("tag_type", _text(32)), ("tag_value", _text(16384)),
         ),
+        "ins_views": (
+            ("view_name", _TABLE), ("db_name", _NAME), ("create_time", _TIME), ("owner", _WORD), ("security", _WORD),
+            ("columns", _INT), ("time_zone", _text(64)), ("status", _WORD), ("reason", _LINE), ("sql", _LINE),
+        ),
         "ins_vgroups": (
             ("vgroup_id", _INT), ("db_name", _NAME), ("tables", _BIG), ("v1_dnode", _INT), ("v1_status", _WORD),
             ("wal_version", _BIG),

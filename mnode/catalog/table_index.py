@@ -1,4 +1,4 @@
-"""Databases, tables and child tables in memory, by name and by uid."""
+"""Databases, tables, child tables and views in memory, by name and by uid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog_lock import CatalogLock
 from penstock.mnode.catalog.child_list import ChildList
-from penstock.sql.schema import ChildTable, Database, Table
+from penstock.sql.schema import ChildTable, Database, Table, View
 
 _NAME = itemgetter(1)  # of a child table: attributes take twice as long
 
@@ -18,11 +18,12 @@ _NAME = itemgetter(1)  # of a child table: attributes take twice as long
 class _Namespace:
     """Everything of one database by name."""
 
-    __slots__ = ("children", "tables")
+    __slots__ = ("children", "tables", "views")
 
     def __init__(self) -> None:
         self.tables: dict[str, int] = {}
         self.children: dict[str, ChildTable] = {}
+        self.views: dict[str, View] = {}
 
 
 class TableIndex:
@@ -101,13 +102,13 @@ class TableIndex:
         return self._tables.get(uid)
 
     def table_names(self, database: str) -> Iterable[str]:
-        """Returns the names of super and normal tables and some child tables."""
+        """Returns the names of super and normal tables, views and some child tables."""
         namespace = self._namespaces.get(database)
         if namespace is None:
             return system_schema.table_names(database)
         with self._lock:
             some = [name for name, _ in zip(namespace.children, range(1000), strict=False)]
-            return [*namespace.tables, *some]
+            return [*namespace.tables, *namespace.views, *some]
 
     def names_of_tables(self, database: str) -> AbstractSet[str]:
         """Returns the names of super and normal tables of a user's database, as they are at any time."""
@@ -134,6 +135,25 @@ class TableIndex:
     def used_physical_names(self, uid: int) -> tuple[str, ...]:
         """Returns every storage name that a column of the table has or ever had."""
         return self._used_names.get(uid, ())
+
+    # --- views -------------------------------------------------------------------------------------------------
+
+    def view(self, database: str, name: str) -> View | None:
+        namespace = self._namespaces.get(database)
+        return None if namespace is None else namespace.views.get(name)
+
+    def views(self, database: str | None = None) -> list[View]:
+        """Returns the views of a database, or of all, in order of creation."""
+        with self._lock:
+            wanted = [*self._namespaces] if database is None else [database]
+            found = (view for name in wanted if name in self._namespaces
+                     for view in self._namespaces[name].views.values())
+            return sorted(found, key=attrgetter("uid"))
+
+    @property
+    def has_views(self) -> bool:
+        """Whether there is any view."""
+        return any(namespace.views for namespace in [*self._namespaces.values()])
 
     # --- child tables ------------------------------------------------------------------------------------------
 
@@ -196,9 +216,9 @@ class TableIndex:
     # --- names -------------------------------------------------------------------------------------------------
 
     def is_free(self, database: str, name: str) -> bool:
-        """Whether no table or child table of a database has this name."""
+        """Whether no table, child table or view of a database has this name."""
         namespace = self._namespaces[database]
-        return name not in namespace.tables and name not in namespace.children
+        return all(name not in names for names in (namespace.tables, namespace.children, namespace.views))
 
     def taken_below(self, parent: Table, names: Collection[str]) -> AbstractSet[str]:
         """Returns those of the names that no new child table of `parent` may have.
@@ -208,8 +228,8 @@ class TableIndex:
         if parent.replaces is None:
             namespace = self._namespaces[parent.database]
             # There may be many of either, and nearly always they have nothing in common.
-            return set().union(*(known.keys() & names for known in (namespace.tables, namespace.children)
-                                 if not known.keys().isdisjoint(names)))
+            return set().union(*(known.keys() & names for known in (
+                namespace.tables, namespace.children, namespace.views) if not known.keys().isdisjoint(names)))
         staged = self._staged[parent.uid].children
         return {name for name in names if name in staged or self._is_foreign(parent, name)}
 
@@ -223,7 +243,7 @@ class TableIndex:
         child = namespace.children.get(name)
         if child is not None:
             return child.super_uid != staged.replaces
-        return name in namespace.tables
+        return name in namespace.tables or name in namespace.views
 
     def _namespace_of(self, table: Table) -> _Namespace:
         return self._namespaces[table.database] if table.replaces is None else self._staged[table.uid]
@@ -263,6 +283,13 @@ class TableIndex:
         self._children_lists.pop(table.uid, None)
         self._changes += 1
 
+    def remember_view(self, view: View) -> None:
+        """Keeps a view, in the place of one of the same name."""
+        self._namespaces[view.database].views[view.name] = view
+
+    def forget_view(self, view: View) -> None:
+        del self._namespaces[view.database].views[view.name]
+
     def name_table(self, table: Table) -> None:
         """Gives a table that had no name yet the one that it was made for; it has no children."""
         del self._staged[table.uid]
@@ -271,7 +298,7 @@ class TableIndex:
     def replace_table(self, table: Table, stale: Table) -> None:
         """Puts a table that had no name yet in the place of `stale`, which is still known by its uid."""
         staged, before, after = self._staged[table.uid], self._namespaces[table.database], _Namespace()
-        after.tables = {**before.tables, table.name: table.uid}
+        after.tables, after.views = {**before.tables, table.name: table.uid}, before.views
         after.children = {name: found for name, found in before.children.items() if found.super_uid != stale.uid}
         after.children.update(staged.children)
         # Readers take no lock: they find all of the old names or all of the new ones.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.common.errors import InvalidStatementError
 
 NAME_BYTES = {"database": 64, "table": 192, "column": 64, "tag": 64, "stream": 192, "function": 64, "user": 23,
-              "connection": 64, "ingest": 192}
+              "connection": 64, "ingest": 192, "view": 192}
 
 
 def check_name(name: str, what: str) -> None:

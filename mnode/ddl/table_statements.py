@@ -37,6 +37,7 @@ from penstock.sql.tree.statements import (
     CreateChildTable,
     CreateChildTables,
     CreateTable,
+    CreateTableAs,
     DropTable,
     Name,
 )
@@ -69,11 +70,8 @@ class TableStatements:
     def create(self, statement: CreateTable, session: Session) -> Result:
         """Executes CREATE TABLE and CREATE STABLE."""
         database = self._writable_database(statement.name, session)
-        existing = self._catalog.table(database.name, statement.name.name)
-        if existing is not None:
-            if statement.if_not_exists:
-                return Result()
-            raise AlreadyExistsError(f"table {database.name}.{statement.name.name} already exists", code=_TABLE_EXISTS)
+        if self.is_there(statement, session):
+            return Result()
         check_name(statement.name.name, "table")
         columns = [_column(definition, database) for definition in statement.columns]
         tags = [_column(definition, database) for definition in statement.tags]
@@ -86,6 +84,15 @@ class TableStatements:
         self.create_table_of(
             database, statement.name.name, columns, tags, super_table=is_super, comment=statement.comment)
         return Result()
+
+    def is_there(self, statement: CreateTable | CreateTableAs, session: Session) -> bool:
+        """Tells whether the table is there that a statement makes; raises AlreadyExistsError if it must not be."""
+        database = self._writable_database(statement.name, session)
+        if self._catalog.table(database.name, statement.name.name) is None:
+            return False
+        if statement.if_not_exists:
+            return True
+        raise AlreadyExistsError(f"table {database.name}.{statement.name.name} already exists", code=_TABLE_EXISTS)
 
     def create_table_of(
         self,

@@ -131,7 +131,7 @@ class Users:
         on = _resolved(on, session)
         if on.database is not None:
             require_user_database(on.database, self._catalog)
-        if on.name is not None:
+        if on.name is not None and self._catalog.view(on.database or "", on.name) is None:
             table = require_table(Name(on.name, on.database), session, self._catalog)
             if table.kind == "child":
                 raise InvalidStatementError(f"{on} is a child table: what may be done with it, its super table says",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.closed_duckdb import DuckdbBounds, RenewableDuckdb, closed_duckdb
-from penstock.common.errors import AlreadyExistsError, InvalidStatementError, StorageError
+from penstock.common.errors import AlreadyExistsError, StorageError
 from penstock.common.paths import DataPaths
 from penstock.common.quantities import MIB
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
@@ -30,9 +30,9 @@ from penstock.mnode.write.csv_rows import write_csv
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
-from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.parser import parse_query
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import Query, Select, SetOperation
+from penstock.sql.tree.statements import Query
 
 ALONE = DuckdbBounds(256 * MIB, threads=1)
 """What queries may take that compute on one thread."""
@@ -107,7 +107,7 @@ class Queries:
                 yield stack.enter_context(
                     OpenQuery(planned, self._scans.seen_by(session), planned, running, limits))
                 return
-            read = _read(query)
+            read = parse_query(query.source_text, query.words_max)
             permission.execute(read)
             yield stack.enter_context(self._opened(self.plan(read, session), session, running, limits))
 
@@ -119,7 +119,7 @@ class Queries:
         if planned is not None:
             with planned:
                 return planned.columns
-        read = _read(query)
+        read = parse_query(query.source_text, query.words_max)
         permission.execute(read)
         return self.plan(read, session).columns
 
@@ -199,13 +199,6 @@ class Queries:
         with self._place(self._activity.current(), session):
             plan = self.plan(query, session)
         return text_result("SQL", [*(f"{name}: {sql}" for name, sql in plan.steps), plan.body])
-
-
-def _read(query: UnreadQuery) -> Query:
-    statement = parse_one(query.source_text, query.words_max)
-    if not isinstance(statement, Select | SetOperation):
-        raise InvalidStatementError("a query is expected")
-    return statement
 
 
 def _write_csv(table: pa.Table, path: Path) -> None:

@@ -43,7 +43,7 @@ from penstock.planner.query.batch_plan import relations_sql
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import ChildTable, Session, Table
-from penstock.sql.tree.statements import Query, Select, SetOperation, Statement
+from penstock.sql.tree.statements import Query, Statement
 
 _QUERY = re.compile(r"[\s(]*(SELECT|WITH)\b", re.IGNORECASE)
 _CHILDREN_MAX = 10_000
@@ -76,11 +76,13 @@ def is_long_query(text: str) -> bool:
 def gives_rows(statement: Statement) -> TypeGuard[Query | UnreadQuery]:
     """Tells whether a statement is a query whose rows go to who has sent it, not into a file."""
     return isinstance(statement, UnreadQuery) or (
-        isinstance(statement, Select | SetOperation) and statement.into_file is None)
+        isinstance(statement, Query) and statement.into_file is None)
 
 
 class PlannedHere(Exception):
-    """The query has something that only the engine plans: code of users, tables of other servers, many child tables."""
+    """The query has something that only the engine plans: code of users, tables of other servers, many child tables,
+    or views.
+    """
 
 
 class ProcessPlan:
@@ -167,6 +169,8 @@ class ProcessPlan:
                 return CatalogAnswer(database=catalog.database(name))
             case "table", [database, name]:
                 self._permission.read_table(database, name)
+                if catalog.view(database, name) is not None:
+                    raise PlannedHere
                 table = catalog.table(database, name)
                 if table is not None:
                     self._told[table.database, table.name] = table

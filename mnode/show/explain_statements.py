@@ -16,7 +16,7 @@ from penstock.mnode.streams.stream_settings import state_limit
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.dialect.stream_options import rates_sql
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import CreateIngest, CreateStream, Explain, Select, SetOperation
+from penstock.sql.tree.statements import CreateIngest, CreateStream, Explain, Select, SetOperation, ValuesQuery
 
 
 class Explainer:
@@ -37,7 +37,7 @@ class Explainer:
                 return self._stream(create, statement.part, session)
             case CreateIngest() as create:
                 return self._ingest(create, statement.part, session)
-            case Select() | SetOperation() as query:
+            case Select() | SetOperation() | ValuesQuery() as query:
                 if statement.part == "tasks":
                     raise InvalidStatementError("a query has no tasks",
                                                 hint="EXPLAIN (TASKS) is for CREATE STREAM and CREATE INGEST")

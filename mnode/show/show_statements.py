@@ -15,19 +15,21 @@ from penstock.mnode.catalog.name_lookup import (
     NO_DATABASE,
     require_database,
     require_table,
+    require_view,
     table_missing,
 )
 from penstock.mnode.catalog.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMANCE_SCHEMA, SCHEMAS
 from penstock.mnode.ddl.database_options import effective_options
 from penstock.mnode.ddl.table_statements import require_super
 from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.query.view_tables import view_table
 from penstock.mnode.show.system_tables import SystemTables
 from penstock.mnode.show.table_rows import tag_rows
 from penstock.planner.streams.stream_time import TimeDefaults, kept_defaults
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.cuts import cut_text
-from penstock.sql.dialect.create_statements import database_statement, table_statement
-from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.create_statements import database_statement, table_statement, view_statement
+from penstock.sql.dialect.generator import print_sql, print_view
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered, given
 from penstock.sql.rights import GrantObject
@@ -108,6 +110,7 @@ class ShowStatements:
             "create database": self._create_database,
             "create table": self._create_table,
             "create stable": self._create_table,
+            "create view": self._create_view,
             "create stream": self._create_stream,
         }
 
@@ -122,7 +125,9 @@ class ShowStatements:
 
     def describe(self, statement: Describe, session: Session) -> Result:
         """Returns field, type, length, note, and comment, one row per column and tag."""
-        table = require_table(statement.name, session, self._catalog)
+        view = self._catalog.view(statement.name.database or session.database or "", statement.name.name)
+        table = (require_table(statement.name, session, self._catalog) if view is None
+                 else view_table(view, self._catalog))
         rows = []
         for column in (*table.columns, *table.tags):
             note = "TAG" if column in table.tags else "PRIMARY KEY" if column.primary_key else ""
@@ -197,9 +202,10 @@ class ShowStatements:
                               ("stable_name", _TEXT), ("vgroup_id", _INTEGER), ("type", _TEXT)), rows), show.like)
 
     def _views(self, show: Show, session: Session) -> Result:
-        """Returns no row: there are no views, but tools ask for them beside tables."""
-        self._database_name(show, session)
-        return rows_result((("view_name", _TEXT),), [])
+        result = self._read(INFORMATION_SCHEMA, "ins_views", session)
+        assert result.table is not None
+        chosen = result.table.filter(pc.equal(result.table.column("db_name"), self._database_name(show, session)))
+        return _like(Result(result.columns, chosen), show.like)
 
     def _vgroups(self, show: Show, session: Session) -> Result:
         result = self._read(INFORMATION_SCHEMA, "ins_vgroups", session)
@@ -277,6 +283,11 @@ class ShowStatements:
             raise InvalidStatementError(f"{name} is a system table")
         text = print_sql(table_statement(table))
         return rows_result((("Table", _TEXT), ("Create Table", _TEXT)), [(table.name, text)])
+
+    def _create_view(self, show: Show, session: Session) -> Result:
+        assert show.table is not None
+        view = require_view(show.table, session, self._catalog)
+        return rows_result((("View", _TEXT), ("Create View", _TEXT)), [(view.name, print_view(view_statement(view)))])
 
     def _create_stream(self, show: Show, session: Session) -> Result:
         assert show.table is not None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.common.errors import PenstockError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.ddl.database_options import effective_options
+from penstock.mnode.query.view_tables import view_table, view_tables
 from penstock.mnode.show.row_source import Maker, Rows
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import DataType, Kind
@@ -32,6 +34,7 @@ class TableRows:
             "ins_tables": self._tables,
             "ins_columns": self._columns,
             "ins_tags": self._tags,
+            "ins_views": self._views,
             "ins_indexes": list,
         }
 
@@ -93,6 +96,22 @@ class TableRows:
                     yield from _column_rows(child.name, table, "CHILD_TABLE")
             for table in self._catalog.tables(database.name, "normal"):
                 yield from _column_rows(table.name, table, "NORMAL_TABLE")
+            for view in view_tables(database.name, self._catalog):
+                yield from _column_rows(view.name, view, "VIEW")
+
+    def _views(self) -> Rows:
+        for view in self._catalog.views():
+            columns, reason = None, None
+            try:
+                columns = len(view_table(view, self._catalog).columns)
+            except PenstockError as error:
+                reason = error.message
+            yield {
+                "view_name": view.name, "db_name": view.database, "create_time": view.create_time_ms,
+                "owner": view.owner, "security": "invoker" if view.invoker else "definer",
+                "columns": columns, "time_zone": view.time_zone,
+                "status": "ready" if reason is None else "broken", "reason": reason, "sql": view.text,
+            }
 
     def _tags(self) -> Rows:
         for database, table in self._super_tables():
@@ -123,10 +142,11 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Rows:
 
 
 def _column_rows(name: str, table: Table, table_type: str) -> Rows:
-    for column in table.columns:
+    for place, column in enumerate(table.columns):
         kind = column.type
+        is_key = table.kind != "view" and (place == 0 or column.primary_key)
         yield {
             "table_name": name, "db_name": table.database, "table_type": table_type, "col_name": column.name,
             "col_type": kind.sql(), "col_length": kind.width(), "col_precision": kind.digits,
-            "col_scale": kind.scale, "col_nullable": 0 if column is table.columns[0] or column.primary_key else 1,
+            "col_scale": kind.scale, "col_nullable": 0 if is_key else 1,
         }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.common.connection import ExternalConnection
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.sql.schema import CatalogView, ChildTable, Database, Table, UserFunction
+from penstock.sql.schema import CatalogView, ChildTable, Database, Table, UserFunction, View
 
 
 class WithoutTable:
@@ -22,6 +22,9 @@ class WithoutTable:
     def table(self, database: str, name: str) -> Table | None:
         found = self._catalog.table(database, name)
         return None if found is not None and found.uid == self._hidden.uid else found
+
+    def view(self, database: str, name: str) -> View | None:
+        return self._catalog.view(database, name)
 
     def table_names(self, database: str) -> Iterable[str]:
         return self._catalog.table_names(database)
@@ -49,6 +52,7 @@ class WithExternalTable:
         self._table = table
         self.database = view.database
         self.table = view.table
+        self.view = view.view
         self.table_names = view.table_names
         self.children = view.children
         self.function = view.function

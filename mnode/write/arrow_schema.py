@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,9 +62,15 @@ def _type(values: pa.ChunkedArray, name: str, what: str) -> DataType:
         return DataType(Kind.DECIMAL, digits=kind.precision, scale=kind.scale)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        longest = pc.max(pc.binary_length(values)).as_py() or 1
-        length = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), max(longest, _LONGEST[what]))
-        return DataType(Kind.VARCHAR if text else Kind.VARBINARY, length)
+        return DataType(Kind.VARCHAR if text else Kind.VARBINARY, room_for(values, pc.binary_length, _LONGEST[what]))
     raise InvalidValueError(
         f"column {name}: there is no SQL type for Arrow's {arrived}",
         hint="cast it to what makes a BOOL, an integer, FLOAT, DOUBLE, DECIMAL, TIMESTAMP, VARCHAR or VARBINARY")
+
+
+def room_for(values: pa.ChunkedArray, length: Callable[[pa.ChunkedArray], pa.ChunkedArray], limit: int) -> int:
+    """Returns the length of a column that the values fit into: twice that of the longest at most, and up to `limit` if
+    that isn't longer. `length` gives theirs, in bytes or characters.
+    """
+    longest: int = pc.max(length(values)).as_py() or 1
+    return min(max(_SHORTEST, 1 << (longest - 1).bit_length()), max(longest, limit))

@@ -83,15 +83,13 @@ class Inserts:
     """Executes INSERT; safe for many threads."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock, run_query: QueryRunner,
-        pool: Executor,
+        self, catalog: Catalog, storage: Storage, children: ChildCreator, clock: Clock, pool: Executor
     ) -> None:
         """`pool` runs the parts of one statement that go to different vnodes."""
         self._catalog = catalog
         self._storage = storage
         self._children = children
         self._clock = clock
-        self._run_query = run_query
         self._pool = pool
         self._recent = RecentNames()
 
@@ -99,10 +97,11 @@ class Inserts:
         """Waits for writes under way."""
         self._pool.shutdown(wait=True)
 
-    def insert(self, statement: Insert, text: str, session: Session) -> Result:
-        """Writes the rows and returns how many were given."""
+    def insert(self, statement: Insert, text: str, session: Session, run_query: QueryRunner) -> Result:
+        """Writes the rows and returns how many were given. `run_query` gives those of a query, all at once."""
         coming: _Coming = {}
-        rows = [part for target in statement.targets for part in self._read(target, text, session, coming)]
+        rows = [part for target in statement.targets
+                for part in self._read(target, text, session, coming, run_query)]
         return self._write(rows)
 
     def write(self, all_rows: Sequence[Rows]) -> Result:
@@ -142,11 +141,13 @@ class Inserts:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def _read(self, target: InsertTarget, text: str, session: Session, coming: _Coming) -> list[Rows]:
+    def _read(
+        self, target: InsertTarget, text: str, session: Session, coming: _Coming, run_query: QueryRunner
+    ) -> list[Rows]:
         table, child_tags = self._target_table(target, text, session, coming)
         database = require_database(table.database, self._catalog)
         if target.query is not None:
-            return self._read_query(target, target.query, table, session)
+            return self._read_query(target, target.query, table, session, run_query)
         if target.rows is not None:
             columns = self._columns(target, table, child_tags)
             batch = read_values(
@@ -241,10 +242,10 @@ class Inserts:
                 raise InvalidStatementError(f"the key column {key.name} is missing", code=_BAD_COLUMNS)
 
     def _read_query(
-        self, target: InsertTarget, query: Query, table: Table, session: Session
+        self, target: InsertTarget, query: Query, table: Table, session: Session, run_query: QueryRunner
     ) -> list[Rows]:
         columns = self._columns(target, table, {})
-        result = self._run_query(query, session).table
+        result = run_query(query, session).table
         assert result is not None
         if result.num_columns != len(columns):
             raise InvalidStatementError(

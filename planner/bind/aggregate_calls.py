@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from penstock.common.errors import Position
+from penstock.common.errors import InvalidStatementError, Position
 from penstock.planner.bind.user_functions import bound_function
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.duckdb_calls import OF_DUCKDB, meant
 from penstock.planner.functions.grouped_call import GroupedCall, Selection
-from penstock.planner.functions.spec import check_call
+from penstock.planner.functions.spec import FunctionSpec, check_call
 from penstock.planner.functions.table import require
-from penstock.planner.logical.group_values import AggregateCall, RowKey
-from penstock.sql.types import BIGINT, Precision
+from penstock.planner.functions.taken_rows import taking
+from penstock.planner.logical.group_values import AggregateCall, OrderedBy, RowKey, Taken
+from penstock.planner.scalar.scalar_cast import to_bool
+from penstock.sql.types import BIGINT, BOOL, Precision
 
 ALL_ROWS = SqlExpr(exp.Star(), BIGINT)
 """What `*` is as an argument of count."""
@@ -22,15 +24,17 @@ ALL_ROWS = SqlExpr(exp.Star(), BIGINT)
 
 def aggregate_call(
     name: str, function: str, arguments: Sequence[SqlExpr], row: RowKey, node: exp.Expression | None = None, *,
-    precision: Precision = "ms", position: Position | None = None,
+    precision: Precision = "ms", position: Position | None = None, taken: Taken | None = None,
 ) -> AggregateCall:
     """Returns a call of the dialect as the column `name` of groups.
 
-    `node` is the call, which may be bound to a user's function. Raises InvalidStatementError for arguments that do not
-    fit.
+    `node` is the call, which may be bound to a user's function; `taken`: which rows it takes. Raises
+    InvalidStatementError for arguments that do not fit, and for DISTINCT and ORDER BY where they have no meaning.
     """
     bound = bound_function(node)
     if bound is not None:
+        if taken is not None:
+            raise InvalidStatementError(f"{function}() takes no DISTINCT, ORDER BY or FILTER", position=position)
         return bound.aggregate(name, arguments, row, node, precision, position)
     named = require(function, position)
     spec = meant(named, arguments)
@@ -42,7 +46,41 @@ def aggregate_call(
         spec.check(GroupedCall(function, tuple(arguments), result, row, position))
     if spec.typed is not None:
         result = spec.typed(GroupedCall(function, tuple(arguments), result, row, position))
-    return AggregateCall(name, function, tuple(arguments), row, result, node)
+    if taken is not None:
+        _check_taken(GroupedCall(function, tuple(arguments), result, row, position), spec, taken)
+    return AggregateCall(name, function, tuple(arguments), row, result, node, taken=taken)
+
+
+def taken_rows(node: exp.Expression, value: Callable[[exp.Expression], SqlExpr]) -> Taken | None:
+    """Returns which rows a call takes, as it says by DISTINCT, ORDER BY and FILTER, with `value` of what is in these.
+
+    None if it doesn't say.
+    """
+    distinct, order, condition = (node.args.get(key) for key in ("distinct", "order", "condition"))
+    if not distinct and order is None and condition is None:
+        return None
+    terms = () if order is None else tuple(
+        OrderedBy(value(term.this), term.args["desc"], term.args["nulls_first"]) for term in order.expressions)
+    return Taken(bool(distinct), terms, None if condition is None else SqlExpr(to_bool(value(condition)), BOOL))
+
+
+def _check_taken(call: GroupedCall, spec: FunctionSpec, taken: Taken) -> None:
+    along_time = spec.needs_time or spec.selects_equal or (spec.selects is not None and not spec.selects.by_value)
+    if spec.aggregate is None or along_time:
+        what = "DISTINCT" if taken.distinct else "ORDER BY"
+        raise InvalidStatementError(
+            f"{call.name}() takes no {what}: it goes along the time line", position=call.position,
+            hint="write any_value(x), arg_min(x, by) or arg_max(x, by)")
+    values = [argument.node for argument in call.arguments]
+    if taken.distinct and any(isinstance(value, exp.Star) for value in values):
+        raise InvalidStatementError(f"{call.name}(DISTINCT *) is not possible: name a column", position=call.position)
+    if taken.distinct and not all(term.value.node in values for term in taken.order):
+        raise InvalidStatementError(f"ORDER BY beside DISTINCT must name an argument of {call.name}()",
+                                    position=call.position)
+    try:
+        taking(spec.aggregate(call), taken, values)
+    except InvalidStatementError as error:
+        raise InvalidStatementError(f"{call.name}(): {error.message}", position=call.position) from error
 
 
 def selection_of(function: str) -> Selection:

@@ -49,7 +49,8 @@ class RelColumn:
     `column` names it among the relation's columns, of the `side` of a join in conditions of that. `origins` are the
     columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name,
     "outer" for what a sub-query names of the query around it, whose rows are called `side` then, else "column".
-    `folded` is what a column of a sub-query is called as well that has no name but what was typed.
+    `folded` is what a column of a sub-query is called as well that has no name but what was typed. `merged`: another
+    one stands for it where its table isn't named, as USING has it.
     """
 
     name: str
@@ -61,6 +62,7 @@ class RelColumn:
     used: bool = False
     side: str | None = None
     folded: str | None = None
+    merged: bool = False
 
     def mark(self) -> None:
         """Marks the column as read."""
@@ -118,6 +120,11 @@ class Relation:
         return self.over(lambda below: Project(below, tuple(columns), extends=True, called=called)) if columns else self
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether `row_key` is the number of the row, which costs to be computed."""
+        return any(column.column == NUMBER for column in self.row_key)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The names of the columns that tell rows of equal time apart."""
         return tuple(used(column) for column in self.row_key)
@@ -161,10 +168,11 @@ class Around(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A sub-query in an expression: what DuckDB computes for it, and the types of its columns `o0`, ..."""
+    """A sub-query that may name columns around it: what DuckDB computes for it; its columns `o0`, ...; their names."""
 
     query: exp.Query
     columns: tuple[SqlExpr, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -174,7 +182,8 @@ class Builder:
     `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
     have an order where the statement doesn't ask for one. `of_stream`: scans are what tasks are given. `plan_inner`
     plans a query in an expression. `around`: the queries around the one that is bound, the next one first. `called`:
-    what sub-queries call the rows of the query that is bound, None while none names these.
+    what sub-queries call the rows of the query that is bound, None while none names these. `always_row`: aggregates
+    have a row where there are no rows, as in standard SQL, not as in TDengine.
     """
 
     catalog: CatalogView
@@ -188,6 +197,7 @@ class Builder:
     plan_inner: Callable[[Query], Inner] | None = None
     around: tuple[Around, ...] = ()
     called: str | None = None
+    always_row: bool = False
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:
@@ -204,6 +214,13 @@ class Builder:
         """Returns where a name stands in the statement, if that was parsed from a text."""
         return position(self.text, name.offset - self.base, len(str(name))) if self.text else None
 
+    def error_at(self, message: str, place: tuple[int, int], *, code: int | None = None, hint: str | None = None
+                 ) -> InvalidStatementError:
+        """Returns the error for something between two offsets of the text that expressions were parsed from."""
+        start, end = place
+        at = position(self.text, start - self.base, end - start) if end > start else None
+        return InvalidStatementError(message, code=code, hint=hint, position=at)
+
     def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
               hint: str | None = None) -> InvalidStatementError:
         """Returns the error for something that is not allowed at `node`."""
@@ -218,7 +235,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 
 def resolve_table(name: Name, builder: Builder) -> Table:
-    """Returns the table that `name` means; raises NotFoundError, or InvalidStatementError without a database."""
+    """Returns the table that `name` means. Raises NotFoundError; InvalidStatementError without a database, and for a
+    view, which only queries read.
+    """
     database = name.database or builder.session.database
     at = builder.place(name)
     if database is None:
@@ -228,6 +247,10 @@ def resolve_table(name: Name, builder: Builder) -> Table:
         raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=at)
     table = builder.catalog.table(database, name.name)
     if table is None:
+        if builder.catalog.view(database, name.name) is not None:
+            raise InvalidStatementError(
+                f"{database}.{name.name} is a view: a stream can't read one yet", position=at,
+                hint="write the view's query, over its tables, into the stream; SHOW CREATE VIEW has it")
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE, position=at,
                             hint=did_you_mean(name.name, builder.catalog.table_names(database)))
     return table
@@ -375,7 +398,8 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]
-    named = [column for column in relation.columns if qualifier is None or column.qualifier == qualifier]
+    named = [column for column in relation.columns
+             if (qualifier is None and not column.merged) or (qualifier is not None and column.qualifier == qualifier)]
     matches = [column for column in named if column.name == name] or [
         column for column in named if column.folded == name]
     if len(matches) == 1:

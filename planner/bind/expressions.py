@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial, reduce
+from math import isfinite
+from operator import add, mul, sub
+from typing import Any
 
 from sqlglot import exp
 
@@ -72,6 +76,8 @@ _ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
     exp.Add: arithmetic.add, exp.Sub: arithmetic.subtract, exp.Mul: arithmetic.multiply,
     exp.Div: arithmetic.divide, exp.Mod: arithmetic.remainder,
 }
+_EXACT: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
+    exp.Add: add, exp.Sub: sub, exp.Mul: mul}
 _SHORT_TEXT = DataType(Kind.VARCHAR, 64)
 """Long enough for a value that is no text."""
 _BITS = (exp.BitwiseAnd, exp.BitwiseOr)
@@ -214,6 +220,8 @@ class _Compiler(ValueCompiler):
         if Kind.NULL in (left.type.kind, right.type.kind):
             return SqlExpr(null_of(DOUBLE), DOUBLE)
         known = _fold_numbers(node, left, right, self._precision)
+        if isinstance(known, float) and isfinite(known):
+            return self._number(repr(known))
         return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, known)
 
     def _shifted_time(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr | None:
@@ -447,6 +455,10 @@ class _Compiler(ValueCompiler):
         spec = bound.spec if bound is not None else require(node.this)
         if spec.category != "scalar":
             return self._scope.aggregate(spec.name, list(node.expressions), node)
+        if spec.multiplies:
+            self._scope.multiply(node)
+        if node.args.get("distinct") or node.args.get("order") is not None:
+            raise self._wrong(f"{spec.name}() takes no DISTINCT or ORDER BY: it is no aggregate", node)
         for argument in node.expressions:
             if isinstance(argument, exp.Star):
                 raise self._wrong(f"{spec.name}() does not take *", node)
@@ -475,7 +487,7 @@ def _double_literal(written: str) -> Tree:
 
 
 def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision: Precision) -> int | float | None:
-    """The value of arithmetic on constants; integers stay exact, so that bounds on time do."""
+    """The value of arithmetic on constants; integers stay exact, so that bounds on time do, and 0.06 + 0.01 is 0.07."""
     values: list[int | float] = []
     for constant in (left.constant, right.constant):
         if isinstance(constant, Duration):
@@ -486,12 +498,14 @@ def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision
             values.append(constant)
         else:
             return None
+    compute = _EXACT.get(type(node))
+    if compute is None:
+        return None
     a, b = values
-    if isinstance(node, exp.Add):
-        return a + b
-    if isinstance(node, exp.Sub):
-        return a - b
-    return a * b if isinstance(node, exp.Mul) else None
+    if isinstance(a, int) and isinstance(b, int):
+        return int(compute(a, b))
+    exact = [Decimal(value if isinstance(value, int) else repr(value)) for value in values]
+    return float(compute(*exact)) if all(value.is_finite() for value in exact) else None
 
 
 _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {

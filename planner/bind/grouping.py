@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
 from penstock.planner.bind.binder import Builder, Relation, RelColumn
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.over import OverScope
@@ -21,6 +21,7 @@ from penstock.planner.bind.scopes import (
     GroupKey,
     RowScope,
     fingerprint,
+    has_query,
     key_of,
     mark_of,
     require_vector,
@@ -34,7 +35,15 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import pseudo_column
 from penstock.planner.functions.table import FunctionSpec, check_call, require
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.group_values import AggregateCall, Covered, GroupValue, PickedColumn, RowKey, SharedValue
+from penstock.planner.logical.group_values import (
+    AggregateCall,
+    Covered,
+    GroupValue,
+    KeysLeftOut,
+    PickedColumn,
+    RowKey,
+    SharedValue,
+)
 from penstock.planner.logical.window_kinds import END, START
 from penstock.sql.tree.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE
@@ -80,10 +89,17 @@ class Aggregation:
                 time = self._time_of(argument)
                 compiled.append(ALL_ROWS if time is None else time.use())
             else:
-                compiled.append(compile_expression(argument, self.scope))
+                compiled.append(self.row_value(argument))
         if any(argument is ALL_ROWS for argument in compiled) and not require_vector(node).takes_rows:
             raise self.builder.error(f"{name}(*) is not possible here", node)
         return compiled
+
+    def row_value(self, node: exp.Expression) -> SqlExpr:
+        """Compiles an argument. With a sub-query, which may name columns, it is computed before rows are grouped."""
+        if not has_query(node):
+            return compile_expression(node, self.scope)
+        scope = self.scope.within("the SELECT list")
+        return self.add_row_column(fingerprint(node, self.scope), lambda: compile_expression(node, scope))
 
     def _time_of(self, star: exp.Column) -> RelColumn | None:
         """What `count(t.*)` counts: rows in which the table `t` has a time; None: all rows."""
@@ -113,6 +129,8 @@ class Aggregation:
         """Returns the column of groups that a call is."""
         time = self.rows.time
         if spec.by_stretches is not None and time is not None:
+            if node.args.get("distinct") or node.args.get("order") is not None:
+                raise self.builder.error(f"{spec.name}() takes no DISTINCT or ORDER BY", node)
             check_call(spec, [value.type for value in arguments], [value.constant for value in arguments],
                        precision=self.scope.precision, position=self.builder.position(node))
             return self._covered(name, spec, arguments, time.use(), node)
@@ -122,15 +140,20 @@ class Aggregation:
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], node: exp.Expression
     ) -> AggregateCall:
         """Returns a checked call of a function that needs nothing but the rows of a group."""
-        return aggregate_call(name, spec.name, arguments, self.row_key, node, precision=self.scope.precision,
-                              position=self.builder.position(node))
+        row = self.row_key if spec.goes_by_order or not self.rows.is_numbered else RowKey(self._time)
+        return aggregate_call(name, spec.name, arguments, row, node, precision=self.scope.precision,
+                              position=self.builder.position(node), taken=taken_rows(node, self.row_value))
 
     @property
     def row_key(self) -> RowKey:
         """What orders the rows of a group."""
-        time, keys = self.rows.time, [column.use() for column in self.rows.row_key]
-        ts = time.use() if time is not None else SqlExpr(number(0), BIGINT)
-        return RowKey(ts, keys[0] if keys else None, tuple(keys[1:]))
+        keys = [column.use() for column in self.rows.row_key]
+        return RowKey(self._time, keys[0] if keys else None, tuple(keys[1:]))
+
+    @property
+    def _time(self) -> SqlExpr:
+        time = self.rows.time
+        return time.use() if time is not None else SqlExpr(number(0), BIGINT)
 
     def _covered(
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], ts: SqlExpr, node: exp.Expression,
@@ -226,9 +249,20 @@ class GroupScope(OverScope):
         return super().pseudo(name, node)
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
-        if require_vector(node).of_call:
+        spec = require_vector(node)
+        if spec.of_call:
             return self._cols(arguments, node)
+        if spec.of_keys:
+            return self._keys_left_out(arguments, node)
         return self.aggregation.call(name, arguments, node)
+
+    def _keys_left_out(self, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        marks = [fingerprint(argument, self.aggregation.scope) for argument in arguments]
+        keys = {key.mark: key.column for key in self.keys}
+        if not marks or not keys.keys() >= set(marks):
+            raise self.builder.error("grouping() takes keys of GROUP BY", node, code=NOT_ALLOWED_FUNCTION)
+        columns = tuple(keys[mark] for mark in marks)
+        return self.aggregation.add(("grouping", columns), lambda name: KeysLeftOut(name, columns))
 
     def _cols(self, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         """COLS(call, expression): the expression over the row that the call picks."""

@@ -36,6 +36,9 @@ class _NoNames:
     def over(self, node: exp.Window) -> SqlExpr:
         return self.column("OVER", None, node)
 
+    def multiply(self, node: exp.Anonymous) -> None:
+        self.column(f"{node.this}()", None, node)
+
     def filtered(self, node: exp.Filter) -> exp.Anonymous:
         raise InvalidStatementError("an instant is expected, FILTER is for aggregates")
 

@@ -16,10 +16,9 @@ from penstock.planner.bind.join_conditions import (
     join_sides,
     read_conditions,
 )
-from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts
+from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts, implied
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import Side
-from penstock.sql.dialect.literals import position
 from penstock.sql.tree.statements import Duration, JoinSource
 from penstock.sql.types import Kind
 
@@ -86,7 +85,7 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     if source.variant == "asof":
         return replace(join, range=_asof_range(join))
     if source.kind == "inner":
-        elsewhere = tuple(_about_both(conjuncts(where), join))
+        elsewhere = tuple(_about_both(implied(where), join))
         conditions = read_conditions([*conjuncts(source.on), *elsewhere], sides, scope)
         join = replace(join, conditions=conditions, elsewhere=elsewhere)
     bounded = next((found for found in join.conditions.ranges if found.is_bounded), None)
@@ -97,9 +96,7 @@ def _error(source: JoinSource, message: str, hint: str | None, builder: Builder,
            code: int = JOIN_ERROR) -> InvalidStatementError:
     if source.on is not None:
         return builder.error(message, source.on, code=code, hint=hint)
-    start, end = source.place
-    at = position(builder.text, start - builder.base, end - start) if end > start else None
-    return InvalidStatementError(message, code=code, hint=hint, position=at)
+    return builder.error_at(message, source.place, code=code, hint=hint)
 
 
 def _has_times(relation: Relation) -> bool:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Plan, Relation, RelColumn, numbered, used
+from penstock.planner.bind.binder import STAR, Builder, Plan, Relation, RelColumn, find_column, numbered, used
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.join_conditions import Equality, TimeComparison
 from penstock.planner.bind.join_reading import JoinReading, read_join
-from penstock.planner.bind.scopes import condition_of
-from penstock.planner.duckdb_sql.duckdb_tree import all_of, fragment
+from penstock.planner.bind.scopes import RowScope, condition_of, conjuncts
+from penstock.planner.duckdb_sql.duckdb_tree import all_of, call, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.expr import ColumnExpr
+from penstock.planner.logical.expr import ColumnExpr, Computed
 from penstock.planner.logical.operators import (
+    Filter,
     Join,
     JoinColumn,
     JoinedRows,
     JoinKey,
     JoinRange,
     JoinTime,
+    Lateral,
     Operator,
+    Project,
 )
-from penstock.sql.tree.statements import JoinSource
+from penstock.sql.tree.statements import JoinSource, SubquerySource
 from penstock.sql.types import BOOL, INTEGERS
 
 
@@ -31,6 +38,16 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
 
     Raises as `read_join`.
     """
+    if source.variant in ("semi", "anti") and source.kind == "inner":
+        joined = bind_join(source.with_changes(kind="left"), left, right, where, builder)
+        count = len(left.columns)
+        star = tuple(column for column in joined.star if any(column is own for own in joined.columns[:count]))
+        return replace(joined, columns=joined.columns[:count], star=star, qualifiers=left.qualifiers)
+    merged = _merged(source, left, right, builder)
+    if merged:
+        source = source.with_changes(on=_compared(merged, left, right, nearest=source.nearest))
+    if source.nearest:
+        _check_nearest(source, builder)
     join = read_join(source, left, right, where, builder, on_anything=not builder.of_stream)
     conditions = [join.on] if join.on is not None else []
     # What WHERE says of both sides is said here, too: it must not wait until all pairs are numbered.
@@ -55,9 +72,108 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         return Join(
             left=_side(left, orders[0]), right=_side(right, orders[1]), kind=source.kind, variant=source.variant,
             condition=condition, columns=_columns(join), written=source, keys=keys, times=tuple(times), range=found,
-            others=bool(join.conditions.others), limit=limit, looked_up=join.looked_up)
+            others=bool(join.conditions.others), limit=limit, looked_up=join.looked_up,
+            nearest=source.nearest)
 
-    return _joined(join, plan)
+    return _with_merged(_joined(join, plan), join, merged)
+
+
+_Pair = tuple[RelColumn, RelColumn]
+
+
+def _merged(source: JoinSource, left: Relation, right: Relation, builder: Builder) -> list[_Pair]:
+    """The columns of both sides that USING or NATURAL makes one."""
+    names = source.using
+    if source.natural:
+        ours = {column.name for column in right.star}
+        names = tuple(dict.fromkeys(column.name for column in left.star if column.name in ours))
+        if not names:
+            raise builder.error_at("the tables of the NATURAL JOIN have no column in common", source.place)
+    node = exp.Column(this=exp.Identifier(this=""))
+    return [(find_column(left, name, None, node, builder), find_column(right, name, None, node, builder))
+            for name in names]
+
+
+def _check_nearest(source: JoinSource, builder: Builder) -> None:
+    unequal = [part for part in conjuncts(source.on) if isinstance(part, exp.GT | exp.GTE | exp.LT | exp.LTE)]
+    if len(unequal) != 1:
+        raise builder.error_at(f"an ASOF JOIN needs one comparison by <, <=, > or >=, not {len(unequal)}", source.place,
+                               hint="write ON a.k = b.k AND a.ts >= b.ts")
+
+
+def _compared(merged: Sequence[_Pair], left: Relation, right: Relation, *, nearest: bool) -> exp.Expression:
+    """What USING says: all are equal; of the `nearest` row the last one isn't greater."""
+    both = [id(column) for column in (*left.columns, *right.columns)]
+
+    def reference(column: RelColumn) -> exp.Column:
+        found = exp.Column(this=exp.Identifier(this=column.name, quoted=True))
+        if column.qualifier is not None:
+            found.set("table", exp.Identifier(this=column.qualifier, quoted=True))
+        found.meta[STAR] = both.index(id(column))
+        return found
+
+    equal = [exp.EQ(this=reference(one), expression=reference(other)) for one, other in merged]
+    if nearest:
+        equal[-1] = exp.GTE(**equal[-1].args)
+    return reduce(lambda one, other: exp.And(this=one, expression=other), equal)
+
+
+def _with_merged(relation: Relation, join: JoinReading, merged: Sequence[_Pair]) -> Relation:
+    """Returns the joined rows in which columns of both sides are one: that of the side whose rows are all there."""
+    if not merged:
+        return relation
+    outer = {id(column.origins[0]): column for column in join.sides.outer}
+    shown: list[RelColumn] = []
+    computed: list[tuple[RelColumn, RelColumn, RelColumn]] = []
+    for pair in merged:
+        one, other = (outer[id(column)] for column in pair)
+        kept = other if join.source.kind == "right" else one
+        for column in (one, other):
+            column.merged = column is not kept or join.source.kind == "full"
+        if join.source.kind == "full":
+            kept = replace(one, column=f"#u{len(computed)}", qualifier=None, origins=(one, other), merged=False)
+            computed.append((kept, one, other))
+        shown.append(kept)
+    # In the result they are where the left side has them.
+    places = {id(outer[id(one)]): kept for (one, _), kept in zip(merged, shown, strict=True)}
+    gone = {id(outer[id(other)]) for _, other in merged}
+    star = tuple(places.get(id(column), column) for column in relation.star if id(column) not in gone)
+
+    def plan(below: Operator) -> Operator:
+        values = tuple(Computed(kept.column, SqlExpr(call("coalesce", one.use().node, other.use().node), kept.type))
+                       for kept, one, other in computed if kept.used)
+        return Project(below, values, extends=True) if values else below
+
+    found = replace(relation, star=star, columns=(*relation.columns, *(kept for kept, _, _ in computed)))
+    return found.over(plan) if computed else found
+
+
+def bind_lateral(source: JoinSource, inner: SubquerySource, left: Relation, builder: Builder) -> Relation:
+    """Returns the rows of a relation, each with those of a sub-query that may name its columns.
+
+    Raises InvalidStatementError for joins that such a sub-query can't be part of.
+    """
+    on_true = source.on is None or (isinstance(source.on, exp.Boolean) and source.on.this)
+    if source.variant or source.kind not in ("inner", "left") or source.using or source.natural or not (
+            on_true or source.kind == "inner"):
+        raise builder.error_at("LATERAL stands behind a comma, CROSS JOIN, JOIN ... ON, or LEFT JOIN ... ON true",
+                               source.place, hint="put the condition into the sub-query")
+    builder.called = None
+    found = RowScope(left, builder, "FROM").inner(inner.query, source.on or exp.null())
+    called, builder.called = builder.called or builder.fresh("#outer"), None
+    names = (*inner.columns, *found.names[len(inner.columns):])
+    added = tuple(RelColumn(name, column.type, f"{called}.{place}", inner.alias)
+                  for place, (name, column) in enumerate(zip(names, found.columns, strict=True)))
+    columns = tuple(ColumnExpr(column.column, column.type) for column in added)
+    qualifiers = (*left.qualifiers, inner.alias) if inner.alias else left.qualifiers
+    rows = replace(left, columns=(*left.columns, *added), star=(*left.star, *added), table=None, qualifiers=qualifiers)
+    rows = numbered(rows.over(
+        lambda below: Lateral(below, found.query, called, columns, outer=source.kind == "left")))
+    if on_true:
+        return rows
+    condition, on = condition_of(source.on, RowScope(rows, builder, "WHERE")), source.on
+    name, builder.called = builder.called, None
+    return rows.over(lambda below: Filter(below, condition, on, called=name))
 
 
 def _side(relation: Relation, order: tuple[str, ...]) -> JoinedRows:
@@ -131,7 +247,7 @@ def _joined(join: JoinReading, plan: Plan) -> Relation:
     sides = join.sides
     left, right = sides.left, sides.right
     wrapped = {id(column.origins[0]): column for column in sides.outer}
-    prune = not join.source.variant
+    prune = not join.source.variant and not join.source.nearest
     times = [(wrapped[id(column)], slot if prune else None) for column, slot in (*left.times, *right.times)]
     for side in (left, right):
         if side.time is not None and not side.times:

@@ -61,7 +61,8 @@ class Ending:
 
     `partition` are the columns that tell partitions apart: SLIMIT counts them, and LIMIT counts within each of them
     if `per_partition` and nothing orders the whole. `default` names columns that order rows where the query doesn't
-    say how; `sort` tells to apply them even where no LIMIT depends on it. `called`: see `Project`.
+    say how; `sort` tells to apply them even where no LIMIT depends on it. `distinct_on`: of the rows in which these are
+    equal the first one is there. `called`: see `Project`.
     """
 
     terms: Sequence[OrderTerm] = ()
@@ -72,6 +73,7 @@ class Ending:
     per_partition: bool = False
     default: Sequence[str] = ()
     sort: bool = False
+    distinct_on: Sequence[OrderTerm] = ()
     called: str | None = None
 
     def over(self, rows: Operator, outputs: Sequence[Output]) -> Operator:
@@ -80,18 +82,23 @@ class Ending:
         order = [term.key(index) for index, term in enumerate(self.terms)]
         if self.distinct:
             return self._cut(self._sorted(Distinct(Project(rows, tuple(shown), called=self.called)), order))
-        hidden = [Computed(hidden_name(index), term.hidden) for index, term in enumerate(self.terms)
-                  if term.hidden is not None]
+        hidden = [Computed(hidden_name(index), term.hidden)
+                  for index, term in enumerate((*self.terms, *self.distinct_on)) if term.hidden is not None]
         rows_limit = self.limit is not None and self.per_partition and not self.terms
         limited = self.slimit is not None or rows_limit
         partition = _passed("p", self.partition if limited else (), rows)
-        default = _passed("d", self.default if not order and (self.sort or limited) else (), rows)
+        default = _passed("d", self.default if not order and (self.sort or limited or self.distinct_on) else (), rows)
         plan: Operator = Project(rows, (*shown, *hidden, *partition, *default), called=self.called)
         if self.slimit is not None:
             plan = PartitionLimit(plan, _names(partition), self.slimit.count, self.slimit.offset)
+        order = order or [SortKey(each.name) for each in default]
+        if self.distinct_on:
+            first = [term.key(len(self.terms) + index) for index, term in enumerate(self.distinct_on)]
+            plan = LimitRows(plan, 1, 0, tuple(key.name for key in first), tuple(order),
+                             tuple(term.written for term in self.distinct_on))
         if rows_limit and self.limit is not None:
-            plan = LimitRows(plan, self.limit.count, self.limit.offset, _names(partition), _names(default))
-        plan = self._sorted(plan, order or [SortKey(each.name) for each in default])
+            plan = LimitRows(plan, self.limit.count, self.limit.offset, _names(partition), tuple(order))
+        plan = self._sorted(plan, order)
         if not rows_limit:
             plan = self._cut(plan)
         if hidden or partition or default:

@@ -6,21 +6,62 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
+from penstock.planner.bind.binder import Builder, did_you_mean
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import Mark, RowScope, fingerprint, unfiltered, vector_spec
+from penstock.planner.bind.scopes import (
+    Mark,
+    RowScope,
+    fingerprint,
+    is_query,
+    replaced,
+    unfiltered,
+    vector_spec,
+)
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, made
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.pieces import ordered
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall
 from penstock.planner.functions.table import require
-from penstock.planner.functions.window import WINDOW_FUNCTIONS, in_aggregates, window_function
+from penstock.planner.functions.taken_rows import in_aggregates, taking
+from penstock.planner.functions.window import WINDOW_FUNCTIONS, window_function
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import RowKey
 from penstock.planner.scalar.common_type import brought_to
 from penstock.planner.scalar.duckdb_values import operand_tree
+from penstock.sql.tree.statements import Select
 from penstock.sql.types import BIGINT, Kind
+
+
+def with_windows(select: Select, builder: Builder) -> Select:
+    """Returns the query with the windows in place of the names that WINDOW gives them. Raises InvalidStatementError."""
+    if not select.nests:
+        return select
+    known: dict[str, exp.Window] = {}
+
+    def named(part: exp.Expression) -> exp.Expression | None:
+        name = part.args.get("alias") if isinstance(part, exp.Window) else None
+        if name is None:
+            return None
+        base = known.get(name.name)
+        if base is None:
+            raise builder.error(f"there is no window {name.name}", name, hint=did_you_mean(name.name, known))
+        if part.args.get("partition_by") or (part.args.get("order") is not None and base.args.get("order") is not None):
+            raise builder.error(f"the window {name.name} says that already", part)
+        own = {key: value for key, value in part.args.items() if value and key != "alias"}
+        found = exp.Window(**{**base.copy().args, **own})
+        found.meta.update(part.meta)
+        return found
+
+    for each in select.windows:
+        window = replaced(each.window, named)
+        assert isinstance(window, exp.Window)
+        known[each.name] = window
+    return select.with_changes(
+        items=tuple(item.with_changes(expression=replaced(item.expression, named)) for item in select.items),
+        qualify=None if select.qualify is None else replaced(select.qualify, named),
+        order_by=tuple(item.with_changes(expression=replaced(item.expression, named)) for item in select.order_by))
 
 
 @dataclass(slots=True)
@@ -32,6 +73,10 @@ class OverCalls:
 
     def value(self, node: exp.Window, scope: RowScope) -> SqlExpr:
         """Returns the column of a call; raises InvalidStatementError for what can't be called so."""
+        inner = next((part for part in node.walk(prune=is_query) if isinstance(part, exp.Window) and part is not node),
+                     None)
+        if inner is not None:
+            raise scope.builder.error("a call with OVER can't be within another", inner, hint="write a sub-query")
         mark = fingerprint(node, scope)
         found = self.columns.get(mark)
         if found is None:
@@ -47,6 +92,9 @@ class OverScope(RowScope):
         super().__init__(rows.relation, rows.builder, clause, rows.bounds)
         self.overs = OverCalls()
 
+    def multiply(self, node: exp.Anonymous) -> None:
+        """A result may have several rows for one."""
+
     def over(self, node: exp.Window) -> SqlExpr:
         return self.overs.value(node, self)
 
@@ -60,8 +108,8 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     name = str(call.this).lower()
     window = _window(node, scope)
     if name in WINDOW_FUNCTIONS:
-        if call is not inner:
-            raise scope.builder.error(f"{name}() takes no FILTER", node)
+        if call is not inner or call.args.get("distinct") or call.args.get("order") is not None:
+            raise scope.builder.error(f"{name}() takes no FILTER, DISTINCT or ORDER BY", node)
         arguments = [compile_expression(argument, scope) for argument in call.expressions]
         if len(arguments) == 3:  # the value where there is no such row
             type_ = arguments[0].type
@@ -82,16 +130,20 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     arguments = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, scope)
                  for argument in call.expressions]
     row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
-    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node))
+    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node),
+                           taken=taken_rows(call, lambda part: compile_expression(part, scope)))
     compute = require(found.function).aggregate
     assert compute is not None
-    return SqlExpr(in_aggregates(compute(GroupedCall(name, found.arguments, found.type, row)), window), found.type)
+    tree = compute(GroupedCall(name, found.arguments, found.type, row))
+    if found.taken is not None:
+        tree = taking(tree, found.taken, [argument.node for argument in found.arguments])
+    return SqlExpr(in_aggregates(tree, window), found.type)
 
 
 def _window(node: exp.Window, scope: RowScope) -> _Window:
     keys = [compile_expression(part, scope).node for part in node.args.get("partition_by") or ()]
     order, spec = node.args.get("order"), node.args.get("spec")
-    bounds = {name: compile_expression(value, scope) if isinstance(value, exp.Expression) else value
+    bounds = {name: value if isinstance(value, str | exp.Var | None) else compile_expression(value, scope)
               for name, value in (spec.args if spec is not None else {}).items()}
     # Intervals are added to times of DuckDB's own.
     intervals = any(isinstance(bound, SqlExpr) and bound.type.kind is Kind.OTHER for bound in bounds.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.binder import STAR, Builder, Plan, RelColumn
 from penstock.planner.bind.limits import Output
 from penstock.planner.logical.written import text_of as text_of
@@ -20,6 +22,15 @@ class Planned:
     plan: Plan
     columns: tuple[Output, ...]
     precision: Precision
+
+
+def renamed(planned: Planned, names: Sequence[str], of: str) -> Planned:
+    """Returns the query `of` with other names for the first of its columns. Raises InvalidStatementError."""
+    columns = planned.columns
+    if len(names) > len(columns):
+        raise InvalidStatementError(f"{of} has {len(columns)} columns, and {len(names)} names for them")
+    found = [replace(column, name=name, alias=name) for column, name in zip(columns, names, strict=False)]
+    return replace(planned, columns=(*found, *columns[len(names):]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ class Scope(Protocol):
         """Returns the value of a call with OVER, or raises."""
         ...
 
+    def multiply(self, node: exp.Anonymous, /) -> None:
+        """Raises if there can't be several rows in place of one here, which a call gives."""
+        ...
+
     def filtered(self, node: exp.Filter, /) -> exp.Anonymous:
         """Returns a call with FILTER as one without, or raises."""
         ...

@@ -16,7 +16,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
-from penstock.sql.tree.statements import Query, Select, SetOperation
+from penstock.sql.tree.statements import Query
 from penstock.sql.types import BOOL, DataType, Precision
 
 ILLEGAL_AGGREGATE = 0x2608
@@ -117,19 +117,24 @@ def columns_of(node: exp.Expression) -> Iterator[exp.Column]:
 
 def is_query(node: object) -> bool:
     """Whether the node is a query of its own, in which names mean something else."""
-    return isinstance(node, Select | SetOperation)
+    return isinstance(node, Query)
 
 
 def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymous:
-    """Returns a call with FILTER as one without: its value is NULL, which no aggregate looks at, in other rows.
+    """Returns a call with FILTER as one that takes no other rows: it has the `condition`.
 
-    Raises InvalidStatementError, if there is a builder, for a function that does look at NULLs.
+    Functions that take their value from one row, or go along rows, have NULL in other rows instead, and pass over it.
+    Raises InvalidStatementError, if there is a builder, for those that don't.
     """
     call, condition = node.this, node.expression.this
     spec = vector_spec(call)
     if builder is not None and (spec is None or spec.category == "timeseries" or not call.expressions or (
             spec.selects is not None and not spec.selects.present)):
         raise builder.error(f"{call.this}() takes no FILTER", node, hint="it is for aggregates")
+    if spec is not None and spec.selects is None and spec.by_stretches is None:
+        found = call.copy()
+        found.set("condition", condition.copy())
+        return found
     first, *others = call.expressions or [exp.Null()]
     value = exp.Literal.number(1) if isinstance(first, exp.Star) else first.copy()
     chosen = exp.Case(ifs=[exp.If(this=condition.copy(), true=value)])
@@ -200,6 +205,28 @@ def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
             yield part
 
 
+def implied(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    """Yields the conditions that AND joins, and those which every side of an OR among them has."""
+    for part in conjuncts(node):
+        yield part
+        if isinstance(part, exp.Or):
+            yield from _common(part)
+
+
+def _common(node: exp.Or) -> list[exp.Expression]:
+    """Returns the conditions that every side of an OR has."""
+    found: list[exp.Expression] | None = None
+    pending: list[exp.Expression] = [node]
+    while pending and found != []:
+        part = unwrapped(pending.pop())
+        if isinstance(part, exp.Or):
+            pending += [part.this, part.expression]
+        else:
+            side = list(conjuncts(part))
+            found = side if found is None else [condition for condition in found if condition in side]
+    return found or []
+
+
 class RowScope:
     """Names in expressions over single rows. `clause` is what error messages call the place."""
 
@@ -232,6 +259,9 @@ class RowScope:
         except NotFoundError:
             for around in self.builder.around:
                 found = around.find(name, qualifier, node)
+                if found is not None and self.clause == "ON" and found.side in ("l", "r"):
+                    raise self.builder.error(
+                        "a sub-query in ON can't use columns of the join around it in ON", node) from None
                 if found is not None:
                     return found
             raise
@@ -241,12 +271,12 @@ class RowScope:
         builder = self.builder
         if builder.plan_inner is None:
             raise builder.error("a sub-query is not allowed here", node)
-        rows, kept = OuterRows(self), (builder.around, builder.called)
-        builder.around, builder.called = (rows, *builder.around), None
+        rows, kept = OuterRows(self), (builder.around, builder.called, builder.always_row)
+        builder.around, builder.called, builder.always_row = (rows, *builder.around), None, True
         try:
             return builder.plan_inner(query)
         finally:
-            builder.around, builder.called = kept
+            builder.around, builder.called, builder.always_row = kept
             if rows.called is not None:
                 builder.called = rows.called
 
@@ -301,6 +331,11 @@ class RowScope:
         raise self.builder.error(f"OVER is not allowed in {self.clause}", node,
                                  hint="it stands in the SELECT list, ORDER BY and QUALIFY")
 
+    def multiply(self, node: exp.Anonymous) -> None:
+        """Raises for a call that gives several rows: only results of queries have such ones."""
+        raise self.builder.error(f"{node.this}() is not allowed in {self.clause}", node, code=NOT_ALLOWED_FUNCTION,
+                                 hint="it stands in the SELECT list, and in FROM")
+
     def filtered(self, node: exp.Filter) -> exp.Anonymous:
         """Returns a call with FILTER as one without."""
         return unfiltered(node, self.builder)
@@ -335,10 +370,10 @@ class OuterRows:
             return None
         finally:
             builder.around = around
-        if self._scope.clause in ("an argument", "ON") or not isinstance(value.node, exp.Column):
+        if self._scope.clause == "an argument" or not isinstance(value.node, exp.Column):
             raise builder.error(f"a sub-query in {self._scope.clause} can't use columns of the query around it", node)
         side = value.node.table
-        if not side:  # else it is of a query further out
+        if not side:  # else it is of a query further out, or of a side of a join
             if self._name is None:
                 self._name = builder.fresh("#outer")
             side = self.called = self._name

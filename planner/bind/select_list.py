@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Relation, check_qualifier, qualifier_of
+from penstock.planner.bind.binder import Builder, Relation, check_qualifier, did_you_mean, qualifier_of
 from penstock.planner.bind.query_parts import Item, call_of, is_star, starred, text_of
 from penstock.planner.bind.scopes import unwrapped, vector_spec
 from penstock.sql.tree.expression_nodes import quote_identifier
@@ -37,8 +37,24 @@ def expand_items(select: Select, relation: Relation, builder: Builder) -> list[I
 def _expand_star(node: exp.Expression, relation: Relation, builder: Builder) -> list[Item]:
     check_qualifier(relation, node, builder)
     qualifier = qualifier_of(node)
-    return [Item(starred(index, column, node), column.name, column.name)
-            for index, column in enumerate(relation.star) if qualifier in (None, column.qualifier)]
+    columns = [(index, column) for index, column in enumerate(relation.star) if qualifier in (None, column.qualifier)]
+    star = node.this if isinstance(node, exp.Column) else node
+    excluded = {each.name: each for each in star.args.get("except_") or ()}
+    replaced = {each.alias: each for each in star.args.get("replace") or ()}
+    renamed = {each.this.name: each for each in star.args.get("rename") or ()}
+    known = {column.name for _, column in columns}
+    for changes in (excluded, replaced, renamed):
+        for name, change in changes.items():
+            if name not in known:
+                raise builder.error(f"* has no column {name}", change, code=0x2602, hint=did_you_mean(name, known))
+    items = []
+    for index, column in columns:
+        if column.name in replaced:
+            items.append(Item(replaced[column.name].this, column.name, column.name))
+        elif column.name not in excluded:
+            name = renamed[column.name].alias if column.name in renamed else column.name
+            items.append(Item(starred(index, column, node), name, name))
+    return items
 
 
 def _expand_call(call: exp.Expression, name: str, relation: Relation) -> list[Item]:

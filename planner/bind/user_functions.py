@@ -94,12 +94,15 @@ def called(user: UserCall, arguments: Sequence[Tree]) -> Tree:
     return cast(SqlExpr(made, DataType(result.kind)), result, result.precision, "UTC").node
 
 
-def bind_user_functions(statement: Statement, catalog: CatalogView, session: Session) -> list[UserCall]:
-    """Binds the calls of users' functions in a statement. Returns the list that binding fills with those row by row.
+def bind_user_functions(
+    statement: Statement, catalog: CatalogView, session: Session, calls: list[UserCall] | None = None
+) -> list[UserCall]:
+    """Binds the calls of users' functions in a statement. Returns the list that binding fills with those row by row:
+    `calls`, if that is given.
 
     Functions of the dialect come first: no user's function can take their place. It can take that of one of DuckDB's.
     """
-    calls: list[UserCall] = []
+    calls = [] if calls is None else calls
     for node in statement.find_all(exp.Anonymous):
         name = str(node.this).lower()
         function = None if name in FUNCTIONS else catalog.function(name)
@@ -132,7 +135,8 @@ def _spec(function: UserFunction) -> FunctionSpec:
         arguments = (Argument("value"),) * function.minimum
         arguments += (Argument("value", optional=True, repeats=optional),) if optional else ()
     return FunctionSpec(function.name, "aggregate" if function.aggregate else "scalar", arguments,
-                        always(function.result), function.comment or "A user's function.")
+                        always(function.result), function.comment or "A user's function.",
+                        along_rows=function.aggregate)
 
 
 def _accepted(declared: Kind) -> frozenset[Kind]:

@@ -40,6 +40,7 @@ class ValueCompiler:
         self._session = scope.session
         self._precision: Precision = scope.precision
         self._variables: dict[str, SqlExpr] = {}  # of lambdas
+        self._named = 0  # of these, also such as have the name of one further in
         self._calls = 0  # what is inside of calls may end up in lambdas, where DuckDB knows no queries
 
     def compile(self, node: exp.Expression) -> SqlExpr:
@@ -123,7 +124,7 @@ class ValueCompiler:
         item = type_name_of(lambda given, *_: call("list_extract", given, number(1)), values)
         if item is None:
             raise self._wrong(f"{name}() takes a list, not {values[0].type.sql()}", first)
-        names = [made(exp.Identifier, this=f"#{len(self._variables) + place}", quoted=True)
+        names = [made(exp.Identifier, this=f"#{self._named + place}", quoted=True)
                  for place in range(len(function.expressions))]
         body = self._body(name, function, {
             given.this: from_duckdb(called, kind, self._precision, "UTC")
@@ -141,10 +142,12 @@ class ValueCompiler:
     def _body(self, name: str, function: exp.Lambda, variables: dict[str, SqlExpr]) -> SqlExpr:
         """What a lambda makes of its variables, which it may have beside those of lambdas around it."""
         around, self._variables = self._variables, self._variables | variables
+        self._named += len(function.expressions)
         self._calls += 1
         body = self.compile(function.this)
-        self._variables = around
         self._calls -= 1
+        self._named -= len(function.expressions)
+        self._variables = around
         if name.endswith("filter"):
             return SqlExpr(self._as_condition(body, function.this), BOOL)
         if name.endswith("reduce") and not body.type.is_numeric and body.type.kind is not Kind.TIMESTAMP:

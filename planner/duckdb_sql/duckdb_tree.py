@@ -200,8 +200,8 @@ def column(name: str, table: str | None = None) -> exp.Column:
     return made(exp.Column, this=identifier(name), table=None if table is None else identifier(table))
 
 
-def number(value: int) -> Tree:
-    """Returns an integer as it stands in SQL, with the type that DuckDB gives it."""
+def number(value: int | float) -> Tree:
+    """Returns a finite number as it stands in SQL, with the type that DuckDB gives it."""
     digits = _digits(str(abs(value)))
     return made(exp.Paren, this=made(exp.Neg, this=digits)) if value < 0 else digits
 
@@ -271,6 +271,12 @@ def with_steps(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query
     own = query.args.get("with_")
     named = [*(_step(*step) for step in steps), *(own.expressions if own is not None else ())]
     return made(type(query), **{**query.args, "with_": made(exp.With, expressions=named)}) if named else query
+
+
+def with_recursion(name: str, rows: exp.Query, query: exp.Select) -> exp.Select:
+    """Returns a query of `rows`, which read themselves by this name."""
+    named = made(exp.With, expressions=[_step(name, rows)], recursive=True)
+    return made(exp.Select, **{**query.args, "with_": named})
 
 
 def _step(name: str, query: Tree) -> exp.CTE:

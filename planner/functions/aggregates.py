@@ -400,11 +400,17 @@ FUNCTIONS = (
         "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
     FunctionSpec(
+        "grouping", "aggregate", (Argument("key", EVERY, repeats=60),), always(BIGINT),
+        "Which of these keys of GROUP BY a group of GROUPING SETS, ROLLUP or CUBE has no part in: a bit per key, the "
+        "last one counts 1.", in_stream=False, example="grouping(s), count(*) FROM m GROUP BY ROLLUP (s)",
+        counts=True, of_keys=True),
+    FunctionSpec(
         "group_concat", "aggregate",
         (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), text_of_all,
         "The texts of all rows along the time line, several of a row joined, with the separator (a comma, if one text "
         "stands alone) between rows; rows in which one is NULL are left out. An error if that is longer than 65517 "
-        "bytes.", in_stream=False, example="group_concat(s, '-') FROM m", aggregate=_group_concat, check=_separator),
+        "bytes.", in_stream=False, example="group_concat(s, '-') FROM m", aggregate=_group_concat, check=_separator,
+        along_rows=True),
     FunctionSpec(
         "histogram", "aggregate",
         (NUMBER, Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),
@@ -418,7 +424,7 @@ FUNCTIONS = (
         (NUMBER, Argument("start", NUMBERS, literal=True), Argument("step", NUMBERS, literal=True)),
         always(DataType(Kind.VARCHAR, 64)),
         "Slope and intercept of the straight line through the values, taken at start, start + step, ...",
-        in_stream=False, example="leastsquares(v, 1, 1) FROM m", aggregate=_leastsquares),
+        in_stream=False, example="leastsquares(v, 1, 1) FROM m", aggregate=_leastsquares, along_rows=True),
     FunctionSpec(
         "elapsed", "aggregate",
         (Argument("time", frozenset((Kind.TIMESTAMP,))), Argument("unit", duration=True, optional=True)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import call
+from penstock.planner.duckdb_sql.duckdb_tree import call, number
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall
 from penstock.planner.functions.spec import (
@@ -64,10 +64,8 @@ def meant(spec: FunctionSpec, arguments: Sequence[SqlExpr]) -> FunctionSpec:
         return argument.type.kind is Kind.OTHER and (
             place >= spec.maximum or Kind.OTHER not in spec.argument(place).accepts)
 
-    by_order = spec.selects is not None and not spec.selects.by_value  # of rows, which DuckDB's doesn't keep
-    if by_order or not any(refused(*given) for given in enumerate(arguments)):
-        return spec
-    return duckdb_function(spec.name) or spec
+    own = duckdb_function(spec.name) if any(refused(*each) for each in enumerate(arguments)) else None
+    return own or spec
 
 
 @cache
@@ -90,8 +88,11 @@ def _of_group(found: Listed, given: GroupedCall) -> SqlExpr:
 
 def _value(found: Listed, arguments: Sequence[SqlExpr], precision: Precision, time_zone: str) -> SqlExpr:
     """Returns what a call gives; a time is of the `precision`. Raises InvalidStatementError."""
+    function = partial(call, found.name)
     try:
-        value = duckdb_value(partial(call, found.name), arguments, precision, time_zone)
+        value = duckdb_value(function, arguments, precision, time_zone)
+        if value is None:  # an argument of FLOAT takes 0.5, but no DOUBLE
+            value = duckdb_value(function, list(map(_bare, arguments)), precision, time_zone)
     except InvalidStatementError as error:
         raise InvalidStatementError(f"{found.name}(): {error.message}", code=WRONG_ARGUMENT_VALUE) from error
     if value is None:
@@ -99,3 +100,11 @@ def _value(found: Listed, arguments: Sequence[SqlExpr], precision: Precision, ti
             f"there is no {found.name}({', '.join(argument.type.sql() for argument in arguments)})",
             code=WRONG_ARGUMENT_TYPE, hint=f"write {found.forms.replace('; ', ' or ')}")
     return value
+
+
+def _bare(argument: SqlExpr) -> SqlExpr:
+    """Returns a number that is known as one without a type, and all else as it is."""
+    constant = argument.constant
+    if argument.type.kind is not Kind.DOUBLE or not isinstance(constant, int | float):
+        return argument
+    return SqlExpr(number(constant), argument.type, constant)

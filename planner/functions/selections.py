@@ -7,13 +7,21 @@ from penstock.planner.duckdb_sql.pieces import ordered
 from penstock.planner.functions.grouped_call import GroupedCall, Selection, rank
 from penstock.planner.functions.line_call import LineCall, PicksRows
 from penstock.planner.functions.partials import Names, Partial, picked, single
-from penstock.planner.functions.spec import INTEGER_KINDS, NUMBERS, TEXTS, Argument, FunctionSpec, same_as_first
+from penstock.planner.functions.spec import (
+    EVERY,
+    INTEGER_KINDS,
+    NUMBERS,
+    TEXTS,
+    Argument,
+    FunctionSpec,
+    same_as_first,
+)
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
 from penstock.sql.types import Kind
 
 _NUMBER = Argument("number", NUMBERS)
 _VALUE = Argument("value")
-_STAR_OR_VALUE = Argument("value", star=True)
+_STAR_OR_VALUE = Argument("value", EVERY, star=True)
 _ORDERED = Argument("value", NUMBERS | TEXTS | {Kind.TIMESTAMP})
 
 

@@ -85,16 +85,18 @@ class FunctionSpec:
 
     `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
     `typed`: what tells the type of the result in place of `result`, of an aggregate for which constants matter.
-    `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
-    stands behind SELECT in its example over the table of scripts/function_examples.py.
+    `multi_row`: one call can give several rows; `multiplies`: one in each row, of results alone. `summary` is one
+    sentence for the function reference, `example` what stands behind SELECT in its example over the table of
+    scripts/function_examples.py.
     `counts`: it has a value where there are no rows, too. `needs_time`: rows must have a time line.
     `not_in_interval`, `one_table`: it may not stand next to INTERVAL, and not over the rows of a super table.
-    `of_call`: it computes expressions over the row that the call in its first argument takes its value from.
+    `of_call`: it computes expressions over the row that the call in its first argument takes its value from. `of_keys`:
+    its arguments are keys of GROUP BY.
     `instants`: its rows are instants of the grid that RANGE and EVERY make.
     `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
     `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `by_stretches`: what it
     computes of the stretches of time between rows.
-    `adds_squares`: it is made of a sum of squares.
+    `adds_squares`: it is made of a sum of squares. `along_rows`: it takes all rows of a group in their order.
     `selects`: which row it takes its value from, if columns of that row can stand next to it; `selects_equal`: they
     can, and the row is the first that has its value.
     `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
@@ -111,6 +113,7 @@ class FunctionSpec:
     in_stream: bool = True
     only_force_window_close: bool = False
     multi_row: bool = False
+    multiplies: bool = False
     example: str = ""
     counts: bool = False
     needs_time: bool = False
@@ -118,6 +121,7 @@ class FunctionSpec:
     not_in_interval: bool = False
     one_table: bool = False
     of_call: bool = False
+    of_keys: bool = False
     instants: bool = False
     typed: Callable[[GroupedCall], DataType] | None = None
     aggregate: AggregateBuilder | None = None
@@ -129,6 +133,7 @@ class FunctionSpec:
     along: AlongRows | None = None
     picks: PicksRows | None = None
     adds_squares: bool = False
+    along_rows: bool = False
     pseudo: PseudoColumn | None = None
 
     @property
@@ -145,6 +150,12 @@ class FunctionSpec:
     def looks_back(self) -> bool:
         """Whether it is computed of rows before those of the window or instant, too."""
         return self.by_stretches is not None or self.instants
+
+    @property
+    def goes_by_order(self) -> bool:
+        """Whether its value depends on the order of a group's rows."""
+        picks_by_order = self.selects is not None and not self.selects.by_value
+        return self.along_rows or self.needs_time or self.multi_row or picks_by_order
 
     @property
     def has_companions(self) -> bool:

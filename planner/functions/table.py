@@ -11,6 +11,7 @@ from penstock.planner.functions import (
     conditional,
     conversion,
     extremes,
+    lists,
     math,
     pseudo,
     selections,
@@ -43,8 +44,8 @@ __all__ = [
 FUNCTIONS: dict[str, FunctionSpec] = {
     spec.name: spec for spec in (
         *math.FUNCTIONS, *extremes.FUNCTIONS, *conditional.FUNCTIONS, *string.FUNCTIONS, *text_sets.FUNCTIONS,
-        *codes.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS, *aggregates.FUNCTIONS,
-        *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
+        *lists.FUNCTIONS, *codes.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS,
+        *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
 }
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from sqlglot import exp
+from collections.abc import Sequence
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, called
-from penstock.planner.duckdb_sql.folding import aggregate_names
+from penstock.planner.duckdb_sql.duckdb_tree import call
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import INTEGER_KINDS, WRONG_ARGUMENT_COUNT, WRONG_ARGUMENT_TYPE, describe_kinds
 from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, DataType
@@ -18,7 +15,7 @@ _NUMBERS: dict[str, tuple[DataType, int]] = {
     "cume_dist": (DOUBLE, 0), "ntile": (BIGINT, 1),
 }
 """Functions that number or rank rows: their types, and how many arguments they take."""
-_VALUES = {"lag": (1, 3), "lead": (1, 3), "first_value": (1, 1), "last_value": (1, 1), "nth_value": (2, 2)}
+_VALUES = {"lag": (1, 3), "lead": (1, 3), "first_value": (1, 1), "last_value": (1, 1), "nth_value": (2, 2), "fill": (1, 1)}
 """Functions that take the first argument of another row, and how many arguments they take."""
 WINDOW_FUNCTIONS = (*_NUMBERS, *_VALUES)
 
@@ -37,15 +34,3 @@ def window_function(name: str, arguments: Sequence[SqlExpr]) -> SqlExpr:
                                         code=WRONG_ARGUMENT_TYPE)
     type_ = _NUMBERS[name][0] if name in _NUMBERS else arguments[0].type
     return SqlExpr(call(name, *(argument.node for argument in arguments)), type_)
-
-
-def in_aggregates(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
-    """Returns a tree with its calls of aggregates changed, each with the FILTER that it has."""
-    names = aggregate_names()
-
-    def changed(node: Tree) -> Tree:
-        inner = node.this if isinstance(node, exp.Filter) else node
-        return change(node) if isinstance(inner, exp.Anonymous) and called(inner) in names else node
-
-    found: Tree = tree.transform(changed)
-    return found

@@ -9,11 +9,15 @@ from penstock.planner.logical.operators import (
     Aggregate,
     Children,
     Combined,
+    ConstantRows,
     Distinct,
     FillGaps,
     Filter,
+    Generated,
     Interpolate,
+    Iterated,
     Join,
+    Lateral,
     LimitRows,
     Lookup,
     NameTables,
@@ -24,10 +28,12 @@ from penstock.planner.logical.operators import (
     PartitionLimit,
     Pick,
     Project,
+    Recursive,
     Scan,
     SeriesValues,
     Shared,
     Sort,
+    Viewed,
     Window,
     WindowGrid,
     inputs_of,
@@ -70,6 +76,16 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Tables", [("of", f"{table.database}.{table.name}")]
         case OneRow():
             return "OneRow", []
+        case ConstantRows(rows=rows):
+            return "Values", [("rows", str(len(rows)))]
+        case Generated(function=function):
+            return "Generated", [("by", function)]
+        case Iterated():
+            return "LastStep", []
+        case Lateral(outer=outer):
+            return "Lateral", [("kind", "left" if outer else "inner")]
+        case Recursive():
+            return "Recursive", [("all", "yes" if operator.all else "no")]
         case Filter():
             return "Filter", [(operator.clause, text_of(operator.written))]
         case Project():
@@ -85,7 +101,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
         case Aggregate():
             window = [("window", window_text(operator.window))] if operator.window is not None else []
             functions = " ".join(map(text_of, operator.functions)) or "none"
-            return "Aggregate", [*window, *_by(operator.by), ("functions", functions)]
+            sets = [] if operator.sets is None else [("sets", str(len(operator.sets)))]
+            return "Aggregate", [*window, *_by(operator.by), *sets, ("functions", functions)]
         case FillGaps(mode=mode):
             return "Fill", [("mode", mode)]
         case SeriesValues(calls=calls):
@@ -99,6 +116,8 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             return "Over", [("functions", " ".join(map(text_of, written)))]
         case Combined():
             return operator.kind.capitalize(), [("all", "yes" if operator.all else "no")]
+        case Viewed(view=view):
+            return "View", [("name", view)]
         case Shared(name=name):
             return "With", [("name", name)]
     return _of_result(operator)
@@ -113,8 +132,11 @@ def _of_result(operator: Distinct | Sort | LimitRows | PartitionLimit) -> tuple[
                        if key.written is not None]
             return ("Sort", [("by", " ".join(written))]) if written else None
         case LimitRows() | PartitionLimit():
+            if isinstance(operator, LimitRows) and operator.distinct_on:
+                return "DistinctOn", [("by", " ".join(map(text_of, operator.distinct_on)))]
             kind = "Limit" if isinstance(operator, LimitRows) else "PartitionLimit"
-            return kind, [("count", str(operator.count)), ("offset", str(operator.offset))]
+            count = "all" if operator.count is None else str(operator.count)
+            return kind, [("count", count), ("offset", str(operator.offset))]
 
 
 def _by(labels: tuple[str, ...]) -> Properties:
@@ -143,7 +165,8 @@ def _grid(grid: WindowGrid) -> str:
 
 
 def _join(join: Join) -> Properties:
-    properties = [("kind", " ".join(word for word in (join.kind, join.variant) if word))]
+    variant = "asof" if join.nearest else join.variant
+    properties = [("kind", " ".join(word for word in (join.kind, variant) if word))]
     source = join.written
     if source.on is not None:
         properties.append(("on", text_of(source.on)))

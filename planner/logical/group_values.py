@@ -26,11 +26,33 @@ class RowKey:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderedBy:
+    """One thing that orders the rows that an aggregate takes."""
+
+    value: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Which rows of a group an aggregate takes, and in which order.
+
+    Each different value of its arguments once, if `distinct`; those for which `condition` is true.
+    """
+
+    distinct: bool = False
+    order: tuple[OrderedBy, ...] = ()
+    condition: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AggregateCall:
     """The column `name` of groups: what an aggregate or selection function gives of the rows of each.
 
     `function` is one of the dialect's, or that of `user`. Its arguments were checked, and are of the types that `user`
-    declares; for a whole row, `*`, stands an `exp.Star`. `written` is the call as the statement has it.
+    declares; for a whole row, `*`, stands an `exp.Star`. `written` is the call as the statement has it. `taken`: which
+    rows it takes, None: all, as its function orders them.
     """
 
     name: str
@@ -40,6 +62,7 @@ class AggregateCall:
     type: DataType
     written: Written | None = None
     user: UserFunction | None = None
+    taken: Taken | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +130,17 @@ class RowTotal:
         return BIGINT
 
 
-GroupValue: TypeAlias = AggregateCall | PickedColumn | Covered | SharedValue | RowTotal
+@dataclass(frozen=True, slots=True)
+class KeysLeftOut:
+    """The column `name` of groups: which of these keys its grouping set lacks, a bit each, the last one counts 1."""
+
+    name: str
+    keys: tuple[str, ...]
+
+    @property
+    def type(self) -> DataType:
+        return BIGINT
+
+
+GroupValue: TypeAlias = AggregateCall | PickedColumn | Covered | SharedValue | RowTotal | KeysLeftOut
 """A column that is computed over the rows of each group."""

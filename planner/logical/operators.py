@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from sqlglot import exp
+
 from penstock.planner.logical.expr import ColumnExpr, Computed, Expr, Line, Written
 from penstock.planner.logical.group_values import GroupValue
 from penstock.planner.logical.window_kinds import END, NUMBER, START, STATE, ByClock, ByInterval, ByState, Shape
@@ -29,6 +31,8 @@ AT, FILLED, ORIGIN = "#at", "#filled", "#origin"
 ONE = "#one"
 #: The column of a counted scan that says how many rows each stands for.
 ROWS = "#rows"
+#: The column of a row that a function gives.
+VALUE = "#value"
 #: The column that numbers the driving rows of a window join.
 ROW = "#row"
 TBNAME = DataType(Kind.VARCHAR, 192)
@@ -100,6 +104,43 @@ class OneRow:
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
         return (ColumnExpr(ONE, BIGINT),)
+
+
+@dataclass(frozen=True)
+class ConstantRows:
+    """Rows that the statement has."""
+
+    rows: tuple[tuple[Expr, ...], ...]
+    columns: tuple[ColumnExpr, ...]
+
+    @property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.columns
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The rows that a function gives, the items of a list or steps of a range: each is a `value`, made of VALUE."""
+
+    function: Literal["range", "generate_series", "unnest"]
+    arguments: tuple[Expr, ...]
+    value: Computed
+
+    @property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (self.value.column,)
+
+
+@dataclass(frozen=True)
+class Iterated:
+    """The rows that a recursive query has found in its last step: what it calls itself, `key`."""
+
+    key: str
+    columns: tuple[ColumnExpr, ...]
+
+    @property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.columns
 
 
 # --- row by row -------------------------------------------------------------------------------------------------
@@ -251,7 +292,8 @@ class Join:
     semi, anti, asof and window joins have a driving side, the one that `kind` names: what the other side adds is
     chosen per driving row, at most `limit` rows of it. Joined rows of a window join have the column ROW, which numbers
     the driving rows: aggregates are computed over each of them. What the condition implies is said by `keys`, `times`
-    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time.
+    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time. `nearest`: of the
+    pairs of each row of the left side the one that its only inequality says is there.
     """
 
     left: JoinedRows
@@ -267,6 +309,7 @@ class Join:
     others: bool = False
     limit: int | None = None
     looked_up: Side | None = None
+    nearest: bool = False
 
     @property
     def driver(self) -> Side:
@@ -284,6 +327,24 @@ class Join:
     def output(self) -> tuple[ColumnExpr, ...]:
         row = (ColumnExpr(ROW, BIGINT),) if self.variant == "window" else ()
         return (*(ColumnExpr(column.name, column.column.type) for column in self.columns), *row)
+
+
+@dataclass(frozen=True)
+class Lateral:
+    """Adds to each row the `columns` of the rows of `query`, which may name its columns as those of `called`.
+
+    `query` has them as `o0`, `o1`, ...; `outer`: rows for which it has none are there, with NULLs.
+    """
+
+    input: Operator
+    query: exp.Query
+    called: str
+    columns: tuple[ColumnExpr, ...]
+    outer: bool
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return (*self.input.output, *self.columns)
 
 
 # --- windows and groups -----------------------------------------------------------------------------------------
@@ -324,7 +385,8 @@ class Aggregate:
     `present`: groups in which none of these has a value have no row, with () those without rows; None: all have one.
     `interval`: groups are windows on this grid, and get END. `time`: groups are windows that rows define, and get START
     and END, the least and the greatest of that column; those shorter than `least` units are left out.
-    What EXPLAIN shows: `window`, `by` and `functions`.
+    `sets`: rows are grouped by each of these subsets of the keys, the other keys are NULL. What EXPLAIN shows:
+    `window`, `by` and `functions`.
     """
 
     input: Operator
@@ -337,6 +399,7 @@ class Aggregate:
     window: statements.Window | None = None
     by: tuple[str, ...] = ()
     functions: tuple[Written, ...] = ()
+    sets: tuple[tuple[str, ...], ...] | None = None
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -544,13 +607,16 @@ class Sort:
 
 @dataclass(frozen=True)
 class LimitRows:
-    """`count` rows after the first `offset`, in each partition that `keys` tell apart, in the order of `order`."""
+    """`count` rows after the first `offset` (None: all), in each partition that `keys` tell apart, in the order of
+    `order`. `distinct_on` is what EXPLAIN shows where these are the first rows of DISTINCT ON.
+    """
 
     input: Operator
-    count: int
+    count: int | None
     offset: int = 0
     keys: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
+    order: tuple[SortKey, ...] = ()
+    distinct_on: tuple[Written, ...] = ()
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -563,7 +629,7 @@ class PartitionLimit:
 
     input: Operator
     keys: tuple[str, ...]
-    count: int
+    count: int | None
     offset: int = 0
 
     @cached_property
@@ -589,6 +655,23 @@ class Combined:
 
 
 @dataclass(frozen=True)
+class Recursive:
+    """The rows of `base`, and those of `step` over the rows that were found last, until there are none.
+
+    `step` reads these as the Iterated of this `key`. Unless `all`, a row that was found before counts no more.
+    """
+
+    base: Operator
+    step: Operator
+    key: str
+    all: bool
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.base.output
+
+
+@dataclass(frozen=True)
 class Shared:
     """The rows of a query that WITH names, which others may read as well: it is computed once, and called `key`.
 
@@ -605,18 +688,32 @@ class Shared:
         return self.input.output
 
 
+@dataclass(frozen=True)
+class Viewed:
+    """The rows of a view's query. It computes nothing: EXPLAIN tells by it where the plan of a view begins."""
+
+    input: Operator
+    view: str
+
+    @cached_property
+    def output(self) -> tuple[ColumnExpr, ...]:
+        return self.input.output
+
+
 Operator: TypeAlias = (
-    "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | NameTables | FillGaps "
-    "| SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows | PartitionLimit | Combined | Shared "
-    "| Over")
+    "Scan | Children | OneRow | ConstantRows | Generated | Iterated | Filter | Project | Lookup | Join | Lateral "
+    "| Window | Aggregate | NameTables | FillGaps | SeriesValues | Pick | Interpolate | Distinct | Sort | LimitRows "
+    "| PartitionLimit | Combined | Recursive | Shared | Over | Viewed")
 """One operator of a plan, with all below it."""
 
 
 def inputs_of(operator: Operator) -> tuple[Operator, ...]:
     """Returns the operators whose rows an operator reads, from left to right."""
     match operator:
-        case Scan() | Children() | OneRow():
+        case Scan() | Children() | OneRow() | ConstantRows() | Generated() | Iterated():
             return ()
+        case Recursive():
+            return operator.base, operator.step
         case Combined():
             return operator.inputs
         case Join():

@@ -21,7 +21,7 @@ class BatchPlan:
     `plan` says what it does. `body` is its SQL over the relations of its scans and the `steps`: (name, SQL), of which
     each may read those before it.
     `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
-    `functions` are the users' functions that `sql` calls.
+    `functions` are the users' functions that `sql` calls. `views`: how many it reads, those in views included.
     """
 
     plan: Operator
@@ -31,6 +31,7 @@ class BatchPlan:
     columns: tuple[ResultColumn, ...]
     tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
     functions: tuple[UserCall, ...] = ()
+    views: int = 0
 
     @property
     def sql(self) -> str:

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.binder import Builder
-from penstock.planner.bind.query_parts import Planned
-from penstock.planner.logical.operators import Operator, Shared
+from penstock.planner.bind.limits import output_name
+from penstock.planner.bind.query_parts import Planned, renamed
+from penstock.planner.logical.expr import ColumnExpr
+from penstock.planner.logical.operators import Iterated, Operator, Recursive, Shared
+from penstock.planner.query.set_operation import converted
 from penstock.planner.task_plans.user_calls import UserCall
-from penstock.sql.tree.statements import Cte, Query
+from penstock.sql.tree.read_tables import tables_of
+from penstock.sql.tree.statements import Cte, Name, Query, SetOperation, TableSource
 
 PlanQuery = Callable[[Query, "QueryBuilder"], Planned]
 
@@ -19,11 +23,13 @@ PlanQuery = Callable[[Query, "QueryBuilder"], Planned]
 class QueryBuilder(Builder):
     """A builder that knows the queries which WITH names, and the functions of users that the statement calls.
 
-    `planned`: those that are read, in the order in which one reads the other.
+    `planned`: those that are read, in the order in which one reads the other. `views`: how many it
+    has read so far.
     """
 
-    ctes: dict[str, NamedQuery] = field(default_factory=dict)
+    ctes: dict[str, NamedQuery | _LastStep] = field(default_factory=dict)
     planned: list[NamedQuery] = field(default_factory=list)
+    views: int = 0
     functions: list[UserCall] = field(default_factory=list)
 
 
@@ -43,23 +49,61 @@ class NamedQuery:
         if self._planned is None:
             builder, kept = self._builder, (self._builder.ctes, self._builder.around, self._builder.called)
             builder.ctes, builder.around = self._ctes, self._around
-            planned = self._plan(self._cte.query, builder)
+            planned = self._iterated() or self._plan(self._cte.query, builder)
             builder.ctes, builder.around, builder.called = kept
             key = builder.fresh("with")
-            self._planned = self._renamed(replace(planned, plan=_once(
-                lambda: Shared(planned.plan(), self._cte.name, key, self.depth))))
+            shared = replace(planned, plan=_once(lambda: Shared(planned.plan(), self._cte.name, key, self.depth)))
+            self._planned = renamed(shared, self._cte.columns, self._cte.name)
             builder.planned.append(self)
         return self._planned
 
-    def _renamed(self, planned: Planned) -> Planned:
-        names, columns = self._cte.columns, planned.columns
-        if len(names) > len(columns):
-            raise InvalidStatementError(f"{self._cte.name} has {len(columns)} columns, and {len(names)} names for them")
-        renamed = [replace(column, name=name, alias=name) for column, name in zip(columns, names, strict=False)]
-        return replace(planned, columns=(*renamed, *columns[len(names):]))
+    def _iterated(self) -> Planned | None:
+        """The query if it reads itself: what it begins with, and the step that is repeated; else None."""
+        cte, builder, query = self._cte, self._builder, self._cte.query
+        if not cte.recursive or not any(map(self._reads_itself, _parts(query))):
+            return None
+        if not isinstance(query, SetOperation) or query.kind != "union" or query.order_by or query.limit or any(
+                map(self._reads_itself, query.queries[:-1])):
+            raise InvalidStatementError(
+                f"{cte.name} reads itself: it must be a query that doesn't, UNION [ALL], and one that does",
+                position=builder.place(Name(cte.name, None, cte.offset)))
+        *first, last = query.queries
+        base = self._plan(query.with_changes(queries=tuple(first)) if len(first) > 1 else first[0], builder)
+        key, ctes = builder.fresh("recursive"), builder.ctes
+        types = [column.value.type for column in base.columns]
+        columns = tuple(ColumnExpr(output_name(place), type_) for place, type_ in enumerate(types))
+        builder.ctes = {**ctes, cte.name: _LastStep(renamed(
+            replace(base, plan=lambda: Iterated(key, columns)), cte.columns, cte.name))}
+        always_row, builder.always_row = builder.always_row, True
+        step = self._plan(last, builder)
+        builder.ctes, builder.always_row = ctes, always_row
+        if len(step.columns) != len(types):
+            raise InvalidStatementError(
+                f"{cte.name} begins with {len(types)} columns, and goes on with {len(step.columns)}",
+                position=builder.place(Name(cte.name, None, cte.offset)))
+        following = converted(step, types, builder)
+        return replace(base, plan=lambda: Recursive(base.plan(), following(), key, query.all))
+
+    def _reads_itself(self, query: Query) -> bool:
+        return any(isinstance(source, TableSource) and source.name.database is None
+                   and source.name.name == self._cte.name for source in tables_of(query))
 
 
-def named_queries(ctes: Sequence[Cte], builder: QueryBuilder, plan: PlanQuery) -> dict[str, NamedQuery]:
+@dataclass(frozen=True, slots=True)
+class _LastStep:
+    """What a recursive query is to itself."""
+
+    rows: Planned
+
+    def planned(self) -> Planned:
+        return self.rows
+
+
+def _parts(query: Query) -> Sequence[Query]:
+    return query.queries if isinstance(query, SetOperation) else (query,)
+
+
+def named_queries(ctes: Sequence[Cte], builder: QueryBuilder, plan: PlanQuery) -> dict[str, NamedQuery | _LastStep]:
     """Returns the queries that names mean behind WITH: those of `ctes`, and those that are named around it."""
     around = builder.ctes
     for cte in ctes:

@@ -19,7 +19,8 @@ def note_newest_rows(query: QueryContext, calls: Sequence[exp.Anonymous]) -> Non
     It does not where all that it computes is taken from the last row of groups of whole child tables.
     """
     select, relation = query.select, query.relation
-    if select.window is not None or not calls or len(relation.times) != 1 or relation.driver is not None:
+    if select.window is not None or not calls or len(relation.times) != 1 or relation.driver is not None or (
+            query.sets is not None):
         return
     _, slot = relation.times[0]
     if slot is None or slot.cuts is not None or slot.table.key_column is not None:

@@ -44,8 +44,9 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import TABLE_UID, Filter, NameTables, Operator, Over, Scan
+from penstock.planner.query.group_items import with_plain_groups
 from penstock.planner.query.late_names import LateKey, late_key
-from penstock.sql.tree.statements import PartitionItem, Select
+from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
 from penstock.sql.types import UBIGINT
 
 
@@ -54,10 +55,12 @@ class QueryContext:
 
     `items` is the SELECT list with stars expanded, `calls` are the calls of functions over several rows in it, in
     HAVING and in ORDER BY. `keys` are partition and group keys, which are columns of `relation`; `constants` are
-    columns that have one value per group. `bounds` is the range of time that WHERE leaves.
+    columns that have one value per group. `bounds` is the range of time that WHERE leaves. `called`: what sub-queries
+    call the rows, once all is bound.
     """
 
     def __init__(self, select: Select, builder: Builder, relation: Relation, items: Sequence[Item]) -> None:
+        select, self._sets = with_plain_groups(select, items, builder)
         self.select = select
         self.builder = builder
         self.relation = relation
@@ -68,6 +71,7 @@ class QueryContext:
         self.constants: list[RelColumn] = []
         self.late_key: LateKey | None = None
         self.bounds: Bounds = (None, None)
+        self.called: str | None = None
         self.scope = RowScope(relation, builder, "the SELECT list")
         self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
 
@@ -111,7 +115,9 @@ class QueryContext:
         """
         aliases = {item.alias: item.expression for item in self.select.items if item.alias is not None}
         for item in (*self.select.group_by, *self.select.partition_by):
-            aliases.pop(item.alias if item.alias is not None else item.expression.name, None)
+            name = item.alias if item.alias is not None else item.expression.name
+            if item.alias is not None or any(column.name == name for column in self.relation.columns):
+                aliases.pop(name, None)
         return replaced_columns(having, aliases) if aliases else having
 
     def read_rows(self) -> None:
@@ -126,7 +132,7 @@ class QueryContext:
                 slot.first_ts, slot.last_ts = bounds_of(select.where, scope, time)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
-        self.late_key = late_key(self)
+        self.late_key = late_key(self) if self._sets is None else None
         keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
         called = builder.called
         if condition is not None and select.where is not None:
@@ -134,7 +140,8 @@ class QueryContext:
             relation = relation.over(lambda below: Filter(below, condition, where, called=called))
         self.relation = relation.extended(keys, called)
         self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
-        self.constants = constant_columns(self.relation, self.keys, self.scope)
+        if self._sets is None:
+            self.constants = constant_columns(self.relation, self.keys, self.scope)
 
     def _key(self, item: PartitionItem) -> Computed:
         node = item.expression
@@ -159,6 +166,14 @@ class QueryContext:
     def key_columns(self) -> list[str]:
         """The names of the columns that tell groups apart."""
         return [key.column for key in self.keys if key.partitions]
+
+    @property
+    def sets(self) -> tuple[tuple[str, ...], ...] | None:
+        """The subsets of the key columns by which rows are grouped, None: by all of them."""
+        if self._sets is None:
+            return None
+        by, columns = len(self.select.partition_by), self.key_columns
+        return tuple((*columns[:by], *(columns[by + place] for place in places)) for places in self._sets)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -190,9 +205,19 @@ class QueryContext:
         self, outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
     ) -> list[OrderTerm]:
         """Returns what orders the result: its columns by position, alias or text, or expressions of their own."""
-        marks = [fingerprint(item.expression, self.scope) for item in self.items] if self.select.order_by else []
+        terms = self._terms(self.select.order_by, outputs, compile_)
+        for term in terms:
+            if term.hidden is not None and self.select.distinct:
+                raise self.builder.error("ORDER BY of SELECT DISTINCT must name a column of the result",
+                                         unwrapped(term.written), code=0x260B)
+        return terms
+
+    def _terms(
+        self, items: Sequence[OrderItem], outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
+    ) -> list[OrderTerm]:
+        marks = [fingerprint(item.expression, self.scope) for item in self.items] if items else []
         terms = []
-        for item in self.select.order_by:
+        for item in items:
             node = unwrapped(item.expression)
             position = ordinal(node, len(outputs), self.builder)
             if position is None and isinstance(node, exp.Column) and qualifier_of(node) is None:
@@ -201,9 +226,6 @@ class QueryContext:
                 mark = fingerprint(node, self.scope)
                 position = marks.index(mark) if mark in marks else None
             hidden = compile_(node) if position is None else None
-            if hidden is not None and self.select.distinct:
-                raise self.builder.error("ORDER BY of SELECT DISTINCT must name a column of the result", node,
-                                         code=0x260B)
             terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first, item.expression))
         return terms
 
@@ -216,11 +238,13 @@ class QueryContext:
         `scope`: what its expressions were compiled in.
         """
         select, overs = self.select, scope.overs
+        distinct_on = self._terms(tuple(map(OrderItem, select.distinct_on)), outputs,
+                                  lambda node: self.compiled(node, scope))
         qualify = None if self.qualify is None else condition_of(
             with_placeholders(self.qualify, self.keys, self.scope), scope)
-        called = self.builder.called
+        called = self.called = self.builder.called
         ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
-                        bool(select.partition_by), default, sort, called)
+                        bool(select.partition_by), default, sort, distinct_on, called)
 
         def plan() -> Operator:
             below = rows()

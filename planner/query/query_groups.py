@@ -30,6 +30,7 @@ from penstock.planner.query.newest_needed import note_newest_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows, interval_of
 from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.types import Kind
 
 
 def plan_groups(query: QueryContext) -> Planned:
@@ -82,7 +83,8 @@ def plan_groups(query: QueryContext) -> Planned:
     outputs = [query.output(item, scope, value) for item, value in zip(query.items, compiled, strict=True)]
     if any(spec.gives_list for spec in specs):
         outputs = [replace(output, value=SqlExpr(call("unnest", output.value.node), output.value.type))
-                   if any(require_vector(each).gives_list for each in vector_calls(item.expression)) else output
+                   if output.value.type.kind is not Kind.OTHER and any(
+                       require_vector(each).gives_list for each in vector_calls(item.expression)) else output
                    for item, output in zip(query.items, outputs, strict=True)]
     terms = query.order_terms(outputs, lambda node: _ordering(query, node, scope))
     default = groups if select.window is None else [*query.key_columns, START]
@@ -101,7 +103,7 @@ def _add_neighbours(query: QueryContext, aggregation: Aggregation) -> None:
     """Adds the columns that look at the rows before and after, which aggregates may ask for."""
     def plan(below: Operator) -> Operator:
         columns = tuple(aggregation.row_columns.values())
-        return Project(below, columns, extends=True) if columns else below
+        return Project(below, columns, extends=True, called=query.called) if columns else below
 
     query.move(query.relation.over(plan))
 
@@ -121,7 +123,7 @@ def _grouped(query: QueryContext, aggregation: Aggregation, groups: Sequence[str
     def plan() -> Operator:
         return Aggregate(
             rows.plan(), tuple(groups), tuple(aggregation.columns.values()), present, interval, time, least,
-            select.window, labels, tuple(_as_written(call) for call in calls))
+            select.window, labels, tuple(_as_written(call) for call in calls), query.sets)
 
     return plan
 
@@ -145,7 +147,8 @@ def _present(
     if calls and all(spec.selects is not None and spec.selects.of_value for spec in specs):
         return tuple(aggregation.arguments(str(call.this), call.expressions, call)[0] for call in calls
                      if len(call.expressions) == 1 and not is_star(call.expressions[0])) or None
-    grouped = query.keys or query.select.window is not None or query.relation.driver is not None
+    grouped = (query.keys or query.select.window is not None or query.relation.driver is not None
+               or query.builder.always_row)
     return None if grouped or any(spec.counts for spec in specs) else ()
 
 

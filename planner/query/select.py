@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.errors import InvalidStatementError, LimitExceededError
 from penstock.common.headroom import with_headroom
 from penstock.planner.bind.binder import (
     STAR,
@@ -26,9 +26,11 @@ from penstock.planner.bind.binder import (
     scan_table,
 )
 from penstock.planner.bind.fields import with_fields
-from penstock.planner.bind.joins import bind_join
+from penstock.planner.bind.joins import bind_join, bind_lateral
 from penstock.planner.bind.limits import output_name
-from penstock.planner.bind.query_parts import Planned, is_star
+from penstock.planner.bind.over import with_windows
+from penstock.planner.bind.query_parts import Planned, is_star, renamed
+from penstock.planner.bind.row_functions import ONE_ROW, bind_function, is_about_rows
 from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls
 from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
@@ -36,7 +38,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.duckdb_tree import render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import OneRow, Operator, Project
+from penstock.planner.logical.operators import Operator, Project
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
@@ -48,18 +50,24 @@ from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
 from penstock.planner.query.set_operation import plan_set_operation
+from penstock.planner.query.values_query import plan_values
+from penstock.planner.query.view_queries import plan_view, view_of
 from penstock.planner.scalar.scalar_cast import to_text
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.tree.statements import (
     ExternalSource,
+    FunctionSource,
     IntervalWindow,
     JoinSource,
     Query,
     Select,
+    SelectItem,
     SetOperation,
     Source,
+    SubquerySource,
     TableSource,
+    ValuesQuery,
 )
 from penstock.sql.types import VARCHAR, Kind, Precision
 
@@ -67,8 +75,6 @@ GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
 NEGATIVE_LIMIT = 0x2637
 SLIMIT_WITHOUT_PARTITION = 0x2638
-# What SELECT without FROM reads: one row without columns.
-ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
 
 
 @with_headroom
@@ -82,11 +88,23 @@ def plan_query(
     `tolerant`: what can't be computed is NULL.
 
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
-    no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
+    no sense, each with TDengine's code where there is one, the place in the statement, and a hint, and
+    LimitExceededError for too many views, or such as nest too deep.
     """
     builder = QueryBuilder(catalog, session, statement.source_text, statement.source_start, ordered, of_stream,
                            functions=bind_user_functions(statement, catalog, session))
     builder.plan_inner = partial(_inner, builder=builder)
+    try:
+        return _planned(statement, builder, tolerant=tolerant)
+    except RecursionError:
+        if not builder.views:
+            raise
+        # How deep a text nests, the parser bounds; how deep views make it, nobody else does.
+        raise LimitExceededError("the views that the statement reads nest too deep in each other",
+                                 hint="write what one of them gives into a table") from None
+
+
+def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> BatchPlan:
     planned = _plan(statement, builder)
     plan = tolerant_plan(_shown(planned)) if tolerant else _shown(planned)
     steps, body = lower_in_steps(plan, shared_rows(builder))
@@ -98,6 +116,7 @@ def plan_query(
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
         tables=tuple(builder.tables),
         functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
+        views=builder.views,
     )
 
 
@@ -128,6 +147,8 @@ def _plan(statement: Query, builder: QueryBuilder) -> Planned:
 def _plan_unnamed(statement: Query, builder: QueryBuilder) -> Planned:
     if isinstance(statement, SetOperation):
         return plan_set_operation(statement, [_plan(query, builder) for query in statement.queries], builder)
+    if isinstance(statement, ValuesQuery):
+        return plan_values(statement, builder)
     return _plan_select(statement, builder)
 
 
@@ -138,11 +159,13 @@ def _inner(query: Query, builder: QueryBuilder) -> Inner:
     plan = planned.plan()
     builder.functions += users_aggregates(plan)
     return Inner(lower(plan, shared_rows(builder, before), len(builder.around)), tuple(
-        SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)))
+        SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)),
+        tuple(column.alias or column.name for column in planned.columns))
 
 
 def _plan_select(select: Select, builder: QueryBuilder) -> Planned:
     builder.called = None
+    select = with_windows(select, builder)
     _check_limits(select)
     query = _bound_query(select, builder)
     _check_clauses(query)
@@ -183,15 +206,32 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
         cte = builder.ctes.get(source.name.name) if source.name.database is None and source.cuts is None else None
         if cte is not None:
             return _rows_of(cte.planned(), source.alias or source.name.name)
+        view = view_of(source, builder)
+        if view is not None:
+            return _rows_of(plan_view(view, source, builder, _plan), source.alias or source.name.name)
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
+    if isinstance(source, FunctionSource):
+        return bind_function(source, builder)
     if isinstance(source, ExternalSource):
         return external_relation(source, builder, precision)
     if isinstance(source, JoinSource):
+        beside = _lateral(source.right)
+        if beside is not None:
+            return bind_lateral(source, beside, _bind(source.left, select, builder), builder)
         left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)
-    return _rows_of(_plan(source.query, builder), source.alias)
+    planned = renamed(_plan(source.query, builder), source.columns, source.alias or "the sub-query")
+    return _rows_of(planned, source.alias)
+
+
+def _lateral(source: Source) -> SubquerySource | None:
+    """Returns what may name columns of what stands before it, as a sub-query."""
+    if isinstance(source, FunctionSource) and is_about_rows(source):
+        everything = Select((SelectItem(exp.Star(), None),), source)
+        return SubquerySource(everything, source.alias or str(source.call.this), source.columns)
+    return source if isinstance(source, SubquerySource) and source.lateral else None
 
 
 def _rows_of(planned: Planned, alias: str | None) -> Relation:
@@ -242,7 +282,7 @@ def _asked(query: QueryContext) -> list[exp.Column]:
 
 def _check_limits(select: Select) -> None:
     for limit, word in ((select.limit, "LIMIT"), (select.slimit, "SLIMIT")):
-        if limit is not None and (limit.count < 0 or limit.offset < 0):
+        if limit is not None and ((limit.count or 0) < 0 or limit.offset < 0):
             raise InvalidStatementError(f"{word} and its offset must not be negative", code=NEGATIVE_LIMIT)
     if select.slimit is not None and not (select.partition_by or select.group_by):
         raise InvalidStatementError("SLIMIT needs PARTITION BY or GROUP BY", code=SLIMIT_WITHOUT_PARTITION)
@@ -263,9 +303,9 @@ def _check_clauses(query: QueryContext) -> None:
             "a WINDOW JOIN groups rows itself: no GROUP BY, PARTITION BY or window beside it",
             item.expression if item is not None else None, code=GROUP_AND_WINDOW,
             hint="make it a sub-query, and group that")
-    grouped = grouped or query.relation.driver is not None
+    grouped = grouped or query.relation.driver is not None or bool(query.calls)
     if select.having is not None and not grouped:
-        raise builder.error("HAVING needs GROUP BY, PARTITION BY or a window", select.having,
+        raise builder.error("HAVING needs an aggregate, GROUP BY, PARTITION BY or a window", select.having,
                             code=GROUP_LACKS_EXPRESSION, hint="use WHERE for conditions on rows")
     interp = any(spec.instants for spec in query.functions)
     if not interp and (select.range or select.every):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.bind.binder import Builder
+from penstock.planner.bind.binder import Builder, Plan
 from penstock.planner.bind.limits import OrderTerm, Output, output_name
 from penstock.planner.bind.query_parts import Planned, ordinal
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
@@ -18,14 +18,16 @@ from penstock.planner.logical.operators import Combined, LimitRows, Operator, Pr
 from penstock.planner.logical.written import text_of
 from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
-from penstock.sql.tree.statements import OrderItem, SetOperation
-from penstock.sql.types import DataType, Kind, Precision
+from penstock.sql.tree.statements import OrderItem, SetOperation, ValuesQuery
+from penstock.sql.types import NULL, DataType, Kind, Precision
 
 COLUMN_COUNT = 0x2634
 
 
 def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: Builder) -> Planned:
     """Returns the plan of a set operation over planned queries. Raises InvalidStatementError if they don't fit."""
+    if query.by_name:
+        sides = _by_name(sides)
     first = sides[0]
     types = [column.value.type for column in first.columns]
     for side in sides[1:]:
@@ -35,25 +37,61 @@ def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: B
                 hint="let all return the same number of columns")
         types = [_common_type(type, column.value.type, first.precision)
                  for type, column in zip(types, side.columns, strict=True)]
-    converted = [_converted(side, types, builder) for side in sides]
+    parts = [converted(side, types, builder) for side in sides]
     outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
-    terms = [OrderTerm(_position(item, query, outputs, builder), None, item.descending, item.nulls_first,
-                       item.expression) for item in query.order_by]
+    return ended(query, outputs, first.precision, builder, lambda: Combined(
+        tuple(part() for part in parts), query.kind, query.all))
+
+
+def ended(
+    query: SetOperation | ValuesQuery, outputs: Sequence[Output], precision: Precision, builder: Builder, rows: Plan
+) -> Planned:
+    """Returns a query whose rows are those, in the order and up to the limit that it says."""
+    terms = [OrderTerm(place, None, item.descending, item.nulls_first, item.expression)
+             for item in query.order_by for place in _positions(item, query, outputs, builder)]
     keys = tuple(term.key(index) for index, term in enumerate(terms))
 
     def plan() -> Operator:
-        found: Operator = Combined(tuple(
-            Project(side.plan(), columns) if columns else side.plan()
-            for side, columns in zip(sides, converted, strict=True)), query.kind, query.all)
+        found = rows()
         if keys:
             found = Sort(found, keys)
         return found if query.limit is None else LimitRows(found, query.limit.count, query.limit.offset)
 
-    return Planned(plan, tuple(outputs), first.precision)
+    return Planned(plan, tuple(outputs), precision)
 
 
-def _position(item: OrderItem, query: SetOperation, outputs: Sequence[Output], builder: Builder) -> int:
+def _by_name(sides: Sequence[Planned]) -> list[Planned]:
+    """Returns the queries with the columns of all, in one order; NULL is what one hasn't."""
+    known = {_bare(column): column for side in reversed(sides) for column in reversed(side.columns)}
+    names = list(dict.fromkeys(_bare(column) for side in sides for column in side.columns))
+
+    def of(side: Planned) -> Planned:
+        places = {_bare(column): place for place, column in enumerate(side.columns)}
+        columns = tuple(replace(known[name], value=SqlExpr(column_tree(output_name(place)), side.columns[at].value.type)
+                                if (at := places.get(name)) is not None else SqlExpr(exp.null(), NULL))
+                        for place, name in enumerate(names))
+        shown = tuple(Computed(output_name(place), SqlExpr(column_tree(output_name(places[name])), column.value.type)
+                               if name in places else column.value)
+                      for place, (name, column) in enumerate(zip(names, columns, strict=True)))
+        return replace(side, plan=lambda: Project(side.plan(), shown), columns=columns)
+
+    return [of(side) for side in sides]
+
+
+def _bare(column: Output) -> str:
+    return column.alias or column.name
+
+
+def _positions(item: OrderItem, query: SetOperation | ValuesQuery, outputs: Sequence[Output], builder: Builder
+               ) -> Sequence[int]:
+    """Returns which result columns an item of ORDER BY names."""
+    if isinstance(item.expression, exp.Var):
+        return range(len(outputs))
+    return (_position(item, query, outputs, builder),)
+
+
+def _position(item: OrderItem, query: SetOperation | ValuesQuery, outputs: Sequence[Output], builder: Builder) -> int:
     """Returns which result column an item of ORDER BY names."""
     position = ordinal(item.expression, len(outputs), builder)
     if position is not None:
@@ -71,7 +109,9 @@ def _position(item: OrderItem, query: SetOperation, outputs: Sequence[Output], b
                         hint="columns are named by the first query")
 
 
-def _named(query: SetOperation) -> str:
+def _named(query: SetOperation | ValuesQuery) -> str:
+    if isinstance(query, ValuesQuery):
+        return "VALUES"
     return f"{'a' if query.kind == 'union' else 'an'} {query.kind.upper()}"
 
 
@@ -82,11 +122,11 @@ def _common_type(left: DataType, right: DataType, precision: Precision) -> DataT
     return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
 
 
-def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> tuple[Computed, ...]:
-    """Returns the columns of a side in the types of the result, none if it has all of them as they are."""
-    columns = []
+def converted(side: Planned, types: Sequence[DataType], builder: Builder) -> Plan:
+    """Returns the rows of a query with its columns in these types."""
     if all(_is_of(column.value.type, target) for column, target in zip(side.columns, types, strict=True)):
-        return ()
+        return side.plan
+    columns = []
     for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
         value = SqlExpr(column_tree(output_name(index)), column.value.type)
         if value.type.kind is Kind.NULL:
@@ -94,7 +134,7 @@ def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> tu
         elif not _is_of(value.type, target):
             value = cast(value, target, side.precision, builder.session.time_zone)
         columns.append(Computed(output_name(index), value))
-    return tuple(columns)
+    return lambda: Project(side.plan(), tuple(columns))
 
 
 def _is_of(kind: DataType, target: DataType) -> bool:

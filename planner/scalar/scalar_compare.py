@@ -229,8 +229,7 @@ def _text_operand(operator: str, value: SqlExpr) -> Tree:
     if value.type.kind is Kind.NULL:
         return null("VARCHAR")
     if not value.type.is_string:
-        raise InvalidStatementError(f"{operator} needs a string on its left, not {value.type.sql()}",
-                                    code=WRONG_OPERAND)
+        raise InvalidStatementError(f"{operator} is for texts, not for {value.type.sql()}", code=WRONG_OPERAND)
     return value.node
 
 

@@ -13,24 +13,58 @@ from penstock.planner.functions.table import FUNCTIONS
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.sql.dialect.literals import position
 from penstock.sql.tree.expression_nodes import source_range
-from penstock.sql.tree.statements import CreateStream, Cte, IntervalWindow
+from penstock.sql.tree.statements import (
+    CreateStream,
+    Cte,
+    FunctionSource,
+    IntervalWindow,
+    JoinSource,
+    SubquerySource,
+    ValuesQuery,
+)
 
 FUNCTION_NOT_ALLOWED = 0x265A
 
 
 def refuse_queries(statement: CreateStream) -> None:
-    """Raises InvalidStreamError for queries beside those in FROM: streams compute none."""
+    """Raises InvalidStreamError for what queries have beside those in FROM: streams compute none of it."""
+    for source in statement.query.find_all(JoinSource, SubquerySource, FunctionSource, ValuesQuery):
+        what, hint = _refused_source(source)
+        if what:
+            raise InvalidStreamError(f"{what} is not allowed in a stream", hint=hint)
     if not statement.query.nests and not statement.query.ctes:
         return
-    for found in statement.query.find_all(Cte, exp.Filter, exp.Window, *QUERIES):
+    for found in statement.query.find_all(Cte, exp.Filter, exp.Window, exp.Anonymous, *QUERIES):
         if isinstance(found, Cte):
             raise InvalidStreamError("WITH is not allowed in a stream", hint="write the query into FROM")
+        what = "sub-queries in expressions"
+        if isinstance(found, exp.Filter | exp.Window):
+            what = "FILTER and OVER"
+        elif isinstance(found, exp.Anonymous):
+            if not found.args.get("distinct") and found.args.get("order") is None:
+                continue
+            what = "DISTINCT and ORDER BY in calls"
         start, end = source_range(found)
-        what = "FILTER and OVER" if isinstance(found, exp.Filter | exp.Window) else "sub-queries in expressions"
         raise InvalidStreamError(
             f"{what} are not allowed in a stream",
             position=position(statement.source_text, start - statement.source_start, end - start),
             hint="join the table, or query the result table with it")
+
+
+def _refused_source(source: JoinSource | SubquerySource | FunctionSource | ValuesQuery) -> tuple[str, str | None]:
+    if isinstance(source, ValuesQuery):
+        return "VALUES", "put the rows into a table"
+    if isinstance(source, FunctionSource):
+        return f"{source.call.this}() in FROM", None
+    if isinstance(source, SubquerySource):
+        named = "a list of column names behind a sub-query" if source.columns else ""
+        return "LATERAL" if source.lateral else named, "name the columns in the sub-query" if named else None
+    if source.using or source.natural:
+        return "USING" if source.using else "NATURAL", "write ON"
+    if source.nearest:
+        return f"ASOF {source.kind.upper()} JOIN", "write LEFT ASOF JOIN"
+    plain_semi = source.variant and source.kind == "inner"
+    return f"{source.variant.upper()} JOIN" if plain_semi else "", f"write LEFT {source.variant.upper()} JOIN"
 
 
 def check_shape(stream: StreamContext) -> None:
@@ -43,7 +77,8 @@ def check_shape(stream: StreamContext) -> None:
         (query.qualify, "QUALIFY is not allowed in a stream", None),
         (query.limit, "LIMIT is not allowed in a stream", None),
         (query.slimit, "SLIMIT is not allowed in a stream", None),
-        (query.distinct, "DISTINCT is not allowed in a stream", None),
+        (query.distinct or query.distinct_on, "DISTINCT is not allowed in a stream", None),
+        (query.windows, "WINDOW is not allowed in a stream", None),
         (query.tags_only, "SELECT TAGS is not allowed in a stream", None),
         (query.into_file, "a stream writes into a table, not a file", None),
     )

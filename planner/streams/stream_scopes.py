@@ -21,6 +21,7 @@ from penstock.planner.logical.window_kinds import STATE
 from penstock.planner.logical.written import text_of
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.sql.tree.statements import StateWindow
+from penstock.sql.types import check_stored
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class StreamAggregation(Aggregation):
         if found.user is None and require(found.function).split is None:
             raise NotSupportedError(f"{spec.name} is not supported in streams yet",
                                     position=self.builder.position(node))
+        check_stored(found.type, self.builder.position(node))
         return found
 
     def constant_of_group(self, column: RelColumn) -> SqlExpr:

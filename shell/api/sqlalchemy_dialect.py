@@ -140,9 +140,23 @@ class PenstockDialect(default.DefaultDialect):
 
     @reflection.cache
     def get_view_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
+        rows = connection.exec_driver_sql(
+            f"SELECT view_name FROM {_SYSTEM}.ins_views WHERE db_name = ?", (self._database(schema),))
+        return sorted(row[0] for row in rows)
+
+    @reflection.cache
+    def get_view_definition(self, connection: Any, view_name: str, schema: str | None = None, **kw: Any) -> str:
+        row = connection.exec_driver_sql(
+            f"SELECT sql FROM {_SYSTEM}.ins_views WHERE db_name = ? AND view_name = ?",
+            (self._database(schema), view_name)).first()
+        if row is None:
+            raise exc.NoSuchTableError(view_name)
+        return str(row[0])
+
+    def get_temp_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
         return []
 
-    get_temp_table_names = get_temp_view_names = get_materialized_view_names = get_view_names
+    get_temp_view_names = get_materialized_view_names = get_temp_table_names
 
     @reflection.cache
     def has_table(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> bool:

@@ -33,7 +33,6 @@ EMPTY_TABLES: dict[str, str] = {
     "pg_event_trigger": "oid evtname'", "pg_language": "oid lanname'", "pg_cast": "oid castsource casttarget",
     "pg_operator": "oid oprname' oprnamespace", "pg_opclass": "oid opcname' opcmethod opcnamespace opcdefault?",
     "pg_aggregate": "aggfnoid aggkind'", "pg_locks": "locktype' pid",
-    "pg_views": "schemaname' viewname' viewowner' definition'",
     "pg_matviews": "schemaname' matviewname' matviewowner' definition'",
     "pg_indexes": "schemaname' tablename' indexname' tablespace' indexdef'",
     "pg_sequences": "schemaname' sequencename'", "pg_db_role_setting": "setdatabase setrole setconfig'",
@@ -42,7 +41,6 @@ EMPTY_TABLES: dict[str, str] = {
     "pg_user_mapping": "oid",
     "pg_foreign_data_wrapper": "oid fdwname'", "pg_ts_config": "oid cfgname'", "pg_ts_dict": "oid dictname'",
     "pg_conversion": "oid conname' connamespace", "pg_subscription": "oid subname'", "pg_transform": "oid",
-    "info_views": "table_catalog' table_schema' table_name' view_definition'",
     "info_referential_constraints": "constraint_catalog' constraint_schema' constraint_name' "
                                     "unique_constraint_catalog' unique_constraint_schema' unique_constraint_name' "
                                     "match_option' update_rule' delete_rule'",

@@ -18,11 +18,12 @@ from penstock.mnode.access.session import SessionState
 from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.query.activity import Activity, ClientInfo
+from penstock.mnode.query.view_tables import view_tables
 from penstock.shell.postgres.catalog_schema import PG_CLASS_OID
 from penstock.shell.postgres.client_settings import ClientSettings
 from penstock.shell.postgres.result_values import TYPES, modifier_of
 from penstock.sql.rights import GrantObject, Privilege
-from penstock.sql.schema import Column, Table
+from penstock.sql.schema import Column, Table, View
 from penstock.sql.types import DataType, Kind
 
 _FIRST_OID, _KEYS_FROM, _DATABASES_FROM, _OWNER_OID, _TABLESPACE_OID = 16_384, 1_000_000_000, 2_000_000_000, 10, 1663
@@ -67,15 +68,25 @@ class PostgresCatalog:
                       if name not in system_schema.DATABASES and rights.touch_database(name))
 
     def tables(self) -> Iterator[Table]:
-        """Yields super tables and normal tables that the user may look into."""
+        """Yields super tables, normal tables and views that the user may look into."""
         rights = self.state.identity.rights
         if self.shows_any:
             yield _ANY_TABLE
             return
         for database in self.databases():
-            for table in (*self.catalog.tables(database, "super"), *self.catalog.tables(database, "normal")):
+            for table in (*self.catalog.tables(database, "super"), *self.catalog.tables(database, "normal"),
+                          *view_tables(database, self.catalog)):
                 if rights.touch(GrantObject("table", table.name, database)):
                     yield table
+
+    def views(self) -> Iterator[View]:
+        """Yields the views that the user may look into."""
+        if self.shows_any:
+            yield _ANY_VIEW
+            return
+        rights = self.state.identity.rights
+        yield from (view for view in self.catalog.views()
+                    if rights.touch(GrantObject("table", view.name, view.database)))
 
     def may(self, privilege: Privilege, database: str, table: str | None = None) -> bool:
         """Whether the user may read or write a table, or all of a database."""
@@ -96,11 +107,11 @@ class PostgresCatalog:
             self.activity.end_connection(number)
         return is_there
 
-    def primary_keys(self) -> Iterator[Key]:
+    def primary_keys(self) -> Iterator[PrimaryKey]:
         """Yields the primary keys of normal tables."""
         for table in self.tables():
             if table.kind == "normal":
-                yield Key(table, [1] if table.key_column is None else [1, 2])
+                yield PrimaryKey(table, [1] if table.key_column is None else [1, 2])
 
     def columns(self) -> Iterator[tuple[Table, int, Column]]:
         """Yields their columns and tags, with their places from 1."""
@@ -110,7 +121,7 @@ class PostgresCatalog:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class PrimaryKey:
     """The primary key of a table, which is an index and a constraint with the same number; `places` from 1."""
 
     table: Table
@@ -163,7 +174,8 @@ def _database_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
 
 def _classes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
-        yield {**_class(view, table), "oid": oid_of(table), "relname": table.name, "relam": _HEAP, "relkind": "r",
+        yield {**_class(view, table), "oid": oid_of(table), "relname": table.name, "relam": _HEAP,
+               "relkind": "v" if table.kind == "view" else "r",
                "relnatts": len(table.columns) + len(table.tags), "relhasindex": table.kind == "normal"}
     for key in view.primary_keys():
         yield {**_class(view, key.table), "oid": key.oid, "relname": key.name, "relam": _BTREE, "relkind": "i",
@@ -224,7 +236,7 @@ def _key_columns(view: PostgresCatalog) -> Iterator[dict[str, object]]:
                    "position_in_unique_constraint": None}
 
 
-def _constraint_name(view: PostgresCatalog, key: Key) -> dict[str, object]:
+def _constraint_name(view: PostgresCatalog, key: PrimaryKey) -> dict[str, object]:
     return {"constraint_catalog": view.current, "constraint_schema": key.table.database, "constraint_name": key.name,
             "table_catalog": view.current, "table_schema": key.table.database, "table_name": key.table.name}
 
@@ -235,7 +247,7 @@ def _attributes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
         yield {"attrelid": oid_of(table), "attname": column.name, "atttypid": kind.oid, "attstattarget": -1,
                "attlen": kind.size, "attnum": place, "attndims": 0, "attcacheoff": -1,
                "atttypmod": modifier_of(column.type), "attbyval": False, "attalign": "i", "attstorage": "p",
-               "attcompression": "", "attnotnull": place == 1, "atthasdef": False, "atthasmissing": False,
+               "attcompression": "", "attnotnull": _is_key(table, place), "atthasdef": False, "atthasmissing": False,
                "attidentity": "", "attgenerated": "", "attisdropped": False, "attislocal": True, "attinhcount": 0,
                "attcollation": 0, "attacl": None, "attoptions": None, "attfdwoptions": None}
 
@@ -270,8 +282,9 @@ def _settings(view: PostgresCatalog) -> Iterator[dict[str, object]]:
 def _table_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
         yield {"table_catalog": view.current, "table_schema": table.database, "table_name": table.name,
-               "table_type": "BASE TABLE", "self_referencing_column_name": None, "reference_generation": None,
-               "is_insertable_into": "YES", "is_typed": "NO", "commit_action": None}
+               "table_type": "VIEW" if table.kind == "view" else "BASE TABLE", "self_referencing_column_name": None,
+               "reference_generation": None, "is_insertable_into": "NO" if table.kind == "view" else "YES",
+               "is_typed": "NO", "commit_action": None}
 
 
 def _column_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
@@ -279,7 +292,7 @@ def _column_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
         kind = TYPES[column.type.kind]
         yield {"table_catalog": view.current, "table_schema": table.database, "table_name": table.name,
                "column_name": column.name, "ordinal_position": place, "column_default": None,
-               "is_nullable": "NO" if place == 1 else "YES", "data_type": _LONG_NAMES[kind.oid],
+               "is_nullable": "NO" if _is_key(table, place) else "YES", "data_type": _LONG_NAMES[kind.oid],
                "character_maximum_length": column.type.length if column.type.is_string else None,
                "character_octet_length": None, "numeric_precision": column.type.digits or _NUMERIC_BITS.get(kind.oid),
                "numeric_precision_radix": 10 if column.type.digits else _NUMERIC_BITS.get(kind.oid) and 2,
@@ -295,8 +308,25 @@ def _schemata(view: PostgresCatalog) -> Iterator[dict[str, object]]:
                "default_character_set_name": None, "sql_path": None}
 
 
+def _is_key(table: Table, place: int) -> bool:
+    return place == 1 and table.kind != "view"
+
+
+def _view_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    for each in view.views():
+        yield {"table_catalog": view.current, "table_schema": each.database, "table_name": each.name,
+               "view_definition": each.text, "check_option": "NONE", "is_updatable": "NO", "is_insertable_into": "NO"}
+
+
+def _view_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    for each in view.views():
+        yield {"schemaname": each.database, "viewname": each.name, "viewowner": each.owner, "definition": each.text}
+
+
 def _table_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
     for table in view.tables():
+        if table.kind == "view":
+            continue
         yield {"schemaname": table.database, "tablename": table.name, "tableowner": view.state.identity.name,
                "tablespace": None, "hasindexes": table.kind == "normal", "hasrules": False, "hastriggers": False,
                "rowsecurity": False}
@@ -325,7 +355,8 @@ _ROWS: Mapping[str, Callable[[PostgresCatalog], Iterator[dict[str, object]]]] = 
     "pg_namespace": _namespaces, "pg_database": _database_rows, "pg_class": _classes, "pg_attribute": _attributes,
     "pg_type": _type_rows, "pg_roles": _roles, "pg_authid": _roles, "pg_user": _roles, "pg_settings": _settings,
     "pg_tables": _table_list, "pg_am": _access_methods, "info_tables": _table_rows, "info_columns": _column_rows,
-    "info_schemata": _schemata, "pg_tablespace": _tablespaces, "pg_stat_activity": _activity,
+    "info_schemata": _schemata, "info_views": _view_rows, "pg_views": _view_list,
+    "pg_tablespace": _tablespaces, "pg_stat_activity": _activity,
     "pg_index": _indexes, "pg_constraint": _constraints, "pg_description": _descriptions,
     "info_table_constraints": _constraint_list, "info_key_column_usage": _key_columns,
 }
@@ -334,6 +365,7 @@ _NUMBERS = frozenset({"character_maximum_length", "numeric_precision", "numeric_
 _LISTS = ("acl", "options", "config")
 TABLE_NAMES = frozenset(_ROWS)
 _ANY_TABLE = Table(0, "", "", "normal", (Column("", DataType(Kind.BIGINT), ""),), comment="any")
+_ANY_VIEW = View(0, "", "", "")
 
 
 def catalog_table(name: str, view: PostgresCatalog) -> pa.Table:

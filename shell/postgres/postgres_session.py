@@ -35,7 +35,7 @@ from penstock.shell.postgres.portals import BATCH_ROWS, Portal, Portals, Stateme
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
 from penstock.shell.postgres.statement_text import StatementText, split_statements
 from penstock.sql.tree.expression_nodes import quote_identifier
-from penstock.sql.tree.statements import Describe, Explain, Select, SetOperation, Show, Statement
+from penstock.sql.tree.statements import Describe, Explain, Query, Show, Statement
 
 _STATEMENTS_MAX = 1000
 _BEGIN, _END, _POINTS = ("BEGIN", "START"), ("COMMIT", "END", "ROLLBACK", "ABORT"), ("SAVEPOINT", "RELEASE")
@@ -436,6 +436,6 @@ def _tag(statement: StatementText, parsed: Statement, affected: int) -> str:
             return f"{first} {affected}"
         case "SHOW" | "EXPLAIN" | "DESCRIBE" | "DESC":
             return first
-    if isinstance(parsed, Select | SetOperation):
+    if isinstance(parsed, Query):
         return "SELECT {}"
     return " ".join(statement.words[:2])

@@ -16,13 +16,15 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.query.view_tables import view_tables
 from penstock.shell.flight_sql.frames import schema_bytes
 from penstock.shell.flight_sql.result_fields import arrow_schema
 from penstock.shell.terminal.lexer import KEYWORDS
 from penstock.sql.rights import GrantObject, Rights
 from penstock.sql.schema import Table
 
-_TYPES = {"super": "SUPER TABLE", "normal": "TABLE", "child": "CHILD TABLE", "system": "SYSTEM TABLE"}
+_TYPES = {"super": "SUPER TABLE", "normal": "TABLE", "child": "CHILD TABLE", "system": "SYSTEM TABLE",
+          "view": "VIEW"}
 
 _CATALOGS = pa.schema([pa.field("catalog_name", pa.string(), nullable=False)])
 _DB_SCHEMAS = pa.schema([
@@ -142,6 +144,9 @@ def _tables(command: Any, catalog: Catalog, rights: Rights) -> Iterator[Table]:
             # It may have been dropped meanwhile.
             if table is not None and _TYPES[table.kind] in types and _is_seen(table, rights):
                 yield table
+        if _TYPES["view"] in types:
+            yield from (table for table in view_tables(database, catalog)
+                        if wanted(table.name) and _is_seen(table, rights))
 
 
 def _is_seen(table: Table, rights: Rights) -> bool:

@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.`]*$")
 _FILE_COMMAND = re.compile(r"\s*(?:source|\.read|\.output)\s+(\S*)$", re.IGNORECASE)
 _MODE_COMMAND = re.compile(r"\s*\.mode\s+(\w*)$")
 _AFTER_TABLE_WORD = re.compile(
-    r"\b(from|join|into|table|stable|connection|describe|desc|update)\s+[\w.`]*$", re.IGNORECASE)
+    r"\b(from|join|into|table|stable|view|connection|describe|desc|update)\s+[\w.`]*$", re.IGNORECASE)
 _SAVEPOINT_OF_STREAM = re.compile(
     r"\bstart\s+stream\s+(?:if\s+exists\s+)?`?(\w+)`?\s+from\s+savepoint\s+('[^']*)?$", re.IGNORECASE)
 _SAVEPOINT_TO_DROP = re.compile(r"\bdrop\s+savepoint\s+(?:if\s+exists\s+)?()('[^']*)?$", re.IGNORECASE)
@@ -30,6 +30,7 @@ _NAME_QUERIES: tuple[tuple[str, str], ...] = (
     ("database", "SELECT name FROM information_schema.ins_databases"),
     ("super table", "SELECT stable_name, db_name FROM information_schema.ins_stables"),
     ("table", f"SELECT table_name, db_name FROM information_schema.ins_tables LIMIT {NAMES_MAX}"),
+    ("view", f"SELECT view_name, db_name FROM information_schema.ins_views LIMIT {NAMES_MAX}"),
     ("stream", "SELECT stream_name FROM information_schema.ins_streams"),
     ("connection", "SELECT name FROM information_schema.ins_connections"),
     ("user", "SELECT name FROM information_schema.ins_users"),

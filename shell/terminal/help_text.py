@@ -18,8 +18,8 @@ class Usage:
 COMMANDS: dict[str, Usage] = {
     "help": Usage(".help", "this list; also help, ? and \\?"),
     "databases": Usage(".databases", "all databases; also \\l"),
-    "tables": Usage(".tables [PATTERN]", "super tables and normal tables of the database in use; also \\d", 0, 1),
-    "schema": Usage(".schema [TABLE]", "the CREATE statements of one or all tables", 0, 1),
+    "tables": Usage(".tables [PATTERN]", "super tables, normal tables, views of the database in use; also \\d", 0, 1),
+    "schema": Usage(".schema [TABLE]", "the CREATE statements of one or all tables and views", 0, 1),
     "streams": Usage(".streams", "all streams and how they are"),
     "tasks": Usage(".tasks [STREAM]", "the tasks of streams: state, queue, rate, watermark", 0, 1),
     "top": Usage(".top [SECONDS]", "streams and tasks live, with keys to pause and resume", 0, 1),

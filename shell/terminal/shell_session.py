@@ -19,7 +19,7 @@ from penstock.shell.terminal.result_format import MODES, Mode, Style, format_tab
 from penstock.shell.terminal.screen import Screen
 from penstock.shell.terminal.script import Piece, ShellCommand, SqlText, may_complete, split, split_all
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.tree.statements import AnalyzeStream, Select, SetOperation
+from penstock.sql.tree.statements import AnalyzeStream, Query
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
@@ -273,7 +273,9 @@ class ShellSession:
 
     def _command_tables(self, pattern: str | None = None) -> bool:
         like = f" LIKE '{_quoted(pattern)}'" if pattern else ""
-        return self.run_text(f"SHOW STABLES{like}; SHOW NORMAL TABLES{like}")
+        views = "SELECT view_name, status FROM information_schema.ins_views WHERE db_name = database()"
+        named = f" AND view_name LIKE '{_quoted(pattern)}'" if pattern else ""
+        return self.run_text(f"SHOW STABLES{like}; SHOW NORMAL TABLES{like}; {views}{named}")
 
     def _command_streams(self) -> bool:
         return self.run_text(
@@ -314,8 +316,10 @@ class ShellSession:
         normals = self._names(
             f"SELECT table_name FROM information_schema.ins_tables {in_database} AND type = 'NORMAL_TABLE'"
         )
+        views = self._names(f"SELECT view_name FROM information_schema.ins_views {in_database}")
         statements = [f"SHOW CREATE STABLE `{each}`" for each in supers if name in (None, each)]
         statements += [f"SHOW CREATE TABLE `{each}`" for each in normals if name in (None, each)]
+        statements += [f"SHOW CREATE VIEW `{each}`" for each in views if name in (None, each)]
         return statements or ([f"SHOW CREATE TABLE `{name}`"] if name else [])
 
     def _names(self, statement: str) -> list[Any]:
@@ -347,7 +351,7 @@ def _measured_seconds(statement: str) -> float | None:
 def _is_query(statement: str) -> bool:
     """Tells whether a statement only computes, so that nothing is lost when it is ended."""
     try:
-        return isinstance(parse_one(statement), Select | SetOperation)
+        return isinstance(parse_one(statement), Query)
     except PenstockError:
         return False
 

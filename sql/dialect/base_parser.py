@@ -88,6 +88,12 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         self._advance()
         return taken
 
+    def expand_rows(self) -> None:
+        """Has the rows behind the word VALUES, which is the current token, be tokens like any others."""
+        del self._tokens[self._index + 1:]
+        self._source = scan(self.sql, self._curr.end + 1)
+        self._advance(0)
+
     @property
     def token(self) -> Token:
         """The current token; at the end of the text it is a SENTINEL there."""
@@ -262,6 +268,15 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         if self.take("."):
             return Name(self.name(what), first, offset)
         return Name(first, None, offset)
+
+    def column_names(self) -> tuple[str, ...]:
+        """Takes `(name, ...)`: names of columns, each once."""
+        token = self.token
+        columns = self.wrapped_csv(lambda: self.name("a column name"))
+        if len(set(columns)) < len(columns):
+            repeated = next(name for index, name in enumerate(columns) if name in columns[:index])
+            raise self.fail(f"column {repeated} is given twice", token)
+        return columns
 
     def string(self, what: str) -> str:
         """Takes a quoted string and returns its value."""

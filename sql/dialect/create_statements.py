@@ -1,4 +1,4 @@
-"""The statements that make what is there: databases, tables, grants. `generator.print_sql` gives their text."""
+"""The statements that make what is there: databases, tables, views, grants. `generator.print_sql` gives their text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from dataclasses import replace
 from sqlglot import exp
 
 from penstock.sql.dialect.parse_ddl import STRING_OPTIONS
+from penstock.sql.dialect.parser import parse_query
 from penstock.sql.rights import Right
-from penstock.sql.schema import Column, Table, TagValue
+from penstock.sql.schema import Column, Table, TagValue, View
 from penstock.sql.tree.statements import (
     ColumnDefinition,
     CreateChildTable,
     CreateChildTables,
     CreateDatabase,
     CreateTable,
+    CreateView,
     Grant,
     Name,
     Statement,
@@ -45,6 +47,11 @@ def table_statement(table: Table) -> Statement:
         Name(table.name), tuple(_definition(column) for column in table.columns),
         tuple(_definition(tag) for tag in table.tags), must_be_super=table.kind == "super",
         comment=table.comment or None)
+
+
+def view_statement(view: View) -> CreateView:
+    """Returns the statement that makes a view; `print_view` gives its text."""
+    return CreateView(Name(view.name), parse_query(view.text), view.columns, view.invoker)
 
 
 def grant_statement(user: str, right: Right) -> Grant:

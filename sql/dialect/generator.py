@@ -103,9 +103,12 @@ def _external_source(to: Generator, source: st.ExternalSource) -> str:
 
 def _join_source(to: Generator, join: st.JoinSource) -> str:
     right = to.sql(join.right)
+    side = "" if join.kind == "inner" and join.variant else join.kind.upper()
+    before = "NATURAL" if join.natural else "ASOF" if join.nearest else ""
     return _words(
-        to.sql(join.left), join.kind.upper(), join.variant.upper(), "JOIN",
-        f"({right})" if isinstance(join.right, st.JoinSource) else right, _clause("ON", to.sql(join.on)),
+        to.sql(join.left), before, side, join.variant.upper(), "JOIN",
+        f"({right})" if isinstance(join.right, st.JoinSource) else right,
+        f"USING {_names(join.using)}" if join.using else "", _clause("ON", to.sql(join.on)),
         _join_end(join.window, join.jlimit))
 
 
@@ -168,23 +171,44 @@ def _range(to: Generator, span: st.Range) -> str:
 def _limit(words: str, offset: str, limit: st.Limit | None) -> str:
     if limit is None:
         return ""
-    return f"{words} {limit.count}" + (f" {offset} {limit.offset}" if limit.offset else "")
+    count = "ALL" if limit.count is None else limit.count
+    return f"{words} {count}" + (f" {offset} {limit.offset}" if limit.offset else "")
+
+
+def _named_window(to: Generator, named: st.NamedWindow) -> str:
+    return f"{identifier(named.name)} AS {to.sql(named.window).removeprefix('NULL OVER ')}"
+
+
+def _values(to: Generator, query: st.ValuesQuery) -> str:
+    return _words(_ctes(to, query), f"VALUES {_sqls(to, query.rows)}", _end(to, query))
+
+
+def _function_source(to: Generator, source: st.FunctionSource) -> str:
+    return f"{to.sql(source.call)}{_alias(source.alias)}{_names(source.columns) if source.columns else ''}"
+
+
+def _subquery_source(to: Generator, source: st.SubquerySource) -> str:
+    names = _names(source.columns) if source.columns else ""
+    return _words("LATERAL" if source.lateral else "", f"({to.sql(source.query)}){_alias(source.alias)}{names}")
 
 
 def _select(to: Generator, select: st.Select) -> str:
     window, fill = to.sql(select.window), to.sql(select.fill)
     return _words(
-        _ctes(to, select), "SELECT", "DISTINCT" if select.distinct else "", "TAGS" if select.tags_only else "",
+        _ctes(to, select), "SELECT", "DISTINCT" if select.distinct else "",
+        f"DISTINCT ON ({_sqls(to, select.distinct_on)})" if select.distinct_on else "",
+        "TAGS" if select.tags_only else "",
         _sqls(to, select.items), _clause("FROM", to.sql(select.source)),
         _clause("WHERE", to.sql(select.where)),
         _clause("PARTITION BY", _sqls(to, select.partition_by)), to.sql(select.range),
         None if select.every is None else f"EVERY({select.every})", *((window, fill) if window else (fill,)),
         _clause("GROUP BY", _sqls(to, select.group_by)), _clause("HAVING", to.sql(select.having)),
-        _clause("QUALIFY", to.sql(select.qualify)), _end(to, select))
+        _clause("WINDOW", _sqls(to, select.windows)), _clause("QUALIFY", to.sql(select.qualify)), _end(to, select))
 
 
 def _ctes(to: Generator, query: st.Query) -> str:
-    return _clause("WITH", _sqls(to, query.ctes))
+    recursive = any(cte.recursive for cte in query.ctes)
+    return _clause("WITH RECURSIVE" if recursive else "WITH", _sqls(to, query.ctes))
 
 
 def _cte(to: Generator, cte: st.Cte) -> str:
@@ -207,8 +231,8 @@ def _set_operation(to: Generator, query: st.SetOperation) -> str:
         bare = isinstance(member, st.Select) and not (
             member.ctes or member.order_by or member.limit or member.slimit)
         members.append(text if bare else f"({text})")
-    words = f" {query.kind.upper()} ALL " if query.all else f" {query.kind.upper()} "
-    return _words(_ctes(to, query), words.join(members), _end(to, query))
+    words = _words(query.kind.upper(), "ALL" if query.all else "", "BY NAME" if query.by_name else "")
+    return _words(_ctes(to, query), f" {words} ".join(members), _end(to, query))
 
 
 def _explain(to: Generator, explain: st.Explain) -> str:
@@ -261,6 +285,10 @@ def _create_table(to: Generator, statement: st.CreateTable) -> str:
           for option, value in statement.options))
 
 
+def _create_table_as(to: Generator, statement: st.CreateTableAs) -> str:
+    return _words("CREATE TABLE", _if_not_exists(statement), to.sql(statement.name), "AS", to.sql(statement.query))
+
+
 def _using(to: Generator, target: st.CreateChildTable | st.InsertTarget) -> str:
     return _words("USING", to.sql(target.using), "" if target.tag_names is None else _names(target.tag_names),
                   f"TAGS ({_sqls(to, target.tag_values)})")
@@ -302,6 +330,20 @@ def _drop_table(to: Generator, statement: st.DropTable) -> str:
 
 def _if_exists(statement: Any) -> str:
     return "IF EXISTS" if statement.if_exists else ""
+
+
+# --- views ---
+
+
+def _create_view(to: Generator, statement: st.CreateView) -> str:
+    return _view_of(to, statement, to.sql(statement.query))
+
+
+def _view_of(to: Generator, statement: st.CreateView, query: str) -> str:
+    return _words(
+        "CREATE OR REPLACE VIEW" if statement.or_replace else "CREATE VIEW", _if_not_exists(statement),
+        to.sql(statement.name), _names(statement.columns) if statement.columns else "",
+        "SQL SECURITY INVOKER" if statement.invoker else "", "AS", query)
 
 
 # --- rows ---
@@ -547,7 +589,8 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.SelectItem: _aliased, st.PartitionItem: _aliased, st.OrderItem: _order_item,
     st.TableSource: _table_source, st.ExternalSource: _external_source, st.JoinSource: _join_source,
     st.Cte: _cte,
-    st.SubquerySource: lambda to, source: f"({to.sql(source.query)}){_alias(source.alias)}",
+    st.SubquerySource: _subquery_source, st.FunctionSource: _function_source,
+    st.NamedWindow: _named_window, st.ValuesQuery: _values,
     st.IntervalWindow: _interval_window,
     st.SessionWindow: lambda to, window: f"SESSION({to.sql(window.column)}, {window.gap})",
     st.StateWindow: lambda to, window: f"STATE_WINDOW({to.sql(window.expression)}){_true_for(window)}",
@@ -561,8 +604,11 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.SetQueryTimeout: lambda _, statement: f"SET queryTimeout '{seconds_text(statement.timeout_s)}'",
     st.FlushDatabase: _of_name("FLUSH DATABASE"), st.TrimDatabase: _of_name("TRIM DATABASE"),
     st.ColumnDefinition: _column_definition, st.CreateTable: _create_table,
+    st.CreateTableAs: _create_table_as,
     st.CreateChildTables: _create_child_tables, st.CreateChildTable: _create_child_table,
     st.AlterTable: _alter_table, st.DropTable: _drop_table,
+    st.CreateView: _create_view,
+    st.DropView: lambda to, statement: _words("DROP VIEW", _if_exists(statement), to.sql(statement.name)),
     st.TagAssignment: lambda to, tag: f"{identifier(tag.tag)} = {to.sql(tag.value)}",
     st.Insert: _insert, st.InsertTarget: _insert_target,
     st.Delete: lambda to, statement: _words(
@@ -615,3 +661,8 @@ def print_sql(node: exp.Expression) -> str:
 def print_stream(statement: st.CreateStream) -> str:
     """Returns CREATE STREAM as text with the query as it was typed: its words are what unnamed columns are called."""
     return _stream_of(StatementGenerator(), statement, statement.query.source_text)
+
+
+def print_view(statement: st.CreateView) -> str:
+    """Returns CREATE VIEW as text with the query as it was typed: its words are what unnamed columns are called."""
+    return _view_of(StatementGenerator(), statement, statement.query.source_text)

@@ -16,6 +16,7 @@ from penstock.sql.tree.statements import (
     CreateChildTables,
     CreateDatabase,
     CreateTable,
+    CreateTableAs,
     DropDatabase,
     DropTable,
     FlushDatabase,
@@ -138,6 +139,8 @@ def parse_create_table(parser: QueryParser, *, must_be_super: bool) -> Statement
     name = parser.object_name("a table name")
     if parser.at("USING") and not must_be_super:
         return _parse_create_child_tables(parser, name, if_not_exists)
+    if not must_be_super and parser.take("AS"):
+        return CreateTableAs(name, parser.parse_rows(), if_not_exists)
     columns = parser.wrapped_csv(lambda: parse_column_definition(parser))
     tags: tuple[ColumnDefinition, ...] = ()
     if must_be_super:

@@ -29,7 +29,7 @@ from penstock.sql.tree.statements import Duration, Unit
 MAX_CHAIN = 500
 MAX_DEPTH = 600
 # Reserved words that are functions when a parenthesis follows.
-_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON"})
+_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON", "FILL"})
 _POSTFIX = frozenset({TokenType.ARROW, TokenType.DARROW, TokenType.DCOLON, TokenType.L_BRACKET, TokenType.DOT})
 _NO_OPERATOR = (0, exp.Expression)
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -205,7 +205,7 @@ class ExpressionParser(PredicateParser):
             self._advance()
             return self.mark(exp.Exists(this=self.parse_subquery()), start)
         if self.word in _CALLABLE and self._next.token_type is TokenType.L_PAREN:
-            return self.mark(self._parse_function(), start)
+            return self.parse_over(self.mark(self._parse_function(), start), start)
         if self.at_word:
             return self._parse_column()
         raise self.fail("an expression is expected, not *" if kind is TokenType.STAR else "an expression is expected")
@@ -338,6 +338,7 @@ class ExpressionParser(PredicateParser):
         "SUBSTR": lambda self: self._parse_substring("substr"),
         "SUBSTRING": lambda self: self._parse_substring("substring"),
         "COLS": _parse_cols,
+        "STRUCT_PACK": lambda self: self.parse_packed(),
     }
 
     def parse_alias(self) -> str | None:
@@ -354,12 +355,12 @@ class ExpressionParser(PredicateParser):
         name = self._curr.text.lower()
         self._advance(2)
         if special is None and self.take(")"):
-            return exp.Anonymous(this=name, expressions=[])
+            return exp.Anonymous(this=name, expressions=[exp.Star()] if name == "count" else [])
         self.enter()
         if special is not None:
             node = special(self)
         else:
-            node = exp.Anonymous(this=name, expressions=list(self.csv(lambda: self._parse_argument(name))))
+            node = self.parse_call(name, lambda: self._parse_argument(name))
         self.leave()
         self.expect(")")
         return node

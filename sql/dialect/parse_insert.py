@@ -23,12 +23,12 @@ def parse_insert(parser: QueryParser) -> Statement:
 def _parse_target(parser: QueryParser) -> InsertTarget:
     target = InsertTarget(parser.object_name("a table name"))
     if parser.at("(") and not parser.at_query():
-        target.change(columns=_parse_columns(parser))
+        target.change(columns=parser.column_names())
     if parser.at("USING"):
         using, tag_names, tag_values = parse_using(parser)
         target.change(using=using, tag_names=tag_names, tag_values=tag_values)
         if target.columns is None and parser.at("("):
-            target.change(columns=_parse_columns(parser))
+            target.change(columns=parser.column_names())
     if parser.take("VALUES"):
         if not parser.at_type(TokenType.ROWS):
             raise parser.fail("a row in parentheses is expected, closed and with closed quotes")
@@ -37,17 +37,8 @@ def _parse_target(parser: QueryParser) -> InsertTarget:
     if parser.take("FILE"):
         return target.change(file=parser.string("a file name"))
     if parser.at_query() and target.using is None:
-        return target.change(query=parser.parse_query())
+        return target.change(query=parser.parse_rows())
     raise parser.fail("VALUES, FILE or SELECT is expected")
-
-
-def _parse_columns(parser: QueryParser) -> tuple[str, ...]:
-    token = parser.token
-    columns = parser.wrapped_csv(lambda: parser.name("a column name"))
-    if len(set(columns)) < len(columns):
-        repeated = next(name for index, name in enumerate(columns) if name in columns[:index])
-        raise parser.fail(f"column {repeated} is given twice", token)
-    return columns
 
 
 def parse_delete(parser: QueryParser) -> Statement:

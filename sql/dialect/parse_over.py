@@ -1,12 +1,17 @@
-"""Parses what stands behind a call: FILTER, IGNORE NULLS and OVER."""
+"""Parses what standard SQL has in and behind a call: DISTINCT, ORDER BY, FILTER, IGNORE NULLS and OVER."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
+from penstock.sql.dialect.base_parser import NAMES
 from penstock.sql.dialect.parse_type import TypeParser
 
-_BEHIND_CALLS = frozenset({"FILTER", "IGNORE", "RESPECT", "OVER"})
+_BEHIND_CALLS = frozenset({"WITHIN", "FILTER", "IGNORE", "RESPECT", "OVER"})
+_OF_ORDERED = {"percentile_cont": "quantile_cont", "percentile_disc": "quantile_disc", "mode": "mode"}
+"""What aggregates WITHIN GROUP are of what that orders."""
 _FRAMES = ("ROWS", "RANGE", "GROUPS")
 
 
@@ -21,10 +26,23 @@ class OverParser(TypeParser):
         """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
         raise NotImplementedError
 
+    def parse_call(self, name: str, parse_argument: Callable[[], exp.Expression]) -> exp.Expression:
+        """Parses the arguments of a call, with the DISTINCT and ORDER BY of aggregates."""
+        distinct = self.at("DISTINCT") and self.peek() not in (",", ")", ".") and self.take("DISTINCT")
+        node = exp.Anonymous(this=name, expressions=list(self.csv(parse_argument)))
+        order = self.parse_order()
+        if distinct or order is not None:
+            self.nests = True
+            node.set("distinct", distinct or None)
+            node.set("order", order)
+        return node
+
     def parse_over(self, call: exp.Expression, start: int) -> exp.Expression:
         """Returns a call with what stands behind it; `start` is where it begins."""
         if self.word not in _BEHIND_CALLS:
             return call
+        if self.at("WITHIN", "GROUP", "("):
+            call = self._parse_within_group(call, start)
         if self.at("FILTER", "(", "WHERE"):
             self.take("FILTER", "(")
             where_start = self.token.start
@@ -41,23 +59,61 @@ class OverParser(TypeParser):
             call = self.mark(kind(this=call), start)
             if not self.at("OVER", "("):
                 raise self.fail("OVER is expected")
-        if not self.take("OVER", "("):
-            return call
+        if not self.at("OVER") or (self.peek() != "(" and self.token_ahead().token_type not in NAMES):
+            return call  # else it is an alias
+        self.advance()
         self.nests = True
+        name_start = self.token.start
+        if self.at_name():
+            name = self.mark(exp.Identifier(this=self.name("the name of a window"), quoted=True), name_start)
+            return self.mark(exp.Window(this=call, alias=name, over="OVER"), start)
+        return self.parse_over_window(call, start)
+
+    def _parse_within_group(self, call: exp.Expression, start: int) -> exp.Expression:
+        """Parses the order of an aggregate behind it: of some it is the argument."""
+        self.take("WITHIN", "GROUP")
+        self.expect("(")
         self.enter()
+        order = self.parse_order()
+        if order is None:
+            raise self.fail("ORDER is expected")
+        self.leave()
+        self.expect(")")
+        self.nests = True
+        plain = _OF_ORDERED.get(call.this)
+        if plain is None:
+            return self.mark(exp.Anonymous(this=call.this, expressions=call.expressions, order=order), start)
+        first, *others = order.expressions
+        if others or (first.args["desc"] and call.this != "mode"):
+            raise self.fail(f"{call.this}() takes one value, in ascending order", hint="write 1 - p for descending")
+        return self.mark(exp.Anonymous(this=plain, expressions=[first.this, *call.expressions]), start)
+
+    def parse_over_window(self, call: exp.Expression, start: int) -> exp.Expression:
+        """Parses what stands behind OVER, or a name of WINDOW, in parentheses. Raises SqlSyntaxError."""
+        self.expect("(")
+        self.enter()
+        base: exp.Expression | None = None
+        if self.at_name() and not self.at_any("PARTITION", "ORDER", *_FRAMES):
+            base_start = self.token.start
+            base = self.mark(exp.Identifier(this=self.name("the name of a window"), quoted=True), base_start)
         partition_by: list[exp.Expression] = []
         if self.take("PARTITION"):
             self.expect("BY")
             partition_by = list(self.csv(self.parse_expression))
-        order: exp.Expression | None = None
-        order_start = self.token.start
-        if self.take("ORDER"):
-            self.expect("BY")
-            order = self.mark(exp.Order(expressions=list(self.csv(self._parse_ordered))), order_start)
+        order = self.parse_order()
         spec = self._parse_frame()
         self.leave()
         self.expect(")")
-        return self.mark(exp.Window(this=call, partition_by=partition_by, order=order, spec=spec, over="OVER"), start)
+        return self.mark(exp.Window(this=call, alias=base, partition_by=partition_by, order=order, spec=spec,
+                                    over="OVER"), start)
+
+    def parse_order(self) -> exp.Expression | None:
+        """Parses ORDER BY within an expression, None if there is none. Raises SqlSyntaxError."""
+        start = self.token.start
+        if not self.at("ORDER", "BY"):
+            return None
+        self.take("ORDER", "BY")
+        return self.mark(exp.Order(expressions=list(self.csv(self._parse_ordered))), start)
 
     def _parse_ordered(self) -> exp.Expression:
         start = self.token.start
@@ -90,8 +146,18 @@ class OverParser(TypeParser):
         if between:
             self.expect("AND")
             end, end_side = self._parse_bound()
-        return self.mark(exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side),
-                         frame_start)
+        exclude = self._parse_exclude() if self.take("EXCLUDE") else None
+        return self.mark(exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side,
+                                        exclude=exclude), frame_start)
+
+    def _parse_exclude(self) -> exp.Expression | None:
+        if self.take("NO", "OTHERS"):
+            return None
+        start = self.token.start
+        word = "CURRENT ROW" if self.take("CURRENT", "ROW") else self.take_any("GROUP", "TIES")
+        if word is None:
+            raise self.fail("CURRENT ROW, GROUP, TIES or NO OTHERS is expected")
+        return self.mark(exp.Var(this=word), start)
 
     def _parse_bound(self) -> tuple[exp.Expression | str, str]:
         if self.take("CURRENT", "ROW"):

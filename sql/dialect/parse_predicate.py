@@ -42,11 +42,11 @@ class PredicateParser(ValueParser):
             return self._negate(Match(this=left, expression=self.parse_string("a regular expression")), negated, start)
         if self.at_any("~", "!~"):
             negated = self.advance().text == "!~"
-            return self._negate(self._full_match(left), negated, start)
+            return self._negate(self._called("regexp_matches", left), negated, start)
         negated = self.take("NOT")
         if self.at("SIMILAR", "TO"):
             self.take("SIMILAR", "TO")
-            return self._negate(self._full_match(left), negated, start)
+            return self._negate(self._called("regexp_full_match", left), negated, start)
         if self.word in _PATTERNS and (self.word != "GLOB" or self._operand_follows()):
             return self._negate(self._parse_pattern(left), negated, start)
         if self.take("IN"):
@@ -61,9 +61,9 @@ class PredicateParser(ValueParser):
             raise self.fail("LIKE, IN or BETWEEN is expected after NOT")
         return left
 
-    def _full_match(self, text: exp.Expression) -> exp.Expression:
-        """Parses the pattern of `~` and SIMILAR TO, which DuckDB has as a function."""
-        return exp.Anonymous(this="regexp_full_match", expressions=[text, self.parse_operand()])
+    def _called(self, name: str, text: exp.Expression) -> exp.Expression:
+        """Parses the pattern of `~` and SIMILAR TO, which are functions of DuckDB's."""
+        return exp.Anonymous(this=name, expressions=[text, self.parse_operand()])
 
     def _operand_follows(self) -> bool:
         return self._next.token_type in (TokenType.STRING, TokenType.VAR, TokenType.IDENTIFIER, TokenType.L_PAREN)

@@ -9,16 +9,11 @@ from typing import cast
 from sqlglot import exp
 from sqlglot.tokens import TokenType
 
-from penstock.common.errors import NotSupportedError
 from penstock.sql.dialect.base_parser import MAX_NESTING
-from penstock.sql.dialect.parse_window import WindowParser
+from penstock.sql.dialect.parse_source import SourceParser
 from penstock.sql.tree.statements import (
     Cte,
-    ExternalSource,
     IntervalWindow,
-    JoinKind,
-    JoinSource,
-    JoinVariant,
     Limit,
     OrderItem,
     PartitionItem,
@@ -28,16 +23,13 @@ from penstock.sql.tree.statements import (
     SetKind,
     SetOperation,
     Source,
-    SubquerySource,
-    TableSource,
+    ValuesQuery,
 )
 
-_VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
 _SET_WORDS = ("UNION", "INTERSECT", "EXCEPT")
-MAX_JOINS = 50
 
 
-class QueryParser(WindowParser):
+class QueryParser(SourceParser):
     """Queries."""
 
     def at_query(self) -> bool:
@@ -51,16 +43,20 @@ class QueryParser(WindowParser):
     def query_starts(self, distance: int) -> bool:
         """Whether the token so many ahead is the SELECT or WITH of a query."""
         word = self.peek(distance)
-        return word == "SELECT" or (word == "WITH" and (
+        return word in ("SELECT", "VALUES", "FROM") or (word == "WITH" and (
             self.peek(distance + 2) in ("AS", "(") or self.peek(distance + 1) == "RECURSIVE"))
 
     def parse_query(self) -> Query:
         """Parses a query up to and including `>> file`. Raises SqlSyntaxError."""
+        return self.parse_rows().change(into_file=self._parse_into_file())
+
+    def parse_rows(self) -> Query:
+        """Parses a query whose rows the statement takes that it stands in. Raises SqlSyntaxError."""
+        if not self.at_query():
+            raise self.fail("a query is expected")
         start = self.token.start
         query = self.parse_inner_query()
-        text = self.source(start)
-        into_file = self._parse_into_file()
-        return query.change(source_text=text, source_start=start, into_file=into_file)
+        return query.change(source_text=self.source(start), source_start=start)
 
     def parse_inner_query(self) -> Query:
         """Parses a query with WITH, set operations, and what orders and limits the whole. Raises SqlSyntaxError."""
@@ -68,10 +64,10 @@ class QueryParser(WindowParser):
         ctes = self._parse_ctes()
         self.nests = nests  # what WITH names is in nobody's expressions
         query, closed = self._parse_operations(self._parse_intersections, "UNION", "EXCEPT")
-        if isinstance(query, SetOperation) and not closed and not _has_end(query):
-            order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
+        if isinstance(query, SetOperation | ValuesQuery) and not closed and not _has_end(query):
+            order_by, limit = self.parse_order_by(), self.parse_limit()
             query.change(order_by=order_by, limit=limit)
-        elif closed and self.at_any("ORDER", "LIMIT"):
+        elif closed and self.at_any("ORDER", "LIMIT", "OFFSET", "FETCH"):
             query = self._wrap_ordered(query)
         if not ctes:
             return query
@@ -81,9 +77,8 @@ class QueryParser(WindowParser):
     def _parse_ctes(self) -> tuple[Cte, ...]:
         if not self.take("WITH"):
             return ()
-        if self.at("RECURSIVE") and self.peek(2) in ("AS", "("):
-            raise NotSupportedError("WITH RECURSIVE is not supported", position=self.place(self.token))
-        ctes = self.csv(self._parse_cte)
+        recursive = self.at("RECURSIVE") and self.peek() not in ("AS", "(") and self.take("RECURSIVE")
+        ctes = self.csv(lambda: self._parse_cte(recursive=recursive))
         if len(ctes) > MAX_NESTING:
             raise self.fail(f"WITH names at most {MAX_NESTING} queries")
         names = [cte.name for cte in ctes]
@@ -92,19 +87,16 @@ class QueryParser(WindowParser):
             raise self.fail(f"WITH names {repeated} twice")
         return ctes
 
-    def _parse_cte(self) -> Cte:
+    def _parse_cte(self, *, recursive: bool) -> Cte:
         offset = self.token.start
         name = self.name("the name of a query")
-        columns: tuple[str, ...] = ()
-        if self.take("("):
-            columns = self.csv(lambda: self.name("a column name"))
-            self.expect(")")
+        columns = self.parse_column_names()
         self.expect("AS")
         if self.take("NOT"):
             self.expect("MATERIALIZED")
         else:
             self.take("MATERIALIZED")
-        return Cte(name, self.parse_subquery(), columns, offset)
+        return Cte(name, self.parse_subquery(), columns, recursive, offset)
 
     def parse_subquery(self) -> Query:
         """Parses a query in parentheses. Raises SqlSyntaxError."""
@@ -137,6 +129,7 @@ class QueryParser(WindowParser):
             keep_all = self.take("ALL")
             if not keep_all:
                 self.take("DISTINCT")
+            by_name = kind == "union" and self.take("BY", "NAME")
             self.joins = joins_around
             right, right_closed = parse_side()
             joins = max(joins, self.joins)
@@ -148,7 +141,7 @@ class QueryParser(WindowParser):
                 order_by, limit = right.order_by, right.limit
                 right.change(order_by=(), limit=None)
             known = left
-            left = _operation(left, right, kind, keep_all, flat=not closed)
+            left = _operation(left, right, kind, keep_all, by_name, flat=not closed)
             depth += left is not known
             if depth > MAX_NESTING:
                 raise self.fail(f"set operations of different kinds lie at most {MAX_NESTING} deep in each other",
@@ -161,12 +154,14 @@ class QueryParser(WindowParser):
 
     def _wrap_ordered(self, query: Query) -> Query:
         """`(query) ORDER BY .. LIMIT ..`: what the inner query does not say itself is taken from outside."""
-        order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
+        order_by, limit = self.parse_order_by(), self.parse_limit()
         if (order_by and (query.order_by or query.limit)) or (limit and query.limit):
             raise self.fail("the query in the parentheses has an ORDER BY or LIMIT of its own; select FROM it instead")
         return query.change(order_by=order_by or query.order_by, limit=limit or query.limit)
 
     def _parse_query_term(self) -> tuple[Query, bool]:
+        if self.at("VALUES"):
+            return self.parse_values(), False
         if not self.at("("):
             return self.parse_select(), False
         self.advance()
@@ -191,18 +186,21 @@ class QueryParser(WindowParser):
 
     def parse_select(self) -> Select:
         """Parses one SELECT without UNION. Raises SqlSyntaxError."""
-        self.expect("SELECT")
-        distinct = self.take("DISTINCT")
-        if not distinct:
-            self.take("ALL")
-        tags_only = self.take("TAGS")
-        items = self.csv(self._parse_select_item)
-        source = self._parse_from(items[-1])
+        source = self.parse_source() if self.take("FROM") else None
+        distinct_on: tuple[exp.Expression, ...] = ()
+        items: tuple[SelectItem, ...] = (SelectItem(exp.Star(), None),)
+        distinct = tags_only = False
+        if source is None or self.at("SELECT"):
+            self.expect("SELECT")
+            distinct, distinct_on = self._parse_distinct()
+            tags_only = self.take("TAGS")
+            items = self._parse_items()
+            source = source or self._parse_from(items[-1])
         where = self.parse_expression() if self.take("WHERE") else None
         partition_by: tuple[PartitionItem, ...] = ()
         if self.take("PARTITION"):
             self.expect("BY")
-            partition_by = self.csv(self._parse_partition_item)
+            partition_by = self.csv(self.parse_partition_item)
         interp_range = self.parse_interp_range()
         every = self.parse_every()
         fill = self.parse_fill(allowed=interp_range is not None or every is not None)
@@ -212,168 +210,57 @@ class QueryParser(WindowParser):
         group_by: tuple[PartitionItem, ...] = ()
         if self.take("GROUP"):
             self.expect("BY")
-            group_by = self.csv(self._parse_partition_item)
+            group_by = self.csv(self.parse_group_item)
         having = self.parse_expression() if self.take("HAVING") else None
+        windows = self.csv(self.parse_named_window) if self.take("WINDOW") else ()
         qualify = self.parse_expression() if self.take("QUALIFY") else None
-        order_by = self._parse_order_by()
-        slimit = self._parse_limit("SLIMIT", "SOFFSET")
-        limit = self._parse_limit("LIMIT", "OFFSET")
+        order_by = self.parse_order_by()
+        slimit = self.parse_slimit()
+        limit = self.parse_limit()
         return Select(
-            items=items, source=source, distinct=distinct, tags_only=tags_only, where=where, partition_by=partition_by,
-            window=window, fill=fill, range=interp_range, every=every, group_by=group_by, having=having,
-            qualify=qualify, order_by=order_by, slimit=slimit, limit=limit, nests=self.nests,
+            items=items, source=source, distinct=distinct, distinct_on=distinct_on, tags_only=tags_only, where=where,
+            partition_by=partition_by, window=window, fill=fill, range=interp_range, every=every, group_by=group_by,
+            having=having, windows=windows, qualify=qualify, order_by=order_by, slimit=slimit, limit=limit,
+            nests=self.nests,
         )
+
+    def _parse_items(self) -> tuple[SelectItem, ...]:
+        """Parses the SELECT list; a comma may stand before FROM."""
+        items = [self.parse_select_item()]
+        while self.take(","):
+            if self.at("FROM"):
+                break
+            items.append(self.parse_select_item())
+        return tuple(items)
+
+    def _parse_distinct(self) -> tuple[bool, tuple[exp.Expression, ...]]:
+        """Parses DISTINCT, with what follows ON if that is there, or ALL."""
+        if not self.take("DISTINCT"):
+            self.take("ALL")
+            return False, ()
+        if not self.at("ON", "("):
+            return True, ()
+        self.take("ON")
+        return False, self.wrapped_csv(self.parse_expression)
 
     def _parse_from(self, last_item: SelectItem) -> Source | None:
         if self.take("FROM"):
-            return self._parse_source()
+            return self.parse_source()
         closed = self.at_end or self.at(")") or self.at(">>")
-        if not closed and not self.at_any("WHERE", "ORDER", "SLIMIT", "LIMIT", *_SET_WORDS):
+        if not closed and not self.at_any("WHERE", "ORDER", "SLIMIT", "LIMIT", "OFFSET", "FETCH", *_SET_WORDS):
             alias = last_item.alias or ""
             misspelt = difflib.get_close_matches(alias, ["from"], cutoff=0.7)
             raise self.fail("FROM is expected", hint=f"is {alias!r} before it a misspelt FROM?" if misspelt else None)
         return None
 
-    def _parse_select_item(self) -> SelectItem:
-        start = self.token.start
-        star = self.parse_qualified_star()
-        if star is None and self.take("*"):
-            star = self.mark(exp.Star(), start)
-        if star is not None:
-            return SelectItem(star, None, self.source(start))
-        expression = self.parse_expression()
-        text = self.source(start)
-        return SelectItem(expression, self.parse_alias(), text)
 
-    def _parse_partition_item(self) -> PartitionItem:
-        start = self.token.start
-        expression = self.parse_expression()
-        text = self.source(start)
-        return PartitionItem(expression, self.parse_alias(), text)
-
-    # --- sources ---
-
-    def _parse_source(self) -> Source:
-        source = self._parse_joins(self._parse_simple_source())
-        while self.at(","):
-            comma = self.advance()
-            right = self._parse_joins(self._parse_simple_source())
-            self._count_join()
-            source = JoinSource(source, right, "inner", place=(comma.start, comma.end + 1))
-        return source
-
-    def _parse_simple_source(self) -> Source:
-        if self.take("("):
-            self.enter()
-            source: Source
-            if self.at_query():
-                source = SubquerySource(self.parse_inner_query())
-            else:
-                source = self._parse_source()
-            self.leave()
-            self.expect(")")
-            if isinstance(source, SubquerySource) and source.alias is None:
-                source.change(alias=self.parse_alias())
-            return source
-        if self.at("CONNECTION") and self.peek(2) == "(":
-            return self._parse_external_source()
-        name = self.object_name("a table name")
-        cuts = None
-        if self.take("BETWEEN", "CUT"):
-            first = self.string("a cut")
-            self.expect("AND")
-            cuts = (first, self.string("a cut"))
-        return TableSource(name, self.parse_alias(), cuts)
-
-    def _parse_external_source(self) -> ExternalSource:
-        self.expect("CONNECTION")
-        connection = self.object_name("the connection's name")
-        self.expect("(")
-        self.expect("TABLE")
-        table = self.string("the table's name")
-        self.expect(")")
-        return ExternalSource(connection, table, self.parse_alias())
-
-    def _parse_joins(self, left: Source) -> Source:
-        while True:
-            start = self.token.start
-            join = self._parse_join_words()
-            if join is None:
-                return left
-            place = (start, self.previous_end)
-            kind, variant = join
-            right = self._parse_simple_source()
-            on = None if self._at_sample() else self.parse_expression() if self.take("ON") else None
-            window = self.parse_window_offset() if variant == "window" else None
-            jlimit = None
-            if self.at("JLIMIT"):
-                if variant not in ("asof", "window"):
-                    raise self.fail("JLIMIT belongs to ASOF and WINDOW joins")
-                self.advance()
-                jlimit = self.integer("the number of rows of JLIMIT", maximum=1024)
-            self._count_join()
-            left = JoinSource(left, right, kind, variant, on, window, jlimit, place)
-
-    def _at_sample(self) -> bool:
-        """Whether the sample of DRY RUN comes next, not the condition of a join."""
-        if not self.at("ON", "SAMPLE", "("):
-            return False
-        return self.peek(3) == "FROM" or (
-            self.peek(3) == "FILE" and self.token_ahead(4).token_type is TokenType.STRING)
-
-    def _count_join(self) -> None:
-        self.joins += 1
-        if self.joins > MAX_JOINS:
-            raise self.fail(f"a query joins at most {MAX_JOINS + 1} tables, those of its sub-queries included",
-                            hint="split it")
-
-    def _parse_join_words(self) -> tuple[JoinKind, JoinVariant] | None:
-        if self.take("JOIN"):
-            return "inner", ""
-        word = self.take_any("LEFT", "RIGHT", "FULL", "INNER")
-        variant = ""
-        if self.at_any(*_VARIANTS) and (word is not None or self.peek() == "JOIN"):
-            if word not in ("LEFT", "RIGHT"):
-                variant = self.word
-                raise self.fail(f"{variant} joins have a driving side",
-                                hint=f"write LEFT {variant} JOIN or RIGHT {variant} JOIN")
-            variant = self.advance().text.lower()
-        elif word is None:
-            return None
-        elif word != "INNER":
-            self.take("OUTER")
-        self.expect("JOIN")
-        return cast(JoinKind, word.lower()), cast(JoinVariant, variant)
-
-    # --- order and limits ---
-
-    def _parse_order_by(self) -> tuple[OrderItem, ...]:
-        if not self.take("ORDER"):
-            return ()
-        self.expect("BY")
-        return self.csv(self._parse_order_item)
-
-    def _parse_order_item(self) -> OrderItem:
-        expression = self.parse_expression()
-        return OrderItem(expression, *self.parse_direction())
-
-    def _parse_limit(self, word: str, offset_word: str) -> Limit | None:
-        if not self.take(word):
-            return None
-        what = f"the number of {'partitions' if word == 'SLIMIT' else 'rows'} of {word}"
-        count = self.integer(what)
-        if self.take(","):
-            return Limit(self.integer(what), count)
-        offset = self.integer(f"the number of {offset_word}") if self.take(offset_word) else 0
-        return Limit(count, offset)
-
-
-def _operation(left: Query, right: Query, kind: SetKind, keep_all: bool, *, flat: bool) -> SetOperation:
+def _operation(left: Query, right: Query, kind: SetKind, keep_all: bool, by_name: bool, *, flat: bool) -> SetOperation:
     """Joins queries from the left. However many of one kind they are, they lie two deep at most: what UNION makes
     distinct need not be so before, and UNION ALL goes on adding. `flat`: the left one has no parentheses of its own."""
     if not flat or not isinstance(left, SetOperation) or left.kind != kind or (
+            left.by_name != by_name) or (
             left.all != keep_all and (kind != "union" or keep_all)):
-        return SetOperation((left, right), keep_all, kind)
+        return SetOperation((left, right), keep_all, kind, by_name)
     first, *rest = left.args["queries"]
     if left.all and not keep_all and isinstance(first, SetOperation) and first.kind == "union" and not first.all and (
             not _has_end(first)):

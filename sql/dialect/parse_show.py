@@ -120,9 +120,9 @@ def parse_set(parser: QueryParser) -> Statement:
 
 
 def _parse_show_create(parser: QueryParser) -> Statement:
-    word = parser.take_any("DATABASE", "TABLE", "STABLE", "STREAM")
+    word = parser.take_any("DATABASE", "TABLE", "STABLE", "VIEW", "STREAM")
     if word is None:
-        raise parser.fail("DATABASE, TABLE, STABLE or STREAM is expected")
+        raise parser.fail("DATABASE, TABLE, STABLE, VIEW or STREAM is expected")
     what = f"create {word.lower()}"
     if word == "DATABASE":
         database = parser.name("a database name")
@@ -130,7 +130,7 @@ def _parse_show_create(parser: QueryParser) -> Statement:
     if word == "STREAM":
         offset = parser.token.start
         return Show(what, table=Name(parser.name("a stream name"), None, offset))
-    name = parser.object_name("a table name")
+    name = parser.object_name(f"a {'view' if word == 'VIEW' else 'table'} name")
     return Show(what, name.database, name)
 
 

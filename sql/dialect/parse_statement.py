@@ -68,12 +68,13 @@ from penstock.sql.dialect.parse_user import (
     parse_grant,
     parse_revoke,
 )
+from penstock.sql.dialect.parse_view import parse_create_view, parse_drop_view
 from penstock.sql.tree.statements import Explain, ExplainPart, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
-    "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, ORDER BY, "
-    "SLIMIT, LIMIT"
+    "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, WINDOW, "
+    "QUALIFY, ORDER BY, SLIMIT, LIMIT"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TEXT = 64 * 1024 * 1024
@@ -169,8 +170,8 @@ def _plain(parse_rest: Callable[[StatementParser], Statement]) -> Callable[[Stat
 
 # What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
 _NOT_SUPPORTED = (
-    *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("DROP", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("DROP", noun) for noun in ("TOPIC", "INDEX", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("KILL", "CONNECTION"), ("KILL", "TRANSACTION"), ("BALANCE",), ("COMPACT",),
     ("MERGE",),
@@ -192,6 +193,8 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("CREATE", "STREAM"): parse_create_stream,
     ("CREATE", "OR", "REPLACE", "STREAM"):
         lambda parser, start: parse_create_stream(parser, start, or_replace=True),
+    ("CREATE", "VIEW"): lambda parser, _: parse_create_view(parser, or_replace=False),
+    ("CREATE", "OR", "REPLACE", "VIEW"): lambda parser, _: parse_create_view(parser, or_replace=True),
     ("CREATE", "SNODE"): _plain(parse_create_snode),
     ("CREATE", "INGEST"): parse_create_ingest,
     ("CREATE", "FUNCTION"): lambda parser, _: parse_create_function(parser, aggregate=False),
@@ -220,6 +223,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[StatementParser, int], Statement]] 
     ("DROP", "DATABASE"): _plain(parse_drop_database),
     ("DROP", "TABLE"): lambda parser, _: parse_drop_table(parser, must_be_super=False),
     ("DROP", "STABLE"): lambda parser, _: parse_drop_table(parser, must_be_super=True),
+    ("DROP", "VIEW"): _plain(parse_drop_view),
     ("DROP", "STREAM"): _plain(parse_drop_stream),
     ("DROP", "SAVEPOINT"): _plain(parse_drop_savepoint),
     ("DROP", "SNODE"): _plain(parse_drop_snode),

@@ -276,7 +276,7 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
     query_start = parser.token
     query = parser.parse_query()
     if not isinstance(query, Select):
-        raise parser.fail("a stream takes a single SELECT, not a UNION", query_start)
+        raise parser.fail("a stream takes a single SELECT", query_start)
     if query.into_file is not None:
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None

@@ -12,6 +12,7 @@ from penstock.sql.types import DataType, Kind, other_type
 MAX_VARCHAR = 65_517
 MAX_NCHAR = 16_379
 MAX_DIGITS = 38
+MAX_ARRAY = 10_000
 
 _SIMPLE_TYPES: dict[str, Kind] = {
     "TIMESTAMP": Kind.TIMESTAMP, "BOOL": Kind.BOOL, "TINYINT": Kind.TINYINT, "SMALLINT": Kind.SMALLINT,
@@ -78,11 +79,14 @@ class TypeParser(BaseParser):
         return self.mark(TypeName(this=self._parse_any_type()), start)
 
     def _parse_any_type(self) -> DataType:
-        kind = self._parse_item_type()
+        kind, levels = self._parse_item_type(), 0
         while self.take("["):
-            size = "" if self.at("]") else str(self.integer("the length of the array", minimum=1))
+            self.enter()
+            levels += 1
+            size = "" if self.at("]") else str(self.integer("the length of the array", minimum=1, maximum=MAX_ARRAY))
             self.expect("]")
             kind = other_type(f"{kind.duckdb_name()}[{size}]")
+        self.leave(levels)
         return kind
 
     def _parse_item_type(self) -> DataType:

@@ -114,6 +114,17 @@ class ValueParser(OverParser):
         self.expect("}")
         return self.mark(exp.Struct(expressions=fields), start)
 
+    def parse_packed(self) -> exp.Expression:
+        """Parses what stands in parentheses of `struct_pack(a := 1, b := 2)`. Raises SqlSyntaxError."""
+        return exp.Struct(expressions=list(self.csv(self._parse_packed_field)))
+
+    def _parse_packed_field(self) -> exp.Expression:
+        start = self.token.start
+        name = self.mark(exp.Identifier(this=self.name("a field"), quoted=True), start)
+        if not self.take(":", "="):
+            raise self.fail("':=' is expected")
+        return self.mark(exp.PropertyEQ(this=name, expression=self.parse_expression()), start)
+
     def _parse_field_value(self) -> exp.Expression:
         start = self.token.start
         name = self.advance().text if self.at_type(TokenType.STRING) else self.name("a field")
@@ -174,15 +185,15 @@ class ValueParser(OverParser):
     # --- lambdas ---
 
     def parse_lambda(self, function: str) -> exp.Expression | None:
-        """Parses `lambda x, y: ...`, or `x -> ...` and `(x, y) -> ...` in calls of functions that take a lambda, if
-        that follows. Raises SqlSyntaxError.
+        """Parses `lambda x, y: ...`, if that follows, and behind the list in calls of functions that take a lambda
+        `x -> ...` and `(x, y) -> ...` as well. Raises SqlSyntaxError.
         """
         start = self.token.start
         if self.word == "LAMBDA" and self._next.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
             self._advance()
             names = self.csv(self._parse_parameter)
             self.expect(":")
-        elif function in _LAMBDA_FUNCTIONS and self._arrow_follows():
+        elif function in _LAMBDA_FUNCTIONS and self._prev.token_type is not TokenType.L_PAREN and self._arrow_follows():
             names = self.wrapped_csv(self._parse_parameter) if self.at("(") else (self._parse_parameter(),)
             self.expect("->")
         else:
@@ -196,7 +207,7 @@ class ValueParser(OverParser):
 
     def _arrow_follows(self) -> bool:
         if self.at_name():
-            return self.peek() == "->" and self.token_ahead(2).token_type is not TokenType.STRING
+            return self.peek() == "->"
         return self.at("(") and ((self.peek(2), self.peek(3)) == (")", "->") or (
             self.peek(2) == "," and (self.peek(4), self.peek(5)) == (")", "->")))
 

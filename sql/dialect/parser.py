@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from penstock.common.errors import SqlSyntaxError
+from penstock.common.errors import InvalidStatementError, SqlSyntaxError
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.sql.dialect.tdengine import TDengine
-from penstock.sql.tree.statements import CreateDatabase, Describe, Name, Statement
+from penstock.sql.tree.statements import CreateDatabase, Describe, Name, Query, Statement
 
 _DIALECT = TDengine()
 
@@ -31,6 +31,14 @@ def parse_one(text: str, query_words: int | None = None) -> Statement:
     if len(statements) != 1:
         raise SqlSyntaxError(f"one statement is expected, not {len(statements) or 'an empty text'}")
     return statements[0]
+
+
+def parse_query(text: str, query_words: int | None = None) -> Query:
+    """Returns the query that a text is. Raises as `parse_one`, and InvalidStatementError for other statements."""
+    statement = parse_one(text, query_words)
+    if not isinstance(statement, Query):
+        raise InvalidStatementError("a query is expected")
+    return statement
 
 
 @lru_cache(maxsize=1024)

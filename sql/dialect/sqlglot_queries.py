@@ -7,6 +7,7 @@ over their bases, and generators of other dialects refuse them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlglot import exp
@@ -25,6 +26,8 @@ def as_sqlglot(tree: Any) -> Any:
         return _select(tree)
     if isinstance(tree, st.SetOperation):
         return _set_operation(tree)
+    if isinstance(tree, st.ValuesQuery):
+        return _values(tree)
     if isinstance(tree, Node):
         for key, value in tree.args.items():
             if isinstance(value, Node):
@@ -39,8 +42,9 @@ def _select(select: st.Select) -> exp.Expression:
     aliased = any(item.alias is not None for item in select.group_by)
     query = TDengineSelect(**own) if own or aliased else exp.Select()
     query.set("expressions", [_aliased(item) for item in select.items])
-    if select.distinct:
-        query.set("distinct", exp.Distinct())
+    if select.distinct or select.distinct_on:
+        on = exp.Tuple(expressions=list(select.distinct_on)) if select.distinct_on else None
+        query.set("distinct", exp.Distinct(on=on))
     if select.source is not None:
         first, joins = _source(select.source)
         query.set("from_", exp.From(this=first))
@@ -52,12 +56,45 @@ def _select(select: st.Select) -> exp.Expression:
         query.set("group", exp.Group(expressions=[_aliased(item) for item in select.group_by]))
     if select.having is not None:
         query.set("having", exp.Having(this=select.having))
+    if select.windows:
+        query.set("windows", [_named_window(named) for named in select.windows])
     if select.qualify is not None:
         query.set("qualify", exp.Qualify(this=select.qualify))
+    for call in list(query.find_all(exp.Anonymous)):
+        _say_what_is_taken(call)
     for part in list(query.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All)):
         if isinstance(part.this, Node):
             part.set("this", as_sqlglot(part.this))
     return _ended(query, select)
+
+
+def _named_window(named: st.NamedWindow) -> exp.Expression:
+    window = named.window
+    window.set("this", _identifier(named.name))
+    window.set("over", None)
+    return window
+
+
+def _say_what_is_taken(call: exp.Anonymous) -> None:
+    """Puts DISTINCT and ORDER BY of a call where sqlglot has them: around its arguments."""
+    if call.args.get("distinct"):
+        call.set("expressions", [exp.Distinct(expressions=call.expressions)])
+        call.set("distinct", None)
+    order = call.args.get("order")
+    if order is not None:
+        *others, last = call.expressions
+        call.set("expressions", [*others, exp.Order(this=last, expressions=order.expressions)])
+        call.set("order", None)
+
+
+def _values(query: st.ValuesQuery) -> exp.Expression:
+    if query.into_file is not None:
+        return query
+    rows = exp.Values(expressions=list(query.rows))
+    if not query.ctes:
+        return _ended(rows, query)
+    select = exp.Select(expressions=[exp.Star()], from_=exp.From(this=exp.Subquery(this=rows)))
+    return _ended(select, query)
 
 
 _SET_OPERATIONS = {"union": exp.Union, "intersect": exp.Intersect, "except": exp.Except}
@@ -68,7 +105,8 @@ def _set_operation(operation: st.SetOperation) -> exp.Expression:
         return operation
     query, *others = (_member(member) for member in operation.queries)
     for other in others:
-        query = _SET_OPERATIONS[operation.kind](this=query, expression=other, distinct=not operation.all)
+        query = _SET_OPERATIONS[operation.kind](this=query, expression=other, distinct=not operation.all,
+                                                by_name=operation.by_name or None)
     return _ended(query, operation)
 
 
@@ -81,14 +119,16 @@ def _member(query: st.Query) -> exp.Expression:
 def _ended(query: exp.Expression, of: st.Query) -> exp.Expression:
     """Adds WITH, ORDER BY and LIMIT. Rows without a value come first, as for sqlglot where nulls are small."""
     if of.ctes:
-        query.set("with_", exp.With(expressions=[_cte(cte) for cte in of.ctes]))
+        recursive = any(cte.recursive for cte in of.ctes)
+        query.set("with_", exp.With(expressions=[_cte(cte) for cte in of.ctes], recursive=recursive or None))
     if of.order_by:
         query.set("order", exp.Order(expressions=[
             exp.Ordered(this=item.expression, desc=item.descending,
                         nulls_first=not item.descending if item.nulls_first is None else item.nulls_first)
             for item in of.order_by]))
     if of.limit is not None:
-        query.set("limit", exp.Limit(expression=exp.Literal.number(of.limit.count)))
+        if of.limit.count is not None:
+            query.set("limit", exp.Limit(expression=exp.Literal.number(of.limit.count)))
         if of.limit.offset:
             query.set("offset", exp.Offset(expression=exp.Literal.number(of.limit.offset)))
     return query
@@ -107,8 +147,8 @@ def _identifier(name: str) -> exp.Expression:
     return exp.Identifier(this=name, quoted=needs_quotes(name))
 
 
-def _table_alias(alias: str | None) -> exp.Expression | None:
-    return None if alias is None else exp.TableAlias(this=_identifier(alias))
+def _table_alias(alias: str | None, columns: Iterable[str] = ()) -> exp.Expression | None:
+    return None if alias is None else exp.TableAlias(this=_identifier(alias), columns=list(map(_identifier, columns)))
 
 
 def _source(source: st.Source) -> tuple[exp.Expression, list[exp.Expression]]:
@@ -116,7 +156,7 @@ def _source(source: st.Source) -> tuple[exp.Expression, list[exp.Expression]]:
     joins: list[exp.Expression] = []
     comma = True  # which binds looser than JOIN, so that nothing but commas may follow
     while isinstance(source, st.JoinSource):
-        comma = comma and source.kind == "inner" and source.on is None
+        comma = comma and source.kind == "inner" and not (source.on or source.variant or source.using or source.natural)
         joins.append(_join(source, comma))
         source = source.left
     return _single(source), joins[::-1]
@@ -130,7 +170,16 @@ def _single(source: st.Source) -> exp.Expression:
         first.set("joins", joins)
         return exp.Subquery(this=first)
     if isinstance(source, st.SubquerySource):
-        return exp.Subquery(this=as_sqlglot(source.query), alias=_table_alias(source.alias))
+        alias = _table_alias(source.alias, source.columns)
+        query = as_sqlglot(source.query)
+        if source.lateral:
+            return exp.Lateral(this=exp.Subquery(this=query), alias=alias)
+        if isinstance(query, exp.Values) and alias is not None:
+            query.set("alias", alias)
+            return query
+        return exp.Subquery(this=query, alias=alias)
+    if isinstance(source, st.FunctionSource):
+        return exp.Table(this=source.call, alias=_table_alias(source.alias, source.columns))
     if isinstance(source, st.TableSource) and source.cuts is None:
         database = source.name.database
         return exp.Table(this=_identifier(source.name.name), db=None if database is None else _identifier(database),
@@ -141,8 +190,11 @@ def _single(source: st.Source) -> exp.Expression:
 def _join(source: st.JoinSource, comma: bool) -> exp.Expression:
     """Returns an `exp.Join`: an outer one has a side, a semi join also a kind, one with ON or a comma neither."""
     side = None if source.kind == "inner" else source.kind.upper()
-    kind = source.variant.upper() or ("INNER" if side is None and source.on is None and not comma else None)
+    bare = source.on is None and not source.using and not source.natural
+    kind = source.variant.upper() or ("INNER" if side is None and bare and not comma else None)
+    using = list(map(_identifier, source.using)) or None
     if source.variant in ("", "semi", "anti"):
-        return exp.Join(this=_single(source.right), on=source.on, side=side, kind=kind)
-    return TDengineJoin(this=_single(source.right), on=source.on, side=side, method=source.variant.upper(),
-                    window=source.window, jlimit=source.jlimit)
+        return exp.Join(this=_single(source.right), on=source.on, side=side, kind=kind, using=using,
+                        method="NATURAL" if source.natural else "ASOF" if source.nearest else None)
+    return TDengineJoin(this=_single(source.right), on=source.on, side=side, method=source.variant.upper(), using=using,
+                        window=source.window, jlimit=source.jlimit)

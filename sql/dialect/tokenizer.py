@@ -24,7 +24,7 @@ _RESERVED = (
     "DOUBLE", "DROP", "ELSE", "END", "EVENT_WINDOW", "EVERY", "EXISTS", "EXPLAIN", "FALSE", "FILL", "FLOAT",
     "FROM", "FULL", "GEOMETRY", "GROUP", "HAVING", "IF", "IN", "INNER", "INSERT", "INT", "INTEGER", "INTERVAL",
     "INTO", "IS", "JLIMIT", "JOIN", "JSON", "LEFT", "LIKE", "LIMIT", "MATCH", "NCHAR", "NMATCH", "NOT", "NOW",
-    "NULL", "ON", "OR", "ORDER", "OUTER", "PARTITION", "RANGE", "RIGHT", "SELECT", "SESSION", "SET", "SHOW",
+    "NULL", "ON", "OR", "ORDER", "OUTER", "PARTITION", "RIGHT", "SELECT", "SESSION", "SET", "SHOW",
     "SLIDING", "SLIMIT", "SMALLINT", "SOFFSET", "STABLE", "STATE_WINDOW", "STREAM", "SUBTABLE", "TABLE", "TAG",
     "TAGS", "THEN", "TIMESTAMP", "TINYINT", "TODAY", "TRIGGER", "TRUE", "UNION", "UNSIGNED", "USING", "VALUES",
     "VARBINARY", "VARCHAR", "WATERMARK", "WHEN", "WHERE", "WINDOW_OFFSET",
@@ -38,8 +38,8 @@ KEYWORDS: dict[str, TokenType] = {
 
 # Words that are names elsewhere, but after an expression or a table they continue the statement.
 NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
-    "ANOMALY_WINDOW", "ANTI", "ASOF", "EXCEPT", "FILE", "INTERSECT", "NOTIFY", "NULLS", "OFFSET", "QUALIFY", "SEMI",
-    "TRUE_FOR", "WINDOW",
+    "ANOMALY_WINDOW", "ANTI", "ASOF", "CROSS", "EXCEPT", "FETCH", "FILE", "INTERSECT", "NATURAL", "NOTIFY", "NULLS",
+    "OFFSET", "POSITIONAL", "QUALIFY", "RANGE", "SEMI", "TRUE_FOR", "WINDOW",
 })
 
 OPERATORS: dict[str, TokenType] = {

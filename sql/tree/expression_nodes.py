@@ -36,9 +36,11 @@ Queries
     exp.Any, exp.All    what a comparison has on its right side.
 Calls
     exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
-                        typed (`*` is exp.Star). NOW and TODAY without parentheses are calls without arguments.
+                        typed (`*` is exp.Star); `distinct`, and `order`, an exp.Order, say what an aggregate takes
+                        of them. NOW and TODAY without parentheses are calls without arguments.
                         `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b;
-                        `extract(a from b)` is a call of date_part, `a ~ b` and `a SIMILAR TO b` of regexp_full_match.
+                        `extract(a from b)` is a call of date_part, `a ~ b` of regexp_matches, `a SIMILAR TO b` of
+                        regexp_full_match.
     exp.Filter          `this` is a call, `expression` an exp.Where.
     exp.Window          `this` is a call, perhaps in an exp.Filter, exp.IgnoreNulls or exp.RespectNulls; `partition_by`,
                         `order`, an exp.Order of exp.Ordered, and `spec`, an exp.WindowSpec, are as in sqlglot.
@@ -175,8 +177,9 @@ def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
 SIGNS: dict[type[exp.Expression], str] = {
     exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
     exp.DPipe: "||", exp.IntDiv: "//", exp.Pow: "^", exp.BitwiseLeftShift: "<<", exp.BitwiseRightShift: ">>",
+    exp.Glob: "GLOB",
 }
-"""Operators that stand in rows, as they are written."""
+"""Operators as they are written, without those of comparisons."""
 
 
 def _chain(generator: Generator, node: exp.Expression) -> str:
@@ -208,7 +211,12 @@ def _trim(generator: Generator, node: Trim) -> str:
 
 
 def _call(generator: Generator, node: exp.Anonymous) -> str:
-    return f"{node.this}({', '.join(generator.sql(argument) for argument in node.expressions)})"
+    arguments = ", ".join(generator.sql(argument) for argument in node.expressions)
+    order = node.args.get("order")
+    if order is not None:
+        arguments += f" ORDER BY {', '.join(map(generator.sql, order.expressions))}"
+    taken = "" if node.args.get("condition") is None else f" FILTER (WHERE {generator.sql(node, 'condition')})"
+    return f"{node.this}({'DISTINCT ' if node.args.get('distinct') else ''}{arguments}){taken}"
 
 
 def _struct(generator: Generator, node: exp.Struct) -> str:
@@ -231,6 +239,8 @@ def _cast(word: str) -> Callable[[Generator, exp.Expression], str]:
 
 class ExpressionGenerator(Generator):  # type: ignore[misc]
     """Prints expressions in a form that the parser reads back as the same tree."""
+
+    SUPPORTS_WINDOW_EXCLUDE = True
 
     TRANSFORMS = {  # noqa: RUF012 - sqlglot's own convention
         **Generator.TRANSFORMS,
@@ -256,7 +266,6 @@ class ExpressionGenerator(Generator):  # type: ignore[misc]
         LambdaVariable: lambda _, node: node.this,
         exp.AtTimeZone: lambda generator, node: f"{generator.sql(node, 'this')} AT TIME ZONE "
                                                 f"{generator.sql(node, 'zone')}",
-        exp.Glob: _binary("GLOB"),
         exp.Struct: _struct,
         exp.Bracket: _subscript,
         exp.Lambda: _lambda,

@@ -1,4 +1,4 @@
-"""Which tables a query reads, wherever they stand in it."""
+"""Which tables a query reads, wherever they stand in it, and which queries an expression has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.sql.tree.statements import ExternalSource, Name, Query, Select, SetOperation, TableSource
+from penstock.sql.tree.statements import (
+    ExternalSource,
+    Name,
+    Query,
+    Select,
+    SetOperation,
+    TableSource,
+    ValuesQuery,
+)
 
 
 def tables_of(query: Query, named: frozenset[str] = frozenset()) -> Iterator[TableSource | ExternalSource]:
@@ -22,9 +30,16 @@ def tables_of(query: Query, named: frozenset[str] = frozenset()) -> Iterator[Tab
                 pass
             case TableSource() | ExternalSource() as source:
                 yield source
-            case Select() | SetOperation() as inner:
+            case Select() | SetOperation() | ValuesQuery() as inner:
                 yield from tables_of(inner, named)
             case list() as parts:
                 pending += parts
             case exp.Expression() as part:
                 pending += part.args.values()
+
+
+def queries_in(expression: exp.Expression) -> Iterator[Query]:
+    """Yields the queries of an expression, but not those within them."""
+    for node in expression.walk(prune=lambda node: isinstance(node, Select | SetOperation)):
+        if isinstance(node, Select | SetOperation):
+            yield node

@@ -147,8 +147,21 @@ class ExternalSource(Node):
 
 
 class SubquerySource(Node):
+    """`columns` are what the first of its columns are called; `lateral`: it may name columns of what is before it."""
+
     query: Query
     alias: str | None = None
+    columns: tuple[str, ...] = ()
+    lateral: bool = False
+
+
+class FunctionSource(Node):
+    """A call of a function that gives rows. `columns`: what its column is called. It may name columns of what is before
+    it."""
+
+    call: exp.Expression
+    alias: str | None = None
+    columns: tuple[str, ...] = ()
 
 
 JoinKind = Literal["inner", "left", "right", "full"]
@@ -156,7 +169,10 @@ JoinVariant = Literal["", "semi", "anti", "asof", "window"]
 
 
 class JoinSource(Node):
-    """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT.
+    """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT. `using`: columns of both that are
+    equal, and one in the result; () if `natural`: then those whose names both have. An inner semi or anti join, without
+    LEFT or RIGHT, is standard SQL's: it has the columns of its left side alone. `nearest`: ASOF stands before LEFT, and
+    finds the nearest row by any values, not by times alone.
 
     `place` is where its words, such as LEFT JOIN, or its comma start and end in the text.
     """
@@ -168,10 +184,13 @@ class JoinSource(Node):
     on: exp.Expression | None = None
     window: tuple[Duration, Duration] | None = None
     jlimit: int | None = None
+    using: tuple[str, ...] = ()
+    natural: bool = False
+    nearest: bool = False
     place: tuple[int, int] = in_meta(default=(0, 0))
 
 
-Source = TableSource | ExternalSource | SubquerySource | JoinSource
+Source = TableSource | ExternalSource | SubquerySource | FunctionSource | JoinSource
 
 
 class Range(Node):
@@ -183,7 +202,9 @@ class Range(Node):
 
 
 class Limit(Node):
-    count: int
+    """`count` is None where there is OFFSET alone."""
+
+    count: int | None = None
     offset: int = 0
 
 
@@ -193,15 +214,29 @@ class Cte(Node):
     name: str
     query: Query
     columns: tuple[str, ...] = ()
+    recursive: bool = False
     offset: int = in_meta(default=0)
 
 
+class NamedWindow(Node):
+    """One window that WINDOW names: `window` is as behind OVER."""
+
+    name: str
+    window: exp.Expression
+
+
 class Select(Statement):
-    """`ctes`: WITH. `nests`: there may be queries, FILTER or OVER in its expressions; if not, there are none."""
+    """`ctes`: WITH. `nests`: its expressions may have queries, FILTER, OVER, or DISTINCT and ORDER BY in calls; if not,
+    they have none. `distinct_on`: of the rows in which these are equal the first one.
+
+    An item of GROUP BY may be an exp.Rollup, exp.Cube or exp.GroupingSets; an exp.Var ALL, in ORDER BY too, stands for
+    what the SELECT list has.
+    """
 
     items: tuple[SelectItem, ...]
     source: Source | None = None
     distinct: bool = False
+    distinct_on: tuple[exp.Expression, ...] = ()
     tags_only: bool = False
     where: exp.Expression | None = None
     partition_by: tuple[PartitionItem, ...] = ()
@@ -211,6 +246,7 @@ class Select(Statement):
     every: Duration | None = None
     group_by: tuple[PartitionItem, ...] = ()
     having: exp.Expression | None = None
+    windows: tuple[NamedWindow, ...] = ()
     qualify: exp.Expression | None = None
     order_by: tuple[OrderItem, ...] = ()
     slimit: Limit | None = None
@@ -227,11 +263,12 @@ SetKind = Literal["union", "intersect", "except"]
 
 class SetOperation(Statement):
     """UNION, INTERSECT or EXCEPT of two or more queries, from left to right; ALL: rows count as often as they are
-    there. WITH, ORDER BY and LIMIT belong to the whole."""
+    there. WITH, ORDER BY and LIMIT belong to the whole. `by_name`: columns of equal names belong together."""
 
     queries: tuple[Query, ...]
     all: bool = False
     kind: SetKind = "union"
+    by_name: bool = False
     order_by: tuple[OrderItem, ...] = ()
     limit: Limit | None = None
     ctes: tuple[Cte, ...] = ()
@@ -240,7 +277,19 @@ class SetOperation(Statement):
     source_start: int = in_meta(default=0)
 
 
-Query = Select | SetOperation
+class ValuesQuery(Statement):
+    """VALUES (...), (...): each of `rows` is an exp.Tuple."""
+
+    rows: tuple[exp.Expression, ...]
+    order_by: tuple[OrderItem, ...] = ()
+    limit: Limit | None = None
+    ctes: tuple[Cte, ...] = ()
+    into_file: str | None = None
+    source_text: str = in_meta(default="")
+    source_start: int = in_meta(default=0)
+
+
+Query = Select | SetOperation | ValuesQuery
 
 
 ExplainPart = Literal["logical", "sql", "tasks"]
@@ -338,6 +387,14 @@ class CreateTable(Statement):
     options: tuple[tuple[str, str], ...] = ()
 
 
+class CreateTableAs(Statement):
+    """CREATE TABLE name AS query: a normal table of the query's columns, with its rows."""
+
+    name: Name
+    query: Query
+    if_not_exists: bool = False
+
+
 class CreateChildTable(Node):
     """One `child USING super [(tags)] TAGS (values)`. `tag_names` None: all tags in order."""
 
@@ -408,6 +465,28 @@ class DropTable(Statement):
     names: tuple[Name, ...]
     if_exists: bool = False
     must_be_super: bool = False
+
+
+# --- views ----------------------------------------------------------------------------------------------------
+
+
+class CreateView(Statement):
+    """CREATE [OR REPLACE] VIEW [IF NOT EXISTS] name [(columns)] [SQL SECURITY DEFINER | INVOKER] AS query.
+
+    `columns` are what it calls the first of the query's columns.
+    """
+
+    name: Name
+    query: Query
+    columns: tuple[str, ...] = ()
+    invoker: bool = False
+    or_replace: bool = False
+    if_not_exists: bool = False
+
+
+class DropView(Statement):
+    name: Name
+    if_exists: bool = False
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ PARSER_SCRIPTS = sorted((GOLDEN.parent / "parser").glob("*.txt"))
 SHOWS = {" ".join(words).lower() for words in PLAIN_SHOWS} | {
     "tables", "child tables", "normal tables", "stables", "vgroups", "cut", "vnodes", "tags", "table tags", "indexes",
     "table distributed", "cluster", "variables", "cluster variables", "local variables", "user databases",
-    "system databases", "create database", "create table", "create stable", "create stream",
+    "system databases", "create database", "create table", "create stable", "create view", "create stream",
 }
 TDENGINE_PARAMETERS = (
     "disableStream", "streamBufferSize", "maxStreamBackendCache", "streamSinkDataRate", "checkpointInterval",

@@ -142,7 +142,8 @@ def answer(connection: duckdb.DuckDBPyConnection, sql: str) -> object:
     "bool_and(`boolean`)", "arg_max(`varchar`, `integer`)", "count_if(`boolean`)",
     "product(`float`)", "any_value(`blob`)", "len(list(`integer`))", "mad(`tinyint`)", "regr_slope(`float`, `tinyint`)",
     "entropy(`varchar`)", "geomean(`uinteger`)", "list_sum(list(`tinyint`))", "kurtosis(`smallint`)",
-    "median(`varchar`)",
+    "median(`varchar`)", "approx_quantile(`tinyint`, 0.5)", "approx_count_distinct(NULL)", "entropy(NULL)",
+    "regr_count(NULL, 1)", "median(NULL)",
 ])
 def test_aggregates_give_what_duckdb_gives(tables: Harness, call: str) -> None:
     """Where values are NULL and at the ends of types."""
@@ -230,6 +231,7 @@ def test_what_is_not_listed_is_not_there() -> None:
     ("typeof(1)", "INTEGER"), ("typeof(1 + 1)", "DOUBLE"), ("typeof(2.5)", "DOUBLE"), ("typeof(now())", "TIMESTAMP"),
     ("struct_keys(from_json('{}', '{\"x) AS a0, (SELECT 1\": \"INT\"}'))", ["x) AS a0, (SELECT 1"]),
     ("strptime('2024-01-02', '%Y-%m-%d')", 1_704_153_600_000), ("epoch_ms(1234)", 1234),
+    ("format_bytes(1024 * 1024 - 1)", "1023.9 KiB"),
     ("date_diff('day', '2024-01-01', cast('2024-03-01' as timestamp))", 60), ("coalesce(list_value(1), null)", [1]),
 ])
 def test_known_values(call: str, want: object) -> None:

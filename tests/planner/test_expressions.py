@@ -51,6 +51,7 @@ ARITHMETIC = [
     ("1 + 1", 2.0), ("1 / 2", 0.5), ("7 / 2", 3.5), ("0.1 + 0.2", 0.3), ("5 % 3", 2.0), ("-5 % 3", -2.0),
     ("5.5 % 2", 1.5), ("1 / 0", None), ("1 % 0", None), ("1 + null", None), ("2 * (3 - 1)", 4.0), ("'3' + 4", 7.0),
     ("true + 1", 2.0), ("'12abc' * 2", 24.0), ("-(2 + 3)", -5.0), ("1 + 1n", 2.0),
+    ("0.06 + 0.01 = 0.07", True), ("0.3 - 0.1 = 0.2", True), ("1.1 * 3 = 3.3", True),
     ("5 & 3", 1), ("5 | 3", 7), ("null & 1", None), ("7.9 & 3", 3),
     ("1 = 1.0", True), ("'10' > 9", True), ("'abc' = 0", True), ("'a' < 'B'", False), ("1 <> null", None),
     ("true = 1", True), ("'true' = true", True), ("2 between 1 and 3", True), ("2 not between 1 and 3", False),
@@ -69,6 +70,7 @@ LIKES = [
     (r"'a_c' like 'a\_c'", True), (r"'abc' like 'a\_c'", False), (r"'50%' like '50\%'", True),
     (r"'a\\b' like 'a\\\\b'", True), (r"'abc' like 'ab\\'", False), ("null like 'a'", None),
     ("'abc' match 'b'", True), ("'abc' match '^b'", False), ("'n_1' match '^n_[[:digit:]]$'", True),
+    ("'abc' ~ 'b'", True), ("'abc' !~ '^b'", True), ("'abc' similar to 'b'", False), ("'abc' similar to '.b.'", True),
     ("'abc' nmatch 'b'", False), ("'ABC' match '[[:lower:]]+'", False),
 ]
 

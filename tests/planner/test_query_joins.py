@@ -338,10 +338,19 @@ def test_full_joins_have_no_time_line() -> None:
         harness.plan("select _wstart, count(*) from a full join b on a.ts = b.ts interval(1s)")
 
 
+def test_rows_are_numbered_for_what_goes_by_their_order_alone() -> None:
+    """To number joined rows costs more than to add them up."""
+    harness = loaded([], [])
+    source = "from a join b on a.g = b.g group by a.g"
+    assert "row_number" not in harness.plan(f"select a.g, sum(b.v), max(a.v), count(*) {source}").sql
+    assert "row_number" in harness.plan(f"select a.g, first(b.v) {source}").sql
+
+
 @pytest.mark.parametrize(("source", "by", "found"), [
     ("a join b on a.ts = b.ts", "hash", "HASH_JOIN"),
     ("a full join b on a.ts between b.ts and b.ts + 1s and a.g = b.g", "hash", "HASH_JOIN"),
     ("a left join b on a.g = b.g", "hash", "HASH_JOIN"),
+    ("a, b where (a.g = b.g and a.v = 1) or (b.v = 2 and (a.g = b.g)) or (a.g = b.g)", "hash", "HASH_JOIN"),
     ("a join b on a.ts between b.ts and b.ts + 1s", "sorted times", "IE_JOIN"),
     ("a left window join b window_offset(-1s, 1s)", "sorted times", "IE_JOIN"),
     ("a left asof join b", "asof", "ASOF_JOIN"),

@@ -45,6 +45,7 @@ CASES: list[tuple[str, list[tuple[object, ...]]]] = [
     ("select count(*), count(a), sum(a), avg(b), min(s), max(a) from st", [(12, 11, 85, 5.25, "a", 30)]),
     ("select sum(a) from c1 where a > 100", []),
     ("select sum(a), count(*) from c1 where a > 100", [(None, 0)]),
+    ("select count() from c1 where a > 100", [(0,)]),
     ("select sum(a) from c1 where a is null", [(None,)]),
     ("select last(a) from c1 where a is null", []),
     ("select last(a), count(*) from c1 where a is null", [(None, 1)]),

@@ -36,6 +36,7 @@ from penstock.sql.tree.statements import (
     SetOperation,
     SplitVgroup,
     Statement,
+    ValuesQuery,
 )
 from penstock.sql.types import Kind
 
@@ -247,7 +248,7 @@ def statements(r: random.Random, corpus: list[str]) -> str:
 def harmless(statement: Statement) -> bool:
     """Whether a statement may be executed: it reads and writes no files and makes no thousand vnodes."""
     match statement:
-        case Select() | SetOperation():
+        case Select() | SetOperation() | ValuesQuery():
             return statement.into_file is None
         case Insert():
             return all(target.file is None for target in statement.targets)

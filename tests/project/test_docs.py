@@ -202,7 +202,7 @@ def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "readings.csv").write_text("'2024-05-01 10:00:00',1.5\n")
     blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/sql.md"), flags=re.MULTILINE | re.DOTALL)
     examples = [block for block in blocks if "STREAM [IF NOT EXISTS]" not in block]
-    assert len(examples) == 4
+    assert len(examples) == 6
     for piece in split_all("".join(examples)):
         assert isinstance(piece, SqlText)
         con.execute(piece.text)

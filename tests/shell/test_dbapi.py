@@ -97,6 +97,17 @@ def test_values_of_every_type_come_back(connection: dbapi.Connection) -> None:
     assert cursor.execute("SELECT ts, i FROM t ORDER BY ts").fetchone() == (when - dt.timedelta(hours=2), None)
 
 
+def test_values_of_duckdbs_types_come_as_pythons(connection: dbapi.Connection) -> None:
+    """What Python has no value for comes as text, and leaves the others as they are."""
+    cursor = connection.cursor()
+    cursor.execute("SELECT d, [1] l, {'a': 1} s FROM (SELECT date '2024-02-29' d UNION ALL SELECT date '5000000-01-01' "
+                   "UNION ALL SELECT NULL)")
+    rows = sorted(cursor.fetchall(), key=str)
+    assert rows == [("5000000-01-01", [1], {"a": 1}), (None, [1], {"a": 1}), (dt.date(2024, 2, 29), [1], {"a": 1})]
+    assert [column[1] for column in cursor.description or ()] == ["DATE", "INTEGER[]", "STRUCT(a INTEGER)"]
+    assert dbapi.DATETIME == "DATE"
+
+
 def test_timestamps_follow_the_time_zone(tmp_path: Path) -> None:
     """Naive datetimes are local times of the connection's zone, in and out; Arrow stays UTC and exact."""
     with penstock.connect(str(tmp_path), {"timezone": "Asia/Kolkata"}) as connection:

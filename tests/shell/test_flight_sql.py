@@ -260,7 +260,9 @@ def test_metadata(here: ServedHere) -> None:
     with here.own() as own:
         for statement in ("CREATE DATABASE a_b", "CREATE DATABASE axb", "CREATE TABLE axb.n (ts TIMESTAMP, v INT)",
                           "CREATE STABLE a_b.s (ts TIMESTAMP, k INT PRIMARY KEY) TAGS (t INT)",
-                          "CREATE TABLE a_b.c1 USING a_b.s TAGS (1)", "CREATE TABLE a_b.c2 USING a_b.s TAGS (2)"):
+                          "CREATE TABLE a_b.c1 USING a_b.s TAGS (1)", "CREATE TABLE a_b.c2 USING a_b.s TAGS (2)",
+                          "CREATE VIEW axb.w AS SELECT k FROM a_b.s", "CREATE VIEW axb.gone AS SELECT v FROM n",
+                          "ALTER TABLE axb.n RENAME COLUMN v u"):
             own.execute(statement)
 
     def names(**wanted: Any) -> list[str]:
@@ -275,7 +277,10 @@ def test_metadata(here: ServedHere) -> None:
     assert databases(catalog="") == databases()
     assert databases(catalog="other") == []
     assert rows_of(here, make("CommandGetCatalogs")) == []
-    assert names(db_schema_filter_pattern="a%") == ["s", "n"]
+    assert names(db_schema_filter_pattern="a%") == ["s", "n", "w", "gone"]
+    assert names(table_types=["VIEW"], table_name_filter_pattern="w") == ["w"]
+    views = rows_of(here, make("CommandGetTables", table_types=["VIEW"], include_schema=True))
+    assert [pa.ipc.read_schema(pa.py_buffer(row["table_schema"])).names for row in views] == [["k"], []]
     assert names(db_schema_filter_pattern="a%", table_types=["CHILD TABLE", "TABLE"]) == ["c1", "c2", "n"]
     assert names(table_name_filter_pattern="c_") == ["c1", "c2"]
     assert "ins_tables" in names(table_types=["SYSTEM TABLE"])

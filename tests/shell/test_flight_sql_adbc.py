@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,17 @@ def test_polars_writes_and_reads(con: Any) -> None:
     assert frame.write_database("frame", con, engine="adbc") == 1
     assert frame.write_database("frame", con, engine="adbc", if_table_exists="replace") == 1
     assert polars.read_database("SELECT * FROM frame", con).rows() == frame.rows()
+
+
+def test_values_of_duckdbs_types(con: Any) -> None:
+    """They come as Arrow has them, without a table."""
+    with con.cursor() as cursor:
+        cursor.execute("SELECT date '2024-02-29' d, [1, NULL] l, {'a': 'x'} s, map {'k': 1} m, interval '1' day i, "
+                       "'x'::enum('x') e")
+        found = cursor.fetch_arrow_table()
+    assert found.to_pylist() == [{"d": date(2024, 2, 29), "l": [1, None], "s": {"a": "x"}, "m": [("k", 1)],
+                                  "i": pa.MonthDayNano([0, 1, 0]), "e": "x"}]
+    assert found.schema.field("d").type == pa.date32()
 
 
 def test_a_script(con: Any) -> None:
@@ -128,7 +139,7 @@ def test_metadata(con: Any) -> None:
     assert con.adbc_get_table_schema("s", db_schema_filter="meta") == pa.schema([
         ("ts", pa.timestamp("us")), ("id", pa.int32()), ("v", pa.decimal128(10, 2)), ("t", pa.string())])
     assert con.adbc_get_table_schema("c", db_schema_filter="meta").names == ["ts", "id", "v", "t"]
-    assert con.adbc_get_table_types() == ["CHILD TABLE", "SUPER TABLE", "SYSTEM TABLE", "TABLE"]
+    assert con.adbc_get_table_types() == ["CHILD TABLE", "SUPER TABLE", "SYSTEM TABLE", "TABLE", "VIEW"]
     info = con.adbc_get_info()
     assert (info["vendor_name"], info["vendor_version"]) == ("Penstock", penstock.__version__)
     con.adbc_current_db_schema = "meta"

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pandas as pd
 import psycopg
@@ -37,6 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresHere]:
                      "d DECIMAL(10, 2), u BIGINT UNSIGNED)")
         here.execute("INSERT INTO power.a USING power.meters TAGS ('north') VALUES (1700000000000, 1.5, 1) "
                      "power.b USING power.meters TAGS ('south') VALUES (1700000000000, 2.5, 2)")
+        here.execute("CREATE VIEW power.high AS SELECT ts, v FROM meters WHERE v > 2")
         yield here
 
 
@@ -105,6 +108,22 @@ def test_casts_say_what_parameters_are(server: PostgresHere) -> None:
                            ("2100-01-01", "x")).fetchall() == [(0,)]
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_psycopg_values_of_duckdbs_types(server: PostgresHere, binary: bool) -> None:
+    """Those that PostgreSQL has, too, and lists of plain ones come as Python's; the others as text."""
+    with server.connect(dbname="power") as con, con.cursor(binary=binary) as cursor:
+        cursor.execute("SELECT date '2024-02-29', time '10:00:01.5', interval '1 day 02:00:00', cast(7 AS hugeint), "
+                       "cast('550e8400-e29b-41d4-a716-446655440000' AS uuid), [1, NULL], {'a': 1}, NULL::date, "
+                       "'x'::enum('x')")
+        assert cursor.fetchall() == [
+            (date(2024, 2, 29), time(10, 0, 1, 500_000), timedelta(days=1, hours=2), Decimal(7),
+             UUID("550e8400-e29b-41d4-a716-446655440000"), [1, None], "{'a': 1}", None, "x")]
+        types = [column.type_code for column in cursor.description or ()]
+        assert types == [1082, 1083, 1186, 1700, 2950, 1007, 25, 1082, 25]
+        with pytest.raises(psycopg.DataError):
+            cursor.execute("SELECT 'infinity'::date").fetchall()
+
+
 def test_psycopg_copy_and_pipeline(server: PostgresHere) -> None:
     """COPY both ways, statements sent without waiting, rows taken some at a time."""
     server.execute("CREATE TABLE power.c (ts TIMESTAMP, v INT, s VARCHAR(20))")
@@ -149,6 +168,7 @@ def test_psql_describes(server: PostgresHere) -> None:
     tables = server.psql(r"\dt", "-d", "power", "-t").stdout.splitlines()
     assert {"power|meters|table|root", "power|t|table|root"} <= set(tables)
     assert not any("|a|" in line for line in tables)
+    assert server.psql(r"\dv", "-d", "power", "-t").stdout.splitlines() == ["power|high|view|root"]
     assert server.psql(r"\d meters", "-d", "power", "-t").stdout.splitlines() == [
         "ts|timestamp with time zone||not null|", "v|double precision|||", "n|integer|||",
         "place|character varying(20)|||"]
@@ -170,6 +190,9 @@ def test_sqlalchemy_inspects_and_reads(server: PostgresHere) -> None:
         inspector = sqlalchemy.inspect(engine)
         assert {"meters", "t"} <= set(inspector.get_table_names())
         assert "power" in inspector.get_schema_names()
+        assert (inspector.get_view_names(), inspector.has_table("high")) == (["high"], True)
+        assert [column["nullable"] for column in inspector.get_columns("high")] == [True, True]
+        assert pd.read_sql_table("high", engine)["v"].to_list() == [2.5]
         assert (inspector.has_table("t"), inspector.has_table("nope")) == (True, False)
         for schema in (None, "power"):
             found = {column["name"]: str(column["type"]) for column in inspector.get_columns("t", schema=schema)}
@@ -189,15 +212,18 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
         for name in ("d", "hidden"):
             here.execute(f"CREATE DATABASE {name} VGROUPS 1")
             here.execute(f"CREATE TABLE {name}.t_{name} (ts TIMESTAMP, v_{name} INT)")
+            here.execute(f"CREATE VIEW {name}.w_{name} AS SELECT 1 AS x_{name}")
         here.execute(f"CREATE USER some PASS '{SECRET}' ROLE none")
         here.execute("GRANT READ ON d.t_d TO some")
+        here.execute("GRANT READ ON d.w_d TO some")
         texts = ("SELECT relname FROM pg_class", "SELECT attname FROM pg_attribute", "SELECT nspname FROM pg_namespace",
                  "SELECT datname FROM pg_database", "SELECT table_name FROM information_schema.tables",
-                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles")
+                 "SELECT column_name FROM information_schema.columns", "SELECT rolname FROM pg_roles",
+                 "SELECT viewname FROM pg_views", "SELECT table_name FROM information_schema.views")
         with here.connect(user="some", password=SECRET, dbname="d") as con:
             seen = {value for text in texts for (value,) in con.execute(text)}
-            assert {"d", "t_d", "v_d", "some"} <= seen
-            assert not {"hidden", "t_hidden", "v_hidden", "root"} & seen
+            assert {"d", "t_d", "v_d", "w_d", "x_d", "some"} <= seen
+            assert not {"hidden", "t_hidden", "v_hidden", "w_hidden", "x_hidden", "root"} & seen
             for source in ("read_csv('/etc/passwd')", "'/etc/passwd'", "duckdb_settings()"):
                 with pytest.raises(psycopg.Error):
                     con.execute(f"SELECT * FROM pg_class, {source} AS s")
@@ -222,9 +248,10 @@ def test_arrays(server: PostgresHere) -> None:
             assert con.execute("SELECT conkey, ARRAY['a', NULL, 'b c'], ARRAY[1.5::real] FROM pg_constraint "
                                "WHERE conname = 't_pkey'", binary=binary).fetchall() == [
                 ([1], ["a", None, "b c"], [1.5])]
-            assert con.execute("SELECT [v, NULL] AS a, ['a', 'null', '\"'] AS b, [v > 1, false] AS c, [0.5] AS d, "
-                               "[[v]] AS e FROM t WHERE ts = 1700000000009", binary=binary).fetchall() == [
-                ([7, None], ["a", "null", '"'], [True, False], [0.5], "[[7]]")]
+            assert con.execute("SELECT 1, [v, NULL] AS a, ['a', 'null', '\"'] AS b, [v > 1, false] AS c, [0.5] AS d, "
+                               "[[v]] AS e, list_filter([v], lambda x: x < 0) AS f FROM t WHERE ts = 1700000000009",
+                               binary=binary).fetchall() == [
+                (1, [7, None], ["a", "null", '"'], [True, False], [0.5], "[[7]]", [])]
 
 
 @pytest.mark.parametrize("by_statement", [False, True])

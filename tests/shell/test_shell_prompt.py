@@ -91,6 +91,8 @@ def query(statement: str) -> pa.Table:
     """A catalog with one database, one super table with two columns, and one stream."""
     if "ins_stables" in statement:
         return pa.table({"stable_name": ["meters", "elsewhere"], "db_name": ["power", "other"]})
+    if "ins_views" in statement:
+        return pa.table({"view_name": ["sums"], "db_name": ["power"]})
     if "ins_columns" in statement:
         return pa.table({"col_name": ["current", "voltage"], "db_name": ["power", "power"]})
     if "ins_stream_savepoints" in statement:
@@ -110,6 +112,9 @@ def query(statement: str) -> pa.Table:
         ("select cur", "current"),
         ("select * from met", "meters"),
         ("select * from other.", "other.elsewhere"),
+        ("select * from su", "sums"),
+        ("drop view ", "power.sums"),
+        ("show vie", "views"),
         ("drop stream hou", "hourly"),
         ("select _wst", "_wstart"),
         ("select av", "avg"),

@@ -86,6 +86,21 @@ def test_tables_are_made_filled_and_reflected(engine: sa.Engine) -> None:
         assert connection.execute(sa.select(sa.func.now() > dt.datetime(2020, 1, 1))).scalar() is True
 
 
+def test_views_are_reflected(engine: sa.Engine) -> None:
+    """They have names, a definition and columns, which may be read."""
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE t (ts TIMESTAMP, v INT)"))
+        connection.execute(sa.text("INSERT INTO t VALUES (now, 2)"))
+        connection.execute(sa.text("CREATE VIEW w AS SELECT v + 1 AS more FROM t"))
+        found = sa.inspect(engine)
+        assert (found.get_view_names(), found.get_table_names()) == (["w"], ["t"])
+        assert found.get_view_definition("w") == "SELECT v + 1 AS more FROM t"
+        with pytest.raises(sa.exc.NoSuchTableError):
+            found.get_view_definition("t")
+        assert found.has_table("w")
+        assert connection.execute(sa.select(sa.Table("w", sa.MetaData(), autoload_with=engine))).all() == [(3,)]
+
+
 def test_every_type_is_reflected(engine: sa.Engine) -> None:
     """A table that is made from what was reflected has the same types."""
     types = ("TIMESTAMP, b BOOL, t TINYINT, u TINYINT UNSIGNED, i INT, j INT UNSIGNED, k BIGINT UNSIGNED, f FLOAT, "

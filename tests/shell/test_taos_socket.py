@@ -31,7 +31,7 @@ from penstock.shell.taos_socket.bound_rows import read_bound
 from penstock.shell.taos_socket.held_result import HeldResult
 from penstock.shell.taos_socket.raw_blocks import TYPES, raw_block
 from penstock.shell.taos_socket.socket_route import socket_routes
-from penstock.sql.types import DataType, Kind
+from penstock.sql.types import DataType, Kind, other_type
 
 PASSWORD = "correct-horse"
 FIXED = {Kind.BOOL: "?", Kind.TINYINT: "b", Kind.SMALLINT: "h", Kind.INT: "i", Kind.BIGINT: "q", Kind.UTINYINT: "B",
@@ -97,6 +97,16 @@ def test_blocks_have_the_rows(result: tuple[list[Kind], list[list[Any]]]) -> Non
     """Of all types, with NULLs anywhere."""
     kinds, columns = result
     assert read_block(block_of(kinds, columns), kinds) == columns
+
+
+def test_values_that_tdengine_has_no_type_for_are_texts() -> None:
+    """Such that are longer than any of its texts are cut between characters."""
+    lists = pa.array([[1, None], None], pa.list_(pa.int32()))
+    block = raw_block(pa.record_batch([lists], ["c"]), [ResultColumn("c", other_type("INTEGER[]"))])
+    assert block[28] == TYPES[Kind.VARCHAR]
+    assert _text_at(block, 28 + 5 + 4 + 8, "utf-8") == "[1, NULL]"
+    long = raw_block(pa.record_batch([pa.array(["ä" * 40_000])], ["c"]), [ResultColumn("c", DataType(Kind.VARCHAR))])
+    assert _text_at(long, 28 + 5 + 4 + 4, "utf-8") == "ä" * 32_758
 
 
 def bound_column(kind: Kind, values: list[Any]) -> bytes:

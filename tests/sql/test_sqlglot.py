@@ -58,7 +58,8 @@ json.dump({
 }, sys.stdout)
 """
 #: What sqlglot calls the classes of queries.
-QUERIES = {"TDengineSelect": "Select", "Union": "SetOperation", "Intersect": "SetOperation", "Except": "SetOperation"}
+QUERIES = {"TDengineSelect": "Select", "Union": "SetOperation", "Intersect": "SetOperation", "Except": "SetOperation",
+           "Values": "ValuesQuery"}
 
 
 def answer(text: str) -> list[str] | str:

@@ -16,10 +16,12 @@ from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment
 from penstock.planner.functions.grouped_call import GroupedCall, in_order, rank
 from penstock.planner.functions.partials import present_only
 from penstock.planner.functions.table import require
+from penstock.planner.functions.taken_rows import taking
 from penstock.planner.logical.group_values import (
     AggregateCall,
     Covered,
     GroupValue,
+    KeysLeftOut,
     PickedColumn,
     RowKey,
     RowTotal,
@@ -41,6 +43,8 @@ def aggregate(value: GroupValue) -> Tree:
             return _covered(value)
         case SharedValue():
             return fragment("any_value(:value)", value=value.value.node)
+        case KeysLeftOut(keys=keys):
+            return call("grouping", *map(column, keys))
         case RowTotal():
             return fragment("coalesce(sum(:rows), 0)::BIGINT", rows=column(ROWS))
 
@@ -79,11 +83,12 @@ def _called(found: AggregateCall) -> Tree:
         arguments = [argument.node for argument in found.arguments]
         return called(user_call("aggregate", found), [rows_in_order(arguments, found.row)])
     spec = require(found.function)
-    if found.arguments[0].type.kind is Kind.NULL and not spec.counts:
+    if found.arguments[0].type.kind is Kind.NULL and not spec.counts and spec.typed is None:
         return call("max", null(found.type.duckdb()))
     if spec.aggregate is None:
         raise InternalError(f"{found.function} is not computed per group")
-    return spec.aggregate(given_call(found))
+    tree = spec.aggregate(given_call(found))
+    return tree if found.taken is None else taking(tree, found.taken, [value.node for value in found.arguments])
 
 
 def _picked(found: PickedColumn) -> Tree:

@@ -52,7 +52,9 @@ def aggregated(aggregate: Aggregate, steps: Steps) -> exp.Select:
         shown += [named(call(function, column(aggregate.time)), name)
                   for function, name in (("min", START), ("max", END))]
     shown += [named(computed(value), value.name) for value in aggregate.calls]
-    found = select(shown or [number(1)], steps.rows(aggregate.input), group_by=columns(aggregate.keys),
+    by = columns(aggregate.keys) if aggregate.sets is None else [made(exp.GroupingSets, expressions=[
+        made(exp.Tuple, expressions=columns(keys)) for keys in aggregate.sets])]
+    found = select(shown or [number(1)], steps.rows(aggregate.input), group_by=by,
                    having=None if aggregate.present is None else _present(aggregate.present))
     if aggregate.interval is not None:
         return select([star(), named(end_of(aggregate.interval), END)], steps.add("groups", found))

@@ -54,6 +54,10 @@ class _Lowering:
                 return self._chosen(descending=self._looks_back())
             case "semi" | "anti":
                 return self._filtering()
+        if join.nearest:
+            found = joined(self._side("r"), join.condition.node, side="" if join.kind == "inner" else join.kind.upper(),
+                           method="ASOF")
+            return select(self._shown(), self._side("l"), joins=[found])
         if join.kind == "full" and has_pieces(join):
             return self._full()
         side = {"inner": "", "left": "LEFT", "right": "LEFT", "full": "FULL"}[join.kind]

@@ -12,14 +12,17 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     call,
     column,
     fragment,
+    identifier,
     made,
     named,
     number,
     select,
+    with_recursion,
     with_steps,
 )
 from penstock.planner.duckdb_sql.pieces import (
     columns,
+    joined,
     nested,
     ordered,
     over,
@@ -29,13 +32,18 @@ from penstock.planner.duckdb_sql.pieces import (
 )
 from penstock.planner.logical.operators import (
     ONE,
+    VALUE,
     Aggregate,
     Combined,
+    ConstantRows,
     Distinct,
     FillGaps,
     Filter,
+    Generated,
     Interpolate,
+    Iterated,
     Join,
+    Lateral,
     LimitRows,
     NameTables,
     OneRow,
@@ -44,10 +52,12 @@ from penstock.planner.logical.operators import (
     PartitionLimit,
     Pick,
     Project,
+    Recursive,
     SeriesValues,
     Shared,
     Sort,
     SortKey,
+    Viewed,
     Window,
 )
 from penstock.planner.lower.duckdb.group_sql import aggregated, filled, tables_named
@@ -86,6 +96,16 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
     match operator:
         case OneRow():
             return select([named(number(1), ONE)])
+        case ConstantRows():
+            return _constant_rows(operator)
+        case Generated():
+            return _generated(operator)
+        case Iterated():
+            return select([star()], operator.key)
+        case Recursive():
+            return _iterated(operator, steps)
+        case Lateral():
+            return _beside(operator, steps)
         case Window():
             return windowed(operator, steps)
         case Aggregate():
@@ -108,13 +128,16 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
             return select([star(), *values], rows if operator.called is None else relation(rows, operator.called))
         case Combined():
             return _united(operator, steps)
+        case Viewed():
+            return _query(operator.input, steps)
         case Shared():
             return select([star()], steps.rows(operator))
         case PartitionLimit():
             partition = over(call("dense_rank"), order=columns(operator.keys))
             return _between(operator, partition, "#partition", steps)
         case LimitRows() if operator.keys:
-            return _between(operator, row_number(columns(operator.keys), columns(operator.order)), "#number", steps)
+            number_of_row = row_number(columns(operator.keys), [_sorted(key) for key in operator.order])
+            return _between(operator, number_of_row, "#number", steps)
         case Filter() | Project() | Distinct() | Sort() | LimitRows():
             return _selected(operator, steps)
     raise InternalError(f"{type(operator).__name__} is no operator of queries")
@@ -156,6 +179,37 @@ def _side(part: Operator, steps: Steps) -> exp.Select:
     return query if plain else select([star()], nested(query))
 
 
+def _constant_rows(values: ConstantRows) -> exp.Select:
+    rows = [made(exp.Tuple, expressions=[cell.node for cell in row]) for row in values.rows]
+    names = [identifier(each.name) for each in values.columns]
+    alias = made(exp.TableAlias, this=identifier("values"), columns=names)
+    return select([star()], made(exp.Values, expressions=rows, alias=alias))
+
+
+def _generated(generated: Generated) -> exp.Select:
+    value = named(generated.value.value.node, generated.value.name)
+    arguments = [argument.node for argument in generated.arguments]
+    if generated.function == "unnest":
+        return select([value], nested(select([named(call("unnest", *arguments), VALUE)])))
+    alias = made(exp.TableAlias, this=identifier("series"), columns=[identifier(VALUE)])
+    return select([value], made(exp.Table, this=call(generated.function, *arguments), alias=alias))
+
+
+def _iterated(recursive: Recursive, steps: Steps) -> exp.Select:
+    base, step = (select([star()], nested(lower(part, depth=steps.depth)))
+                  for part in (recursive.base, recursive.step))
+    rows = made(exp.Union, this=base, expression=step, distinct=not recursive.all)
+    return with_recursion(recursive.key, rows, select([star()], recursive.key))
+
+
+def _beside(lateral: Lateral, steps: Steps) -> exp.Select:
+    """Each row with those of a query that is about it."""
+    added = [named(column(f"o{place}", "#lateral"), each.name) for place, each in enumerate(lateral.columns)]
+    query = made(exp.Lateral, this=nested(lateral.query), alias=made(exp.TableAlias, this=identifier("#lateral")))
+    join = joined(query, exp.true(), side="LEFT" if lateral.outer else "")
+    return select([star(of=lateral.called), *added], relation(steps.rows(lateral.input), lateral.called), joins=[join])
+
+
 def _sorted(key: SortKey) -> Tree:
     return ordered(column(key.name), descending=key.descending, nulls_first=key.nulls_first)
 
@@ -163,8 +217,10 @@ def _sorted(key: SortKey) -> Tree:
 def _between(operator: LimitRows | PartitionLimit, rank: Tree, name: str, steps: Steps) -> exp.Select:
     """The rows whose rank is among the wanted ones."""
     ranked = steps.add("ranked", select([star(), named(rank, name)], steps.rows(operator.input)))
-    kept = fragment(":rank > :offset AND :rank <= :last", rank=column(name), offset=operator.offset,
-                    last=operator.offset + operator.count)
+    kept = fragment(":rank > :offset", rank=column(name), offset=operator.offset)
+    if operator.count is not None:
+        kept = fragment(":kept AND :rank <= :last", kept=kept, rank=column(name),
+                        last=operator.offset + operator.count)
     return select([star(without=[name])], ranked, where=kept)
 
 

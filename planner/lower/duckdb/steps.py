@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree
-from penstock.planner.logical.operators import Children, Operator, Scan, Shared
+from penstock.planner.logical.operators import Children, Iterated, Operator, Scan, Shared, Viewed
 
 MAX_STEPS = 900
 
@@ -32,6 +32,10 @@ class Steps:
         if isinstance(operator, Scan | Children):
             self._tables += 1
             return operator.name
+        if isinstance(operator, Iterated):
+            return operator.key
+        if isinstance(operator, Viewed):
+            return self.rows(operator.input, prefix)
         if isinstance(operator, Shared):
             if operator.depth == self.depth and operator.key not in self._shared:
                 self._shared.add(operator.key)

@@ -20,8 +20,11 @@ class NothingThere:
     """A catalog where no name leads to anything."""
 
     streams = NoStreams()
+    has_views = False
 
     def table(self, database: str, name: str) -> None: ...
+
+    def view(self, database: str, name: str) -> None: ...
 
     def table_by_uid(self, uid: int) -> None: ...
 

@@ -19,8 +19,18 @@ from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
-from penstock.sql.tree.statements import Explain, Select, SetOperation
+from penstock.sql.schema import (
+    ChildTable,
+    Column,
+    Database,
+    DatabaseOptions,
+    Session,
+    Table,
+    TagValue,
+    UserFunction,
+    View,
+)
+from penstock.sql.tree.statements import Explain, Query
 from penstock.sql.types import DataType, Kind, Precision, timestamp
 
 Row = Sequence[object]
@@ -57,6 +67,9 @@ class Harness:
 
     def table(self, database: str, name: str) -> Table | None:
         return self.tables.get(name) if database == self.database_name else None
+
+    def view(self, database: str, name: str) -> View | None:
+        return None
 
     def table_names(self, database: str) -> Iterable[str]:
         return list(self.tables)
@@ -102,7 +115,7 @@ class Harness:
         statement = parse_one(text)
         if isinstance(statement, Explain):
             statement = statement.statement
-        if not isinstance(statement, Select | SetOperation):
+        if not isinstance(statement, Query):
             raise InvalidStatementError("not a query")
         return plan_query(statement, self, Session(self.database_name, self.time_zone, self.now_ms))
 

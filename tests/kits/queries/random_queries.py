@@ -17,7 +17,7 @@ from kits.queries.written_tables import CALENDAR, WHOLE, Design, literal
 from penstock.sql.types import SIGNED, DataType, Kind
 
 Draw = st.DrawFn
-Family = Literal["number", "text", "bool", "time", "bytes"]
+Family = Literal["number", "text", "bool", "time", "bytes", "other"]
 NARROW = (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.UTINYINT, Kind.USMALLINT, Kind.UINT)
 #: Sums of numbers up to this are exact to nine digits in any order.
 MODERATE = 1_000_000
@@ -42,6 +42,8 @@ class Term:
                 return "time"
             case Kind.VARBINARY:
                 return "bytes"
+            case Kind.OTHER:
+                return "other"
         return "number"
 
     @property
@@ -295,10 +297,70 @@ def times(draw: Draw, relation: Relation) -> Term:
     return Term(f"({part.ours} {kind} 5{unit})", f"({part.theirs} {kind} 5 * {number} * units())", part.kind)
 
 
+def others(draw: Draw, relation: Relation) -> Term:
+    """A value of a type that only DuckDB has, or what is taken of one."""
+    kinds = ["filtered", "reduced", "row", "field", "whole", "wide"] if relation.of("number") else []
+    kinds += ["list", "slice", "pattern", "joined"] if relation.of("text") else []
+    kinds += ["day", "part", "interval"] if relation.of("time") else []
+    kind = draw(st.sampled_from(kinds))
+    if kind in ("day", "part", "interval"):
+        return _of_day(draw, kind, draw(st.sampled_from(relation.of("time"))))
+    if kind in ("list", "slice", "pattern", "joined"):
+        return _of_texts(kind, texts(draw, relation), texts(draw, relation, 0))
+    part, other = (_of_one("double", numbers(draw, relation, 1)) for _ in range(2))
+    ours, theirs = f"[{part.ours}, {other.ours}]", f"[{part.theirs}, {other.theirs}]"
+    match kind:
+        case "filtered":
+            return Term(f"len(list_filter({ours}, x -> x > 1))", f"len(list_filter({theirs}, lambda x: x > 1))",
+                        Kind.BIGINT)
+        case "reduced":
+            return Term(f"list_reduce({ours}, lambda a, x: greatest(a, x))",
+                        f"(CASE WHEN {part.theirs} IS NOT NULL AND {other.theirs} IS NOT NULL "
+                        f"THEN greatest({part.theirs}, {other.theirs}) END)", Kind.DOUBLE)
+        case "row":
+            return _condition(f"({part.ours}, 1) in (({other.ours}, 1), (0.5, 2))",
+                              f"row({part.theirs}, 1) IN (row({other.theirs}, 1), row(0.5::DOUBLE, 2))")
+        case "field":
+            return Term(f"({{'a': {part.ours}, 'b': 1}}).a", part.theirs, Kind.DOUBLE)
+        case "whole":
+            known = draw(st.sampled_from(relation.of("number")))
+            small = f"TRY_CAST({known.theirs} AS INTEGER)"
+            return Term(f"(try_cast({known.ours} as int) // 3)", f"({small} // 3)", Kind.INT)
+    return Term(f"(try_cast({part.ours} as hugeint) // 7)::varchar",
+                f"CAST(TRY_CAST({part.theirs} AS HUGEINT) // 7 AS VARCHAR)", Kind.VARCHAR)
+
+
+def _of_day(draw: Draw, kind: str, part: Term) -> Term:
+    if kind == "day":
+        day = draw(st.sampled_from(["1970-01-01", "2024-02-29"]))
+        return _condition(f"{part.ours}::date < date '{day}'", f"CAST(wall({part.theirs}) AS DATE) < DATE '{day}'")
+    if kind == "part":
+        name = draw(st.sampled_from(["year", "month", "day", "hour"]))
+        return Term(f"extract({name} from {part.ours})", f"date_part('{name}', wall({part.theirs}))", Kind.BIGINT)
+    return Term(f"({part.ours}::time + interval '1' hour)::varchar",
+                f"CAST(CAST(wall({part.theirs}) AS TIME) + INTERVAL 1 HOUR AS VARCHAR)", Kind.VARCHAR)
+
+
+def _of_texts(kind: str, part: Term, other: Term) -> Term:
+    items = f"{part.theirs}, {other.theirs}"
+    match kind:
+        case "list":
+            return Term(f"[{part.ours}, {other.ours}]", f"[{items}]", Kind.OTHER)
+        case "slice":
+            return Term(f"[{part.ours}, {other.ours}][2:][1]", other.theirs, other.kind)
+        case "pattern":
+            return _condition(f"{part.ours} like '%' || {other.ours} escape '!'",
+                              f"{part.theirs} LIKE ('%' || {other.theirs}) ESCAPE '!'")
+    return Term(f"array_to_string(list_transform([{part.ours}, {other.ours}], x -> x || '.'), ',')",
+                f"array_to_string(list_transform([{items}], lambda x: x || '.'), ',')", Kind.VARCHAR)
+
+
 def anything(draw: Draw, relation: Relation) -> Term:
     """An expression of any type."""
-    kind = draw(st.sampled_from(["column", "column", "number", "number", "text", "bool", "time"]))
+    kind = draw(st.sampled_from(["column", "column", "number", "number", "text", "bool", "time", "other", "other"]))
     match kind:
+        case "other":
+            return others(draw, relation)
         case "number":
             return numbers(draw, relation)
         case "text" if relation.of("text"):
@@ -679,6 +741,8 @@ MACROS = """
 CREATE MACRO finite(x) AS CASE WHEN isfinite(x) THEN x END;
 CREATE MACRO units() AS {units}::BIGINT;
 CREATE MACRO residue(x, width) AS ((x % width) + width) % width;
+CREATE MACRO wall(ts) AS TRY(make_timestamp(CASE units() WHEN 1000 THEN ts * 1000 WHEN 1000000 THEN ts
+    ELSE (ts - residue(ts, 1000)) // 1000 END));
 CREATE MACRO window_start(ts, width, shift) AS ts - residue(ts - shift * units(), width * units());
 """
 

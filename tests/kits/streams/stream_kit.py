@@ -23,7 +23,17 @@ from penstock.mnode.streams.stored_stream_keeper import children_ipc
 from penstock.planner.streams.stream_planner import plan_stream
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
+from penstock.sql.schema import (
+    ChildTable,
+    Column,
+    Database,
+    DatabaseOptions,
+    Session,
+    Table,
+    TagValue,
+    UserFunction,
+    View,
+)
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.external.emit.async_sink_writer import ExternalTarget
@@ -98,6 +108,9 @@ class Catalog:
             if child.name == name:
                 return Table(child.uid, "p", name, "child", self.meters.columns, self.meters.tags, SUPER_UID, "meters",
                              child.tag_values, child.vgroup_id)
+        return None
+
+    def view(self, database: str, name: str) -> View | None:
         return None
 
     def table_names(self, database: str) -> Iterable[str]:

@@ -31,6 +31,9 @@ STREAMS = [
             "PARTITION BY tbname"),
     (BATCH, "SELECT _wstart, count(*) n, var_samp(v) s, max(if(v > 0, levenshtein(tbname, 'x'), NULL)) l FROM m "
             "INTERVAL(10s)"),
+    (BATCH, "SELECT ts, (ts + interval '1' month)::date::varchar(20) d, list_sum([v, 2])::double s, {'a': v}['a'] a, "
+            "v // 2 h FROM m WHERE ts >= date '1970-01-01' AND (v, 1) <> (2, 1) PARTITION BY tbname"),
+    (BATCH, "SELECT _wstart, count(ts::date) n, sum(extract(second FROM ts)) s, max([v, 1][1]) m FROM m INTERVAL(10s)"),
 ]
 ROW = st.tuples(st.integers(0, 3), st.integers(0, 60), st.sampled_from([None, -2, 0, 1, 2, 3]),
                 st.sampled_from([None, 0.1, -1.5, 1e15]))

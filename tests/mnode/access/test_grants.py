@@ -198,6 +198,19 @@ def test_no_query_within_another_is_overlooked(bed: Bed) -> None:
         assert not bed.is_refused(text), text
 
 
+def test_conditions_of_delete_take_what_their_queries_read(bed: Bed) -> None:
+    """Or who may write a table alone would learn from what is gone what is in others."""
+    bed.granted("use d", "create table h (ts timestamp, g int)", "insert into h values (now, 1)",
+                "create view w as select g from h", "grant write on d.m to bob")
+    condition = "delete from d.m where g in (select g from {})"
+    for table in ("h", "d.h", "(select * from h)", "h where g in (select g from h)", "w", "m"):
+        assert bed.is_refused(condition.format(table)), table
+    bed.granted("grant read on d.w to bob")
+    bed.execute(condition.format("w"))
+    bed.as_user(None)
+    assert bed.run("select count(*) from d.m") == [(0,)]
+
+
 def test_writing_takes_write_on_the_table(bed: Bed) -> None:
     """Statements, Arrow tables and lines; rows of child tables take it on the super table, also of new ones."""
     bed.granted("grant write on d.m to bob")

@@ -215,7 +215,9 @@ def test_without_users_everybody_is_the_owner_but_only_on_this_machine(logins: L
     ("CREATE USER u PASS 'abcdefgh'", "admin"), ("DROP USER u", "admin"), ("ALTER USER u ROLE admin", "admin"),
     ("FLUSH DATABASE d", "admin"), ("CREATE FUNCTION f RETURNS INT LANGUAGE PYTHON AS 'm:f'", "admin"),
     ("SELECT 1 >> 'file.csv'", "admin"), ("SELECT 1 UNION SELECT 2 >> 'file.csv'", "admin"),
-    ("INSERT INTO t FILE 'file.csv'", "admin"), ("INSERT INTO t SELECT * FROM u >> 'file.csv'", "admin"),
+    ("INSERT INTO t FILE 'file.csv'", "admin"), ("CREATE VIEW v AS SELECT 1", "admin"),
+    ("CREATE TABLE t AS SELECT * FROM u", "admin"), ("DROP VIEW v", "admin"),
+    ("SHOW VIEWS", "read"), ("SHOW CREATE VIEW v", "read"),
 ])
 def test_what_takes_which_role(statement: str, role: Role) -> None:
     """Reading reads, writing writes rows, and the rest, with all files of the machine, is an admin's."""

@@ -413,6 +413,29 @@ def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: p
         assert {row["state"] for row in table(sandbox, "SHOW INGESTS").to_pylist()} <= {"PAUSED", "FAILED"}
 
 
+def test_views_come_back(tmp_path: Path) -> None:
+    """In whatever order they read each other, also where a database gets another name; what can't be is told."""
+    with opened(tmp_path / "first") as sandbox:
+        for statement in (
+            "CREATE DATABASE a", "CREATE DATABASE b", "CREATE TABLE a.t (ts TIMESTAMP, v INT)",
+            "INSERT INTO a.t VALUES (now, 1)", "CREATE VIEW a.low AS SELECT 1", "CREATE VIEW a.x AS SELECT v FROM a.t",
+            "CREATE VIEW b.high (n) SQL SECURITY INVOKER AS SELECT low.v FROM a.low", "CREATE OR REPLACE VIEW a.low AS "
+            "SELECT v FROM t", "CREATE VIEW b.lost AS SELECT t.v FROM a.t, a.x",
+        ):
+            if "b.high" in statement:
+                sandbox.execute("CREATE OR REPLACE VIEW a.low AS SELECT 1 AS v")
+            sandbox.execute(statement)
+        shown = table(sandbox, "SELECT * FROM information_schema.ins_views").to_pylist()
+    dump(tmp_path / "first", tmp_path / "dump")
+    with opened(tmp_path / "second") as sandbox:
+        assert not restore(tmp_path / "dump", sandbox).problems
+        assert sorted(map(repr, table(sandbox, "SELECT * FROM information_schema.ins_views").to_pylist())) == sorted(
+            map(repr, shown))
+        problems = restore(tmp_path / "dump", sandbox, {"a": "z", "b": "y"}).problems
+        assert list(problems) == ["view y.lost"]
+        assert table(sandbox, "SELECT n FROM y.high").to_pylist() == [{"n": 1}]
+
+
 def test_functions_come_with_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Code that the directory of functions has is copied; where other code has its name, that is said."""
     data = _made(tmp_path / "data")

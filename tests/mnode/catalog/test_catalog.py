@@ -19,7 +19,7 @@ from penstock.mnode.catalog.catalog_reader import CatalogReader
 from penstock.mnode.catalog.catalog_records import AskedStream, PauseCause, StreamRecord, StreamUses, TableRead
 from penstock.mnode.catalog.catalog_store import CHILD_BATCHES, CHILDREN, FIRST_UID
 from penstock.mnode.catalog.schema_repository import physical_name, stable_vgroup
-from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Table, TagValue, View
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
 
 NOW = 1_700_000_000_000
@@ -54,19 +54,22 @@ def reopened(catalog: Catalog, path: Path) -> Catalog:
 
 
 def test_everything_is_there_after_opening_again(catalog: Catalog, tmp_path: Path) -> None:
-    """Databases, tables, children with all kinds of tags, streams and snodes come back equal."""
+    """Databases, tables, children with all kinds of tags, views, streams and snodes come back equal."""
     table = meters(catalog)
     normal = catalog.schema.create_table("d", "log", COLUMNS, (), super_table=False, now_ms=NOW, comment="a 'note'")
     catalog.schema.create_children(table.uid, [("m1", ("Öl", b"\x00\xff")), ("m2", (None, None))], NOW)
     record = catalog.streams.create(stream())
     catalog.snodes.create(1, NOW)
+    for columns in ((), ("a", "Ö b")):
+        catalog.schema.put_view(View(0, "d", "w", "SELECT 1, 2", columns, "Europe/Berlin", "ada", NOW, True, NOW))
     before = (catalog.databases(), catalog.table("d", "meters"), catalog.table("d", "log"), catalog.table("d", "m1"),
-              catalog.children(table.uid), catalog.streams.all(), catalog.snodes.all())
+              catalog.children(table.uid), catalog.streams.all(), catalog.snodes.all(), catalog.views())
     again = reopened(catalog, tmp_path)
     after = (again.databases(), again.table("d", "meters"), again.table("d", "log"), again.table("d", "m1"),
-             again.children(table.uid), again.streams.all(), again.snodes.all())
+             again.children(table.uid), again.streams.all(), again.snodes.all(), again.views())
     again.close()
     assert after == before
+    assert [view.columns for view in after[-1]] == [("a", "Ö b")]
     assert normal.vgroup_id is not None
     assert record.start_cut == ((2, 5), (3, 0))
 
@@ -119,6 +122,12 @@ def test_taken_names_are_refused_and_nothing_is_created(catalog: Catalog) -> Non
         catalog.schema.create_children(table.uid, [("m2", (None, None)), ("m2", (None, None))], NOW)
     with pytest.raises(AlreadyExistsError):
         catalog.schema.create_table("d", "m1", COLUMNS, (), super_table=False, now_ms=NOW)
+    catalog.schema.put_view(View(0, "d", "w", "SELECT 1"))
+    for taken in (lambda: catalog.schema.create_children(table.uid, [("w", (None, None))], NOW),
+                  lambda: catalog.schema.create_table("d", "w", COLUMNS, (), super_table=False, now_ms=NOW),
+                  lambda: catalog.schema.put_view(View(0, "d", "m1", "SELECT 1"))):
+        with pytest.raises(AlreadyExistsError):
+            taken()
     assert [child.name for child in catalog.children(table.uid)] == ["m1"]
 
 

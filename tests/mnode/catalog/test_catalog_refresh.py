@@ -17,7 +17,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_log import CatalogLog
 from penstock.mnode.catalog.catalog_records import UserRecord
 from penstock.mnode.dnode.copied_stored_log import CopiedStoredLog
-from penstock.sql.schema import Column, DatabaseOptions, Table
+from penstock.sql.schema import Column, DatabaseOptions, Table, View
 from penstock.sql.types import DOUBLE, timestamp
 
 COLUMNS = (Column("ts", timestamp(), "ts"), Column("v", DOUBLE, "v"))
@@ -79,7 +79,7 @@ class Changing:
         self._number += 1
         schema, database = self._catalog.schema, self._chance.choice("de")
         what = self._chance.choice(("database", "table", "super", "children", "children", "tags", "drop children",
-                                    "drop table", "drop database", "user"))
+                                    "drop table", "drop database", "view", "view", "drop view", "user"))
         known = [one for one in self._tables(database) if one.kind == "super"]
         parent = self._chance.choice(known) if known else None
         try:
@@ -91,6 +91,10 @@ class Changing:
                                         super_table=what == "super", now_ms=self._number)
                 case "drop table":
                     schema.drop_table(self._chance.choice(self._tables(database)).uid)
+                case "view":
+                    schema.put_view(View(0, database, self._name(), f"SELECT {self._number}"))
+                case "drop view":
+                    schema.drop_view(self._chance.choice(self._catalog.views(database)))
                 case "drop database":
                     schema.drop_database(database)
                 case "user":
@@ -120,7 +124,10 @@ def known(catalog: Catalog) -> object:
     children = {table.uid: catalog.children(table.uid) for table in tables}
     found = {(one.name, name): catalog.table(one.name, name) for one in databases
              for name in [*"abcdef", *(f"{letter}{number}" for letter in "abcdef" for number in range(3))]}
-    return databases, tables, children, found, [one.name for one in catalog.users.all()]
+    views = {(view.database, view.name): view for view in catalog.views()}
+    assert all(catalog.view(*place) == view for place, view in views.items())
+    assert catalog.has_views == bool(views)
+    return databases, tables, children, found, views, [one.name for one in catalog.users.all()]
 
 
 @pytest.mark.parametrize("seed", range(4))

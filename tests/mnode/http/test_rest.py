@@ -170,6 +170,14 @@ def test_values_that_json_lacks_have_a_form(client: Client) -> None:
         ["2024-05-01T10:00:00.000001Z", "00ff", "12345678901234.5678", 18446744073709551615]]
 
 
+def test_values_of_duckdbs_types_are_json(client: Client) -> None:
+    """Lists are arrays, structs and maps objects, others text."""
+    query = "SELECT date '2024-02-29', [1.5, NULL], {'a': [NULL]}, map {'k': 1}, interval '1' day, 'infinity'::date"
+    said = client.sql(query).body
+    assert said["data"] == [["2024-02-29", [1.5, None], {"a": [None]}, {"k": 1}, "1 day", "infinity"]]
+    assert [kind for _, kind, _ in said["column_meta"]][:2] == ["DATE", "DOUBLE[]"]
+
+
 def test_many_rows_come_whole(client: Client, db: Embedded) -> None:
     """Answers that are sent in pieces are one JSON document."""
     client.sql("CREATE TABLE d.t (ts TIMESTAMP, v INT)")

@@ -236,6 +236,29 @@ def test_results_are_bounded_but_for_admins(start: Callable[..., Engine]) -> Non
     assert run(engine, "SELECT ts, v FROM d.m LIMIT 100", READER).table.num_rows == 100
     assert run(engine, "SELECT ts FROM d.m WHERE v < 0", READER).table.num_rows == 0
     assert run(engine, "SELECT ts, v, repeat('a', 1000) FROM d.m").table.num_rows == 5000
+    writer, copy = Identity("eve", "write"), "INSERT INTO d.m SELECT ts + 1d, v FROM d.m"
+    for limit, key in (("", "resultRowsMax"), (" LIMIT 101", "resultRowsMax")):
+        with pytest.raises(LimitExceededError, match=key):
+            run(engine, copy + limit, writer)
+    assert run(engine, "SELECT count(*) FROM d.m").table.to_pylist() == [{"count(*)": 5000}]
+    assert run(engine, copy + " LIMIT 100", writer).affected == 100
+    assert run(engine, copy).affected == 5100
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE d.o AS {}", "INSERT INTO d.m (ts) {}"])
+def test_who_takes_rows_of_a_query_ends_with_it(start: Callable[..., Engine], statement: str) -> None:
+    """By KILL QUERY and after its time; nothing of it is there then."""
+    engine = start()
+    text = statement.format(ENDLESS)
+    attempt = Attempt(engine, text)
+    run(engine, f"KILL QUERY '{kill_id(engine, text)}'")
+    assert isinstance(attempt.ended(), CancelledError)
+    state = SessionState("UTC", origin=ORIGIN, query_timeout_s=0.1)
+    with pytest.raises(LimitExceededError, match="queryTimeout"):
+        engine.execute(text, state)
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+    assert engine.catalog.table("d", "o") is None
+    assert run(engine, "SELECT count(*) FROM d.m").table.to_pylist() == [{"count(*)": 5000}]
 
 
 def test_queries_are_bounded_in_words_but_for_admins(start: Callable[..., Engine]) -> None:

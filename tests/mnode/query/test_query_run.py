@@ -49,6 +49,15 @@ def test_errors_of_duckdb_are_translated(sql: str) -> None:
         OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), EngineBackend(RenewableDuckdb(duckdb.connect))).table()
 
 
+@pytest.mark.parametrize("sql", [
+    "SELECT '%' LIKE '%' ESCAPE '%' AS o0", "SELECT time_bucket(INTERVAL '-3 hours', TIME '10:00:00') AS o0",
+])
+def test_what_duckdb_cannot_do_with_a_value_is_no_internal_error(sql: str) -> None:
+    """Somebody's value is wrong, not the plan."""
+    with pytest.raises(InvalidValueError, match="a value in the query is not possible"):
+        opened(sql, ResultColumn("x", INT)).table()
+
+
 def opened(sql: str, *columns: ResultColumn) -> OpenQuery:
     return OpenQuery(plan(sql, *columns), Harness(), EngineBackend(RenewableDuckdb(duckdb.connect)))
 

@@ -90,7 +90,7 @@ def ask(db: Embedded, text: str, state: SessionState) -> pa.Table:
 @pytest.fixture
 def reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine fails where it would read a query itself."""
-    monkeypatch.setattr(query_statements, "parse_one", None)
+    monkeypatch.setattr(query_statements, "parse_query", None)
 
 
 @pytest.mark.usefixtures("reads_nothing")
@@ -148,6 +148,18 @@ def test_what_only_the_engine_knows_it_plans_itself(db: Embedded, tmp_path: Path
     assert [column.name for column in db.engine.query_columns(UnreadQuery(source_text=text), client(db))] == ["w"]
     with pytest.raises(PermissionDeniedError):
         ask(db, f"SELECT twice(v) FROM e.secret{BLANKS}", client(db, "bob"))
+
+
+def test_views_are_planned_by_the_engine(db: Embedded) -> None:
+    """Which knows what their owners may read; the reader needs a right on the view alone."""
+    db.all("INSERT INTO e.secret VALUES (now, 7)", "CREATE VIEW d.shown AS SELECT v FROM e.secret",
+           "CREATE VIEW e.hidden AS SELECT v FROM secret", "CREATE VIEW d.own SQL SECURITY INVOKER AS "
+           "SELECT v FROM e.secret")
+    for state in (client(db), client(db, "bob")):
+        assert ask(db, f"SELECT shown.v AS w FROM shown, m1 ORDER BY w{BLANKS}", state).column(0)[0].as_py() == 7
+    for view in ("own", "e.hidden"):
+        with pytest.raises(PermissionDeniedError):
+            ask(db, f"SELECT v FROM {view}{BLANKS}", client(db, "bob"))
 
 
 def test_planning_ends_when_asked(db: Embedded) -> None:

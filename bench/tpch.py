@@ -1,0 +1,199 @@
+"""TPC-H: each of its 22 queries beside plain DuckDB over the Parquet files that the rows come from.
+
+`python -m bench.tpch --scale 1` prints a JSON line per query: medians of seconds by the clock and of processors, both
+sides in turn, with the same threads and memory. Answers are compared first. tpchgen-cli makes the rows.
+`--folder` keeps them and the database there, and uses them again if they are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import penstock
+from bench.tpch_queries import QUERIES
+from penstock.common.errors import PenstockError
+
+Row = tuple[Any, ...]
+TABLES = ("region", "nation", "supplier", "customer", "part", "partsupp", "orders", "lineitem")
+_THREADS, _MEMORY_MB = 2, 4096
+_TIMES = 5
+_ROWS_AT_ONCE = 100_000
+_TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.string(): "VARCHAR(200)", pa.string_view(): "VARCHAR(200)",
+          pa.date32(): "TIMESTAMP", pa.timestamp("ms"): "TIMESTAMP"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """An engine with the tables in its database, and DuckDB with views of the Parquet files; `scale`: of the rows."""
+
+    ours: Any
+    plain: duckdb.DuckDBPyConnection
+    scale: float
+
+    def query(self, number: int) -> str:
+        """Returns the text of a query, which is the same for both."""
+        return QUERIES[number].replace("{fraction}", f"{0.0001 / self.scale:.10f}")
+
+    def ask_ours(self, number: int) -> list[Row]:
+        """Returns the engine's answer. Raises PenstockError."""
+        rows: list[Row] = self.ours.execute(self.query(number)).fetchall()
+        return rows
+
+    def ask_plain(self, number: int) -> list[Row]:
+        """Returns DuckDB's answer."""
+        rows: list[Row] = self.plain.execute(self.query(number)).fetchall()
+        return rows
+
+
+def generate(folder: Path, scale: float) -> None:
+    """Writes a Parquet file of each table."""
+    program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
+    subprocess.run([program, "parquet", "--scale-factor", str(scale), "--output-dir", folder], check=True,
+                   stdout=subprocess.DEVNULL)
+
+
+def load(cursor: Any, folder: Path) -> None:
+    """Creates the tables in a new database, and writes the rows of the files into them.
+
+    Orders and their lines have dates for their times, and a key beside; other rows have the times 0, 1, 2, ... ms.
+    """
+    cursor.execute("CREATE DATABASE tpch VGROUPS 1 KEEP 36500d")
+    cursor.execute("USE tpch")
+    for name in TABLES:
+        file = pq.ParquetFile(folder / f"{name}.parquet")
+        written = 0
+        for batch in file.iter_batches(_ROWS_AT_ONCE):
+            rows = _with_key(name, pa.Table.from_batches([batch]), written)
+            if not written:
+                key = " PRIMARY KEY" if name in ("orders", "lineitem") else ""
+                first, second, *others = (f"{field.name} {_type(field.type)}" for field in rows.schema)
+                cursor.execute(f"CREATE TABLE {name} ({', '.join([first, second + key, *others])})")
+            cursor.insert_arrow(name, rows)
+            written += rows.num_rows
+
+
+def _with_key(name: str, rows: pa.Table, written: int) -> pa.Table:
+    """Returns rows with the columns first that are the table's key. `written`: so many rows came before."""
+    if name == "orders":
+        return rows.select(["o_orderdate", "o_orderkey", *_without(rows, "o_orderdate", "o_orderkey")])
+    if name == "lineitem":
+        key = pc.add(pc.multiply(rows.column("l_orderkey"), 8), rows.column("l_linenumber").cast(pa.int64()))
+        keyed = rows.append_column("l_key", key)
+        return keyed.select(["l_shipdate", "l_key", *_without(rows, "l_shipdate")])
+    return rows.add_column(0, "ts", pa.array(range(written, written + rows.num_rows), pa.timestamp("ms")))
+
+
+def _without(rows: pa.Table, *names: str) -> list[str]:
+    return [name for name in rows.column_names if name not in names]
+
+
+def _type(type: pa.DataType) -> str:
+    if pa.types.is_decimal(type):
+        return f"DECIMAL({type.precision}, {type.scale})"
+    return _TYPES[type]
+
+
+@contextmanager
+def opened(folder: Path, scale: float) -> Iterator[Sides]:
+    """Opens both sides over the rows in a folder, which are generated and loaded if they aren't there yet."""
+    files, data = folder / f"tpch-{scale:g}", folder / f"tpch-{scale:g}-data"
+    loaded = data.exists()
+    if not files.exists():
+        files.mkdir()
+        generate(files, scale)
+    bounds = {"queryThreads": _THREADS, "queryMemory": f"{_MEMORY_MB}MiB"}
+    with (penstock.connect(data, {"disableStream": True, "timezone": "UTC", **bounds}) as connection,
+          duckdb.connect(config={"threads": _THREADS, "memory_limit": f"{_MEMORY_MB}MiB"}) as plain):
+        cursor = connection.cursor()
+        if loaded:
+            cursor.execute("USE tpch")
+        else:
+            load(cursor, files)
+        for name in TABLES:
+            plain.execute(f"CREATE VIEW {name} AS FROM '{files / name}.parquet'")
+        yield Sides(cursor, plain, scale)
+
+
+def measured(sides: Sides, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yields the medians of each query, or why there are none."""
+    for number in numbers:
+        line: dict[str, Any] = {"measure": "tpch", "query": number, "scale": sides.scale, "threads": _THREADS}
+        try:
+            found = difference(sides.ask_ours(number), sides.ask_plain(number))
+        except PenstockError as error:
+            found = str(error)
+        if found is not None:
+            yield {**line, "failed": found}
+            continue
+        taken = [[_seconds(ask, number) for ask in (sides.ask_ours, sides.ask_plain)] for _ in range(_TIMES)]
+        ours, plain = (_medians(each) for each in zip(*taken, strict=True))
+        yield {**line, "penstock": ours, "duckdb": plain, "ratio": round(ours["seconds"] / plain["seconds"], 2)}
+
+
+def difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str | None:
+    """Returns what is different of two answers, or None."""
+    if len(ours) != len(theirs):
+        return f"{len(ours)} rows instead of {len(theirs)}"
+    return next((f"{one} instead of {other}" for one, other in zip(ours, theirs, strict=True)
+                 if not all(map(_alike, one, other))), None)
+
+
+def _seconds(ask: Callable[[int], Any], number: int) -> tuple[float, float]:
+    began, computed = time.perf_counter(), time.process_time()
+    ask(number)
+    return time.perf_counter() - began, time.process_time() - computed
+
+
+def _medians(taken: Sequence[tuple[float, float]]) -> dict[str, float]:
+    seconds, processors = (round(statistics.median(each), 4) for each in zip(*taken, strict=True))
+    return {"seconds": seconds, "cpu_seconds": processors}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Tells whether values are equal: times of days are dates, and numbers differ by what DOUBLE rounds at most."""
+    if isinstance(one, int | float | Decimal) and isinstance(other, int | float | Decimal):
+        return math.isclose(one, other, rel_tol=1e-9)
+    if isinstance(one, datetime) and isinstance(other, date):
+        return one.replace(tzinfo=None) == datetime(other.year, other.month, other.day)
+    return bool(one == other)
+
+
+def main() -> int:
+    """Measures, and prints what was measured."""
+    parser = argparse.ArgumentParser(prog="python -m bench.tpch", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1)
+    parser.add_argument("--queries", type=int, nargs="+", default=list(QUERIES), choices=list(QUERIES), metavar="N")
+    parser.add_argument("--folder", type=Path, help="where rows and database stay (default: a temporary directory)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with opened(folder, options.scale) as sides:
+            for line in measured(sides, options.queries):
+                print(json.dumps(line), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
