@@ -305,6 +305,14 @@ class ExpressionParser(PredicateParser):
             self.expect("IN")
         return exp.Anonymous(this="position", expressions=[needle, self.parse_operand()])
 
+    def _parse_timezone(self) -> exp.Expression:
+        if self.at(")"):
+            return exp.Anonymous(this="timezone", expressions=[])
+        zone = self.parse_string("a time zone")
+        self.expect(",")
+        start = self.token.start
+        return exp.AtTimeZone(this=self.mark(exp.Paren(this=self.parse_expression()), start), zone=zone)
+
     def _parse_substring(self, name: str) -> exp.Expression:
         arguments = [self.parse_expression()]
         if self.take("FROM"):
@@ -335,6 +343,7 @@ class ExpressionParser(PredicateParser):
         "EXTRACT": _parse_extract,
         "TRIM": _parse_trim,
         "POSITION": _parse_position,
+        "TIMEZONE": _parse_timezone,
         "SUBSTR": lambda self: self._parse_substring("substr"),
         "SUBSTRING": lambda self: self._parse_substring("substring"),
         "COLS": _parse_cols,

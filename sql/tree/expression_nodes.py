@@ -28,7 +28,7 @@ Operators
     Match               `x MATCH 'regex'`; NMATCH is an exp.Not around it.
     JsonGet             `x -> 'key'`; `x ->> 'key'` is a call of json_extract_string.
     exp.Bracket         `x[i]`: `expressions` has i; `x[i:j]` is a call of array_slice, `(x).a` of struct_extract.
-    exp.AtTimeZone      `x AT TIME ZONE 'z'`: `zone` is a string literal.
+    exp.AtTimeZone      `x AT TIME ZONE 'z'`, also written `timezone('z', x)`: `zone` is a string literal.
     JsonContains        `x CONTAINS 'key'`.
 Queries
     exp.Subquery        a query as a value, or as the list of an exp.In: `this` is a `statements.Query`.
