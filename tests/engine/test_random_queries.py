@@ -38,7 +38,7 @@ def test_every_answer_is_that_of_plain_sql(target: Connected, design: Design, da
     with duckdb.connect(config={"threads": 1}) as peer:
         try:
             written.write()
-            peer.execute(MACROS.format(units=design.units))
+            peer.execute(MACROS.format(units=design.units, zone=design.zone))
             written.load(peer, "t")
             for _ in range(QUERIES):
                 question = data.draw(st.composite(questions)(design, written.name, "t"))

@@ -731,8 +731,8 @@ MACROS = """
 CREATE MACRO finite(x) AS CASE WHEN isfinite(x) THEN x END;
 CREATE MACRO units() AS {units}::BIGINT;
 CREATE MACRO residue(x, width) AS ((x % width) + width) % width;
-CREATE MACRO wall(ts) AS TRY(make_timestamp(CASE units() WHEN 1000 THEN ts * 1000 WHEN 1000000 THEN ts
-    ELSE (ts - residue(ts, 1000)) // 1000 END));
+CREATE MACRO wall(ts) AS timezone('{zone}', TRY(make_timestamptz(CASE units() WHEN 1000 THEN ts * 1000
+    WHEN 1000000 THEN ts ELSE (ts - residue(ts, 1000)) // 1000 END)));
 CREATE MACRO window_start(ts, width, shift) AS ts - residue(ts - shift * units(), width * units());
 """
 
