@@ -1,4 +1,4 @@
-"""`x.a` and `t.x.a` where x is no table but a column that is a struct."""
+"""`x.a`, `t.x.a` and `x.a.b` where x is no table but a column that is a struct."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ def with_fields(select: Select, relation: Relation) -> Select:
         if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
             return None
         name, table = qualifier_of(node), node.text("db")
+        if table in structs and table not in relation.qualifiers and (table, name) not in relation.homes:
+            return _field(_field(column_reference(table), str(name), node), node.name, node)
         is_table = (table, name) in relation.homes if table else name in relation.qualifiers
         if name not in structs or is_table or (table and table not in relation.qualifiers):
             return None
         column = column_reference(str(name))
         column.set("table", node.args.get("db"))
-        column.meta.update(node.meta)
-        return call_of("struct_extract", [column, exp.Literal.string(node.name)], node)
+        return _field(column, node.name, node)
 
     found = replaced(select, replacement) if structs else select
     assert isinstance(found, Select)
     return found
+
+
+def _field(of: exp.Expression, name: str, node: exp.Expression) -> exp.Anonymous:
+    of.meta.update(node.meta)
+    return call_of("struct_extract", [of, exp.Literal.string(name)], node)

@@ -122,7 +122,7 @@ def _over_columns(make: Operator, operands: Sequence[SqlExpr]) -> tuple[Tree, di
     for place, operand in enumerate(operands):
         kind, constant = operand.type.kind, operand.constant
         known = kind is not Kind.TIMESTAMP and isinstance(constant, str | int | float | Duration)
-        constant_list = kind is Kind.OTHER and operand.node.find(exp.Column, exp.Query) is None
+        constant_list = kind is Kind.OTHER and operand.node.find(exp.Identifier, exp.Query) is None
         if known or constant_list or kind is Kind.NULL:
             trees.append(operand_tree(operand, "UTC"))
             continue
