@@ -7,6 +7,7 @@ sources are bound, clauses are checked, and the kind of the query is told; `quer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from sqlglot import exp
@@ -208,7 +209,8 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
             return _rows_of(cte.planned(), source.alias or source.name.name)
         view = view_of(source, builder)
         if view is not None:
-            return _rows_of(plan_view(view, source, builder, _plan), source.alias or source.name.name)
+            rows = _rows_of(plan_view(view, source, builder, _plan), source.alias or view.name)
+            return rows if source.alias else replace(rows, homes=((view.database, view.name),))
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)

@@ -58,14 +58,16 @@ def test_places_of_errors() -> None:
 
 
 def test_what_is_stored_means_the_same_to_all() -> None:
-    """A stream is shown, planned again and altered as any, though nobody else writes names so."""
+    """Streams and views are shown and planned as any, though nobody else writes names so."""
     with TestBed() as bed:
         bed.all("create database d vgroups 1", "create stable d.m (ts timestamp, `V` int) tags (`G` int)")
         bed.session.ansi_quotes = True
         bed.execute('create stream s into d.o as select _wstart, sum("V") as "Sum" from d.m '
                     'where "G" > 0 partition by "G" interval(10s)')
+        bed.execute('create view d.w as select "V" as "Some", \'"\' as q from d.m')
         for on in (True, False):
             bed.session.ansi_quotes = on
+            assert bed.rows("select d.w.`Some`, q from d.w") == []
             [[_, shown]] = bed.rows("show create stream s")
             assert all(name in shown for name in ("`V`", "`Sum`", "`G`"))
             assert '"' not in shown
