@@ -23,6 +23,8 @@ def plan_values(query: ValuesQuery, builder: Builder) -> Planned:
     """Returns the plan of VALUES. Raises InvalidStatementError for rows of unequal length."""
     scope = RowScope(ONE_ROW, builder, "VALUES")
     width = len(query.rows[0].expressions)
+    if not width:
+        raise builder.error("a row of VALUES has a value at least", query.rows[0], code=_COLUMN_COUNT)
     for row in query.rows:
         if len(row.expressions) != width:
             raise builder.error(f"rows of VALUES have {width} and {len(row.expressions)} values", row,

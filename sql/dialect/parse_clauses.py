@@ -89,21 +89,13 @@ class ClauseParser(WindowParser):
 
     def _parse_grouping_set(self) -> exp.Expression:
         """Parses one expression, or several in parentheses, an exp.Tuple."""
-        start = self.token.start
-        if self.at("(", ")"):
-            self.take("(", ")")
-            return self.mark(exp.Tuple(expressions=[]), start)
         return self.parse_tuple() if self.at("(") else self.parse_expression()
 
     def parse_tuple(self) -> exp.Expression:
         """Parses expressions in parentheses, an exp.Tuple however many these are. Raises SqlSyntaxError."""
         start = self.token.start
         self.expect("(")
-        self.enter()
-        members = list(self.csv(self.parse_expression))
-        self.leave()
-        self.expect(")")
-        return self.mark(exp.Tuple(expressions=members), start)
+        return self.mark(exp.Tuple(expressions=self._items(")")), start)
 
     def parse_partition_item(self) -> PartitionItem:
         start = self.token.start
