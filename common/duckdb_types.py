@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as types
 
-from penstock.common.closed_duckdb import small_duckdb
+if TYPE_CHECKING:
+    import duckdb
 
 _REMEMBERED = 1024
 _AS_TEXT = re.compile(r"\b(BIT|BIGNUM|ENUM|GEOMETRY|TIME WITH TIME ZONE|TIME_NS|UHUGEINT|UNION|UUID|VARIANT)\b")
@@ -24,7 +25,7 @@ def arrow_type(name: str) -> pa.DataType:
     """Returns the Arrow type that results have for a type that DuckDB calls so; text is what Arrow has none for."""
     if _AS_TEXT.search(name):
         return pa.string()
-    with small_duckdb() as connection:
+    with _small_duckdb() as connection:
         return connection.sql(f"SELECT CAST(NULL AS {name})").to_arrow_table().schema.field(0).type
 
 
@@ -53,7 +54,13 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 def _computed(column: pa.Array | pa.ChunkedArray, expression: str) -> pa.Array | pa.ChunkedArray:
     """Returns an expression over the column `a`, in as many chunks as the column has."""
-    with small_duckdb() as connection:
+    with _small_duckdb() as connection:
         connection.register("given", pa.table({"a": column}))
         whole = connection.sql(f"SELECT {expression} FROM given").to_arrow_table().column(0)
     return whole if isinstance(column, pa.ChunkedArray) else whole.combine_chunks()
+
+
+def _small_duckdb() -> duckdb.DuckDBPyConnection:
+    from penstock.common.closed_duckdb import small_duckdb  # whoever only asks a server needn't wait for DuckDB
+
+    return small_duckdb()

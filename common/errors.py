@@ -83,7 +83,7 @@ class InvalidStreamError(InvalidStatementError):
 
 
 class NotSupportedError(PenstockError):
-    """TDengine has it, Penstock does not (yet); `docs/sql.md` names it."""
+    """TDengine has it, Penstock does not (yet); `docs/dialect.md` names it."""
 
 
 class InUseError(PenstockError):

@@ -71,7 +71,7 @@ def room_reference() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "architecture.md": room_reference,
     "configuration.md": configuration_reference,
-    "sql.md": function_reference,
+    "dialect.md": function_reference,
     "functions.md": long_reference,
 }
 

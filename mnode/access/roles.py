@@ -107,8 +107,10 @@ def require(identity: Identity, statement: Statement, database: str | None, cata
     """
     if identity.role == "admin":
         if catalog.has_views:
+            # A view's names are those of its database, whichever is in use.
+            within = statement.name.database if isinstance(statement, CreateView) else None
             for query in queries_of(statement):
-                require_needs(identity, _Finder(database, catalog).of_query(query), words_of(statement))
+                require_needs(identity, _Finder(within or database, catalog).of_query(query), words_of(statement))
         return
     if isinstance(statement, AlterUser) and statement.name == identity.name and statement.role is None:
         return
@@ -199,7 +201,7 @@ def views_below(query: Query, database: str, catalog: Catalog) -> Iterator[View]
                 yield view
 
 
-def require_view(view: View, catalog: Catalog) -> None:
+def require_readable(view: View, catalog: Catalog) -> None:
     """Raises PermissionDeniedError unless a view's owner may read what it reads, if it shows that."""
     for _ in _Finder(None, catalog).of_view(view):
         pass

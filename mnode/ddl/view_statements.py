@@ -12,6 +12,7 @@ from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import database_of, require_user_database, require_view
 from penstock.mnode.ddl.name_rules import check_name
+from penstock.planner.bind.query_parts import check_names
 from penstock.planner.query.select import plan_query
 from penstock.sql.schema import VIEWS_MAX, Session, View, too_many_views
 from penstock.sql.tree.statements import CreateView, DropView
@@ -57,9 +58,7 @@ class ViewStatements:
 
 def _check_columns(statement: CreateView, found: Sequence[str]) -> None:
     """Raises InvalidStatementError unless each column of the query gets a name of its own."""
-    if len(statement.columns) > len(found):
-        raise InvalidStatementError(
-            f"{statement.name} has {len(found)} columns, and {len(statement.columns)} names for them")
+    check_names(statement.columns, len(found), str(statement.name))
     names = [*statement.columns, *found[len(statement.columns):]]
     twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
     if twice is not None:

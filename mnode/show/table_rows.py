@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.common.errors import PenstockError
+from penstock.common.errors import PenstockError, UnavailableError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.ddl.database_options import effective_options
-from penstock.mnode.query.view_tables import view_table, view_tables
+from penstock.mnode.query.view_tables import known_table, view_tables
 from penstock.mnode.show.row_source import Maker, Rows
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import DataType, Kind
@@ -101,16 +101,16 @@ class TableRows:
 
     def _views(self) -> Rows:
         for view in self._catalog.views():
-            columns, reason = None, None
+            columns, status, reason = None, "ready", None
             try:
-                columns = len(view_table(view, self._catalog).columns)
+                columns = len(known_table(view, self._catalog).columns)
             except PenstockError as error:
-                reason = error.message
+                status, reason = "unknown" if isinstance(error, UnavailableError) else "broken", error.message
             yield {
                 "view_name": view.name, "db_name": view.database, "create_time": view.create_time_ms,
                 "owner": view.owner, "security": "invoker" if view.invoker else "definer",
                 "columns": columns, "time_zone": view.time_zone,
-                "status": "ready" if reason is None else "broken", "reason": reason, "sql": view.text,
+                "status": status, "reason": reason, "sql": view.text,
             }
 
     def _tags(self) -> Rows:

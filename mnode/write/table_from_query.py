@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
-from penstock.mnode.catalog.name_lookup import require_table
+from penstock.mnode.catalog.name_lookup import database_of, require_table
 from penstock.mnode.ddl.column_rules import MAX_LENGTH, VARIABLE
 from penstock.mnode.ddl.table_statements import TableStatements
 from penstock.mnode.write.arrow_schema import room_for
@@ -20,7 +20,7 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import ColumnDefinition, CreateTable, CreateTableAs
-from penstock.sql.types import DataType, Kind
+from penstock.sql.types import DataType, Kind, Precision
 
 
 class TablesFromQueries:
@@ -40,7 +40,7 @@ class TablesFromQueries:
         assert found.table is not None
         columns = [ColumnDefinition(column.name, _type(column, values))
                    for column, values in zip(found.columns, found.table.columns, strict=True)]
-        _check_times(found.table)
+        _check_times(found.table, database_of(statement.name, session, self._catalog).precision)
         with self._ddl_lock:
             self._tables.create(CreateTable(statement.name, tuple(columns)), session)
             table = require_table(statement.name, session, self._catalog)
@@ -66,11 +66,11 @@ def _type(column: ResultColumn, values: pa.ChunkedArray) -> DataType:
     return kind
 
 
-def _check_times(rows: pa.Table) -> None:
-    """Raises InvalidStatementError if rows would replace each other: a table has one for each time."""
+def _check_times(rows: pa.Table, precision: Precision) -> None:
+    """Raises InvalidStatementError if rows would replace each other: a table has one for each time of its database."""
     times = rows.column(0)
     if pa.types.is_timestamp(times.type) and not times.null_count and (
-            pc.count_distinct(times).as_py() < rows.num_rows):
+            pc.count_distinct(times.cast(pa.timestamp(precision), safe=False)).as_py() < rows.num_rows):
         raise InvalidStatementError(
-            f"several rows have the same time in {rows.column_names[0]}, of which a table has one row",
+            f"several rows have the same time in {rows.column_names[0]}, in {precision}: a table has one row of each",
             hint="GROUP BY it; or CREATE TABLE with a second column PRIMARY KEY, and INSERT INTO it by the query")

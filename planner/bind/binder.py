@@ -394,7 +394,8 @@ def used(column: RelColumn) -> str:
 def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.Expression,
                 builder: Builder) -> RelColumn:
     """Returns the column of this name. Raises NotFoundError, or InvalidStatementError if several match."""
-    check_qualifier(relation, node, builder)
+    if qualifier is not None:
+        check_qualifier(relation, node, builder)
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]

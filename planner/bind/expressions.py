@@ -530,6 +530,7 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Exists: _Compiler._exists,
     exp.Between: _Compiler._between,
     **dict.fromkeys((exp.Like, exp.ILike), _Compiler._like),
+    exp.BitwiseNot: _Compiler._inverse,
     exp.Glob: _Compiler._glob,
     IntervalLiteral: _Compiler._interval,
     exp.Struct: _Compiler._struct,

@@ -25,12 +25,17 @@ class Planned:
 
 
 def renamed(planned: Planned, names: Sequence[str], of: str) -> Planned:
-    """Returns the query `of` with other names for the first of its columns. Raises InvalidStatementError."""
+    """Returns the query `of` with other names for the first of its columns. Raises as `check_names`."""
     columns = planned.columns
-    if len(names) > len(columns):
-        raise InvalidStatementError(f"{of} has {len(columns)} columns, and {len(names)} names for them")
+    check_names(names, len(columns), of)
     found = [replace(column, name=name, alias=name) for column, name in zip(columns, names, strict=False)]
     return replace(planned, columns=(*found, *columns[len(names):]))
+
+
+def check_names(names: Sequence[str], columns: int, of: str) -> None:
+    """Raises InvalidStatementError if these are more names than `of` has columns."""
+    if len(names) > columns:
+        raise InvalidStatementError(f"{of} has {columns} columns, and {len(names)} names for them")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from penstock.planner.scalar.scalar_cast import cast as cast_expression
 from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool
 from penstock.sql.dialect.literals import parse_duration, zone
 from penstock.sql.tree.expression_nodes import SIGNS, IntervalLiteral, LambdaVariable
-from penstock.sql.types import BOOL, DataType, Kind, Precision, timestamp
+from penstock.sql.types import BOOL, DataType, Kind, Precision, other_type, timestamp
 
 WRONG_EXPRESSION = 0x2603
 
@@ -67,9 +67,10 @@ class ValueCompiler:
         return ScalarCall(spec.name, tuple(typed), result, self._precision, self._session)
 
     def _interval(self, node: IntervalLiteral) -> SqlExpr:
-        unit = node.args.get("unit")
-        template = "CAST(:value AS INTERVAL)" if unit is None else f"INTERVAL (:value) {unit}"
-        return self._by_duckdb("interval", lambda value: fragment(template, value=value), self.compile(node.this))
+        value, unit = self.compile(node.this), node.args.get("unit")
+        if unit is None:
+            return cast_expression(value, other_type("INTERVAL"), self._precision, self._session.time_zone)
+        return self._by_duckdb("interval", lambda value: fragment(f"INTERVAL (:value) {unit}", value=value), value)
 
     def _struct(self, node: exp.Struct) -> SqlExpr:
         names = [field.this for field in node.expressions]
@@ -108,6 +109,9 @@ class ValueCompiler:
     def _operator(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
         kind = type(node)
         return self._by_duckdb(SIGNS[kind], lambda a, b: made(kind, this=closed(a), expression=closed(b)), left, right)
+
+    def _inverse(self, node: exp.BitwiseNot) -> SqlExpr:
+        return self._by_duckdb("~", lambda value: made(exp.BitwiseNot, this=closed(value)), self.compile(node.this))
 
     def _known(self, value: SqlExpr) -> SqlExpr:
         """Computes a time that depends on no row now: WHERE's bounds on time are taken from it."""

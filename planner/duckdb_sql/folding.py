@@ -49,9 +49,16 @@ def type_over(tree: Tree, columns: Mapping[str, str]) -> str | None:
 def is_implemented(tree: Tree, columns: Mapping[str, str]) -> bool:
     """Whether DuckDB has the conversions that an expression asks of columns of such types: it would say so for values
     only. Where no value of a type is known, it is taken to have them.
+
+    Raises InvalidStatementError for constants that can't be converted.
     """
     row = "".join(f", {_some_value(type_name)} AS {name}" for name, type_name in columns.items())
-    return _converts(f"SELECT {render(tree)} FROM (SELECT 1{row})")
+    error = _error_of(f"SELECT {render(tree)} FROM (SELECT 1{row})")
+    if error is None or error.message.startswith(_NO_CONVERSION):
+        return error is None
+    if not columns:
+        raise InvalidStatementError(error.message)
+    return True
 
 
 def _some_value(type_name: str) -> str:
@@ -59,12 +66,12 @@ def _some_value(type_name: str) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _converts(sql: str) -> bool:
+def _error_of(sql: str) -> InvalidStatementError | None:
     try:
         _asked(lambda connection: connection.execute(sql).fetchone())
     except duckdb.Error as error:
-        return _NO_CONVERSION not in str(error)
-    return True
+        return _refused(error)
+    return None
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -27,8 +27,8 @@ from penstock.sql.types import NULL, Kind, Precision
 
 OF_DUCKDB = "duckdb."
 """Stands before the name of a function in plans where the dialect has one of the same name."""
-# As many as GREATEST takes.
-_ARGUMENTS = (Argument("value", EVERY, optional=True, repeats=1000),)
+# As many as a statement has room for: lists are written as calls.
+_ARGUMENTS = (Argument("value", EVERY, optional=True, repeats=1_000_000),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ _NUMBERS: dict[str, tuple[DataType, int]] = {
     "cume_dist": (DOUBLE, 0), "ntile": (BIGINT, 1),
 }
 """Functions that number or rank rows: their types, and how many arguments they take."""
-_VALUES = {"lag": (1, 3), "lead": (1, 3), "first_value": (1, 1), "last_value": (1, 1), "nth_value": (2, 2), "fill": (1, 1)}
+_VALUES = {"lag": (1, 3), "lead": (1, 3), "first_value": (1, 1), "last_value": (1, 1), "nth_value": (2, 2),
+           "fill": (1, 1)}
 """Functions that take the first argument of another row, and how many arguments they take."""
 WINDOW_FUNCTIONS = (*_NUMBERS, *_VALUES)
 

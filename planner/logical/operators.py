@@ -292,8 +292,8 @@ class Join:
     semi, anti, asof and window joins have a driving side, the one that `kind` names: what the other side adds is
     chosen per driving row, at most `limit` rows of it. Joined rows of a window join have the column ROW, which numbers
     the driving rows: aggregates are computed over each of them. What the condition implies is said by `keys`, `times`
-    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time. `nearest`: of the
-    pairs of each row of the left side the one that its only inequality says is there.
+    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time. `nearest`: of
+    the pairs of each row of the left side the one that its only inequality says is there.
     """
 
     left: JoinedRows

@@ -7,7 +7,18 @@ import re
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, any_of, cast, closed, fragment, integer, made, null, try_cast
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    Tree,
+    any_of,
+    cast,
+    closed,
+    fragment,
+    integer,
+    made,
+    null,
+    text,
+    try_cast,
+)
 from penstock.planner.duckdb_sql.folding import evaluate
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.scalar.duckdb_values import duckdb_value, operand_tree
@@ -117,7 +128,7 @@ class Comparer:
 
     def _pair_of_duckdb(self, left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
         """Two values of which DuckDB says how they compare. What it compares with an instant is one."""
-        if duckdb_value(_equal, (left, right), self._precision, self._time_zone, converts=True) is None:
+        if duckdb_value(_equal, (_alike(left), _alike(right)), self._precision, self._time_zone, converts=True) is None:
             raise _not_comparable(left, right)
         if Kind.TIMESTAMP in (left.type.kind, right.type.kind):
             time = DataType(Kind.TIMESTAMP)
@@ -201,6 +212,13 @@ class Comparer:
         type_name = "VARCHAR" if wanted is str else "BIGINT"
         return fragment(f":value IN (SELECT CAST(unnest(string_split(:texts, :mark)) AS {type_name}))",
                         value=value.node, texts=mark.join(texts), mark=mark)
+
+
+def _alike(value: SqlExpr) -> SqlExpr:
+    """Returns a constant that stands for all of its type, so that DuckDB isn't asked of each in a long list."""
+    if isinstance(value.constant, str):
+        return SqlExpr(text(""), value.type, "")
+    return SqlExpr(value.node, value.type, 0) if type(value.constant) is int and value.type.is_integer else value
 
 
 def _equal(left: Tree, right: Tree) -> Tree:

@@ -15,19 +15,36 @@ from penstock.shell.postgres import result_values as types
 PARAMETERS_MAX = 65_535
 _TEXTS = (0, 18, 19, types.TEXT, types.JSON, 705, 1042, types.VARCHAR, 2950, 3802)
 _PIECES = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | \$(?P<number>\d{1,5})""",
-    re.VERBOSE | re.DOTALL)
+    r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | \$(?P<number>\d{1,5})
+      (?:(?=\s*::\s*(?P<type>double\s+precision|timestamp\s+with\s+time\s+zone|[a-z]\w*)))?""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE)
+#: Of the types that a parameter is said to have by `$1::type`.
+_CAST_OIDS = {
+    "bool": types.BOOL, "boolean": types.BOOL, "bytea": types.BYTEA, "smallint": types.INT2, "int2": types.INT2,
+    "int": types.INT4, "integer": types.INT4, "int4": types.INT4, "bigint": types.INT8, "int8": types.INT8,
+    "real": types.FLOAT4, "float4": types.FLOAT4, "float8": types.FLOAT8, "double precision": types.FLOAT8,
+    "numeric": types.NUMERIC, "decimal": types.NUMERIC, "date": types.DATE, "timestamptz": types.TIMESTAMPTZ,
+    "timestamp with time zone": types.TIMESTAMPTZ, "timestamp": types.TIMESTAMP,
+}
 _SHORT_OFFSET = re.compile(r"[+-]\d\d$")
 _DIGITS_MAX = 4000
 _EPOCH, _EPOCH_DAY = datetime(2000, 1, 1, tzinfo=UTC), date(2000, 1, 1)
 
 
-def count_parameters(text: str) -> int:
-    """Returns the highest number of `$1`, `$2`, ... outside of quotes and comments. Raises InvalidStatementError."""
-    highest = max((int(match["number"]) for match in _PIECES.finditer(text) if match["number"]), default=0)
+def parameter_types(text: str, given: Sequence[int]) -> tuple[int, ...]:
+    """Returns the OIDs of `$1`, `$2`, ... outside of quotes and comments: those that the client has given, or else that
+    of a cast in the text, or 0 if it may be any. Raises InvalidStatementError.
+    """
+    cast: dict[int, int] = {}
+    for match in _PIECES.finditer(text):
+        if match["number"]:
+            name = " ".join((match["type"] or "").lower().split())
+            cast[int(match["number"])] = cast.get(int(match["number"])) or _CAST_OIDS.get(name, 0)
+    highest = max((len(given), *cast))
     if highest > PARAMETERS_MAX:
         raise InvalidStatementError(f"a statement has at most {PARAMETERS_MAX} parameters")
-    return highest
+    known = (*given, *[0] * (highest - len(given)))
+    return tuple(oid or cast.get(number, 0) for number, oid in enumerate(known, 1))
 
 
 def filled(text: str, values: Sequence[object]) -> str:

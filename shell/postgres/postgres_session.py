@@ -30,7 +30,7 @@ from penstock.shell.postgres.client_settings import ClientSettings, read_change,
 from penstock.shell.postgres.copy_rows import CopyReader, CopyStatement, Row, read_copy, written_row, written_rows
 from penstock.shell.postgres.cursors import CURSOR_WORDS, Cursors, read_cursor_statement
 from penstock.shell.postgres.frontend import Bind, Parse
-from penstock.shell.postgres.parameter_values import count_parameters, filled, read_parameters
+from penstock.shell.postgres.parameter_values import filled, parameter_types, read_parameters
 from penstock.shell.postgres.portals import BATCH_ROWS, Portal, Portals, StatementAnswer
 from penstock.shell.postgres.result_values import TEXT, cells_of, result_fields, text_cells
 from penstock.shell.postgres.statement_text import StatementText, split_statements
@@ -132,8 +132,7 @@ class PostgresSession:
         if len(self._prepared) >= _STATEMENTS_MAX:
             raise LimitExceededError(f"there are {_STATEMENTS_MAX} prepared statements already", hint="close some")
         text = found[0] if found else None
-        count = count_parameters(text.text) if text is not None else 0
-        types = (*message.types, *([0] * count))[:max(count, len(message.types))]
+        types = parameter_types("" if text is None else text.text, message.types)
         self._prepared[message.name] = PreparedText(text, types)
         self._send(backend.PARSE_COMPLETE)
 

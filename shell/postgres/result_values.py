@@ -62,7 +62,9 @@ _ARRAYS = {
     "FLOAT[]": PostgresType(1021, "_float4"), "DOUBLE[]": PostgresType(1022, "_float8"),
     "VARCHAR[]": PostgresType(1009, "_text"),
 }
-"""Lists that are arrays, which are sent as text whatever is asked for."""
+"""Lists that are arrays."""
+_ELEMENTS = {1000: BOOL, 1005: INT2, 1007: INT4, 1016: INT8, 1021: FLOAT4, 1022: FLOAT8, 1009: TEXT}
+"""OIDs of arrays, and of what is in them."""
 
 
 def postgres_type(kind: DataType) -> PostgresType:
@@ -88,8 +90,7 @@ def result_fields(columns: Sequence[ResultColumn], formats: Sequence[int] = ()) 
 
 def _field(column: ResultColumn, place: int, formats: Sequence[int]) -> ResultField:
     kind = postgres_type(column.type)
-    form = 0 if column.type.sql() in _ARRAYS else format_at(formats, place)
-    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), form)
+    return ResultField(column.name, kind.oid, kind.size, modifier_of(column.type), format_at(formats, place))
 
 
 def format_at(formats: Sequence[int], place: int) -> int:
@@ -174,7 +175,7 @@ def _packable(values: pa.Array, oid: int) -> pa.Array:
         return values.cast(pa.int32())
     if oid == TIME:
         return values.cast(pa.int64())
-    return values if oid == INTERVAL else plain(values)
+    return values if oid == INTERVAL or oid in _ELEMENTS else plain(values)
 
 
 def _days(value: int) -> bytes:
@@ -183,6 +184,22 @@ def _days(value: int) -> bytes:
 
 def _interval(value: pa.MonthDayNano) -> bytes:
     return struct.pack("!qii", value.nanoseconds // 1000, value.days, value.months)
+
+
+def _array_packer(element: int) -> Callable[[Any], bytes]:
+    """Returns what writes an array: dimensions, whether there are NULLs, type; of each dimension length and first
+    number; and the values behind their lengths.
+    """
+    def packed(values: list[Any]) -> bytes:
+        pack = _PACKERS.get(element, _text_bytes)
+        cells = [_NULL if value is None else struct.pack("!i", len(cell := pack(value))) + cell for value in values]
+        dimensions = struct.pack("!ii", len(cells), 1) if cells else b""
+        return struct.pack("!iii", len(cells) > 0, _NULL in cells, element) + dimensions + b"".join(cells)
+
+    return packed
+
+
+_NULL = struct.pack("!i", -1)
 
 
 def _text_bytes(value: Any) -> bytes:
@@ -209,4 +226,5 @@ _PACKERS: dict[int, Callable[[Any], bytes]] = {
     BOOL: struct.Struct("!?").pack, INT2: struct.Struct("!h").pack, INT4: struct.Struct("!i").pack, INT8: _LONG,
     FLOAT4: struct.Struct("!f").pack, FLOAT8: struct.Struct("!d").pack,
     NUMERIC: numeric_bytes, DATE: _days, TIME: _LONG, INTERVAL: _interval, UUID: lambda text: uuid.UUID(text).bytes,
+    **{array: _array_packer(element) for array, element in _ELEMENTS.items()},
 }

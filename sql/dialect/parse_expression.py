@@ -118,18 +118,18 @@ class ExpressionParser(PredicateParser):
         return self._next.token_type not in (TokenType.NUMBER, TokenType.L_PAREN)
 
     def _parse_unary(self) -> exp.Expression:
-        starts: list[int] = []
-        while self._curr.token_type in self.TERM:
-            if self.word == "-":
-                starts.append(self._curr.start)
+        signs: list[tuple[type[exp.Expression], int]] = []
+        while self._curr.token_type in self.TERM or self.word == "~":
+            if self.word != "+":
+                signs.append((exp.Neg if self.word == "-" else exp.BitwiseNot, self._curr.start))
             self._advance()
-        if not starts:
+        if not signs:
             return self._parse_postfix()
-        self.enter(len(starts))
+        self.enter(len(signs))
         node = self._parse_postfix()
-        self.leave(len(starts))
-        for start in reversed(starts):
-            node = self.mark(exp.Neg(this=node), start)
+        self.leave(len(signs))
+        for sign, start in reversed(signs):
+            node = self.mark(sign(this=node), start)
         return node
 
     def _parse_postfix(self) -> exp.Expression:
@@ -305,6 +305,14 @@ class ExpressionParser(PredicateParser):
             self.expect("IN")
         return exp.Anonymous(this="position", expressions=[needle, self.parse_operand()])
 
+    def _parse_timezone(self) -> exp.Expression:
+        if self.at(")"):
+            return exp.Anonymous(this="timezone", expressions=[])
+        zone = self.parse_string("a time zone")
+        self.expect(",")
+        start = self.token.start
+        return exp.AtTimeZone(this=self.mark(exp.Paren(this=self.parse_expression()), start), zone=zone)
+
     def _parse_substring(self, name: str) -> exp.Expression:
         arguments = [self.parse_expression()]
         if self.take("FROM"):
@@ -335,6 +343,7 @@ class ExpressionParser(PredicateParser):
         "EXTRACT": _parse_extract,
         "TRIM": _parse_trim,
         "POSITION": _parse_position,
+        "TIMEZONE": _parse_timezone,
         "SUBSTR": lambda self: self._parse_substring("substr"),
         "SUBSTRING": lambda self: self._parse_substring("substring"),
         "COLS": _parse_cols,

@@ -68,23 +68,16 @@ class ValueParser(OverParser):
             value = self.parse_string("a text")
         elif self.at_type(TokenType.NUMBER):
             value = self.mark(exp.Literal.number(self.advance().text), value_start)
+        elif self.at("("):
+            value = self.parse_operand()
         else:
-            value = self._parse_wrapped()
+            raise self.fail("an interval is expected, such as '1 day'")
         unit = _UNITS.get(self.word)
         if unit is not None:
             self._advance()
         elif not value.is_string:
             raise self.fail("a unit of time is expected, such as DAY")
         return self.mark(IntervalLiteral(this=value, unit=unit), start)
-
-    def _parse_wrapped(self) -> exp.Expression:
-        start = self.token.start
-        self.expect("(")
-        self.enter()
-        inner = self.parse_expression()
-        self.leave()
-        self.expect(")")
-        return self.mark(exp.Paren(this=inner), start)
 
     # --- lists, structs, maps ---
 
@@ -171,7 +164,7 @@ class ValueParser(OverParser):
         return self.mark(parsed, start)
 
     def _bound(self, value: int) -> exp.Expression:
-        start = self.token.start
+        start = self._prev.start
         number = self.mark(exp.Literal.number(str(abs(value))), start)
         return number if value >= 0 else self.mark(exp.Neg(this=number), start)
 
@@ -213,6 +206,8 @@ class ValueParser(OverParser):
 
     def _parse_parameter(self) -> exp.Expression:
         start = self.token.start
+        if not self.at_type(TokenType.VAR):
+            raise self.fail("a variable is expected, a word without quotes")
         return self.mark(exp.Identifier(this=self.name("a variable"), quoted=False), start)
 
     def _parse_variable(self) -> exp.Expression:

@@ -18,7 +18,7 @@ Names and constants
     exp.Struct          `{'a': 1}`: `expressions` are exp.PropertyEQ. Other values that are put together are calls:
                         `[1, 2]` of list_value, `MAP {1: 2}` of map, `(1, 2)` of row.
 Operators
-    exp.Paren, exp.Neg, exp.Not, exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
+    exp.Paren, exp.Neg, exp.BitwiseNot, exp.Not, exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
     exp.BitwiseAnd, exp.BitwiseOr, exp.DPipe, exp.IntDiv, exp.Pow (`^` and `**`), exp.BitwiseLeftShift,
     exp.BitwiseRightShift, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE,
     exp.NullSafeEQ, exp.NullSafeNEQ (IS [NOT] DISTINCT FROM)
@@ -28,7 +28,7 @@ Operators
     Match               `x MATCH 'regex'`; NMATCH is an exp.Not around it.
     JsonGet             `x -> 'key'`; `x ->> 'key'` is a call of json_extract_string.
     exp.Bracket         `x[i]`: `expressions` has i; `x[i:j]` is a call of array_slice, `(x).a` of struct_extract.
-    exp.AtTimeZone      `x AT TIME ZONE 'z'`: `zone` is a string literal.
+    exp.AtTimeZone      `x AT TIME ZONE 'z'`, also written `timezone('z', x)`: `zone` is a string literal.
     JsonContains        `x CONTAINS 'key'`.
 Queries
     exp.Subquery        a query as a value, or as the list of an exp.In: `this` is a `statements.Query`.

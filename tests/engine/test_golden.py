@@ -199,6 +199,6 @@ def test_what_is_refused_occurs() -> None:
 
 def test_parameters_of_tdengine_are_keys_or_explained() -> None:
     """Each parameter of TDengine's that has to do with streams and queries is a key here or named on the SQL page."""
-    page = (ROOT / "docs" / "sql.md").read_text("utf-8")
+    page = (ROOT / "docs" / "dialect.md").read_text("utf-8")
     known = {key.name for key in keys().values()}
     assert [name for name in TDENGINE_PARAMETERS if name not in known and f"`{name}`" not in page] == []

@@ -52,7 +52,7 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
                                f"INTO out_{name} AS {question.ours}")
             written.play(step)
         with duckdb.connect(config={"threads": 1}) as peer:
-            peer.execute(MACROS.format(units=design.units))
+            peer.execute(MACROS.format(units=design.units, zone=design.zone))
             written.load(peer, "t")
             for name, question in streams.items():
                 columns = ", ".join(f"r{n}" for n in range(len(question.kinds)))

@@ -12,7 +12,8 @@ import pytest
 from conftest import TEST_CONFIG, times
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kits.queries.random_queries import MACROS, questions, same
+from kits.queries.random_queries import MACROS, same
+from kits.queries.random_questions import questions
 from kits.queries.targets import Connected
 from kits.queries.written_tables import Design, Written, designs
 
@@ -37,7 +38,7 @@ def test_every_answer_is_that_of_plain_sql(target: Connected, design: Design, da
     with duckdb.connect(config={"threads": 1}) as peer:
         try:
             written.write()
-            peer.execute(MACROS.format(units=design.units))
+            peer.execute(MACROS.format(units=design.units, zone=design.zone))
             written.load(peer, "t")
             for _ in range(QUERIES):
                 question = data.draw(st.composite(questions)(design, written.name, "t"))

@@ -44,10 +44,10 @@ def in_reference(name: str) -> str:
 
 
 def in_table(name: str) -> str:
-    """What docs/sql.md says of it."""
-    text = (DOCS / "sql.md").read_text("utf-8")
+    """What docs/dialect.md says of it."""
+    text = (DOCS / "dialect.md").read_text("utf-8")
     found = re.search(rf"^\| `{name}(?:\(.*)?` \| .* \| ([^|]+) \|$", text, re.MULTILINE)
-    assert found is not None, f"docs/sql.md has no {name}"
+    assert found is not None, f"docs/dialect.md has no {name}"
     return found[1]
 
 

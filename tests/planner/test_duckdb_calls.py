@@ -167,6 +167,7 @@ def hostile_arguments(path: Path) -> list[str]:
     """What somebody would try who wants to read what isn't theirs."""
     select = f"SELECT content FROM read_text('{path}')"
     return ["", f"'{path}'", f"'{path}', 1", "'secret'", "'HOUSE_SECRET'", "'temp_directory'", f'"{select}"', "s",
+            f"['{path}'], lambda x: read_text(x)", f"['{path}'], x -> (SELECT content FROM read_text(x))",
             f"json_serialize_sql('{select.replace(chr(39), chr(92) + chr(39))}')"]
 
 

@@ -197,12 +197,13 @@ def test_readme_output_is_real(tmp_path: Path) -> None:
 
 
 def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of the SQL page are statements that work; the grammar of streams is notation."""
+    """The examples of the SQL pages are statements that work; the grammar of streams is notation."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "readings.csv").write_text("'2024-05-01 10:00:00',1.5\n")
-    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/sql.md"), flags=re.MULTILINE | re.DOTALL)
+    text = page("docs/dialect.md") + page("docs/sql.md")
+    blocks = re.findall(r"^```sql\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     examples = [block for block in blocks if "STREAM [IF NOT EXISTS]" not in block]
-    assert len(examples) == 6
+    assert len(examples) == 9
     for piece in split_all("".join(examples)):
         assert isinstance(piece, SqlText)
         con.execute(piece.text)

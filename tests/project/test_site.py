@@ -80,7 +80,7 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
         copy(ROOT / part, tmp_path / part)
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     for link in ("nosuch.md", "streams.md#nosuch"):
-        page = tmp_path / "docs" / "sql.md"
+        page = tmp_path / "docs" / "dialect.md"
         text = page.read_text()
         page.write_text(f"{text}\n[broken]({link})\n")
         done = subprocess.run([tmp_path / "scripts" / "make_site", str(tmp_path / "pages")], capture_output=True,

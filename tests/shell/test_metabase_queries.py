@@ -182,6 +182,10 @@ def summed(unit: str, value: str = "COUNT(*)") -> str:
         LEFT JOIN "power"."meters" AS "Meters" ON {_V} = "Meters"."n" ORDER BY {_TS}, "Meters"."place" """,
     f"""SELECT COUNT(*) AS "count", MIN({_TS}) AS "min", MAX({_V}) AS "max" {_FROM}
         WHERE ({_S} <> '') OR ({_S} IS NULL)""",
+    f"""SELECT PERCENTILE_CONT(0.5) within group (order by {_V}) AS "median", STDDEV_POP({_V}) AS "stddev",
+        COUNT(distinct {_S}) AS "count" {_FROM}""",
+    summed(f"CAST({_TS} AS date)", f"SUM({_V})"),
+    summed(f"CAST(DATE_TRUNC('day', timezone('Europe/Berlin', {_TS})) AS date)"),
     f"""SELECT CAST(TRUNC(EXTRACT(epoch from "max") - EXTRACT(epoch from "min")) AS integer) AS "seconds"
         FROM (SELECT MAX({_TS}) AS "max", MIN({_TS}) AS "min" {_FROM}) AS "source" """,
 ])

@@ -22,6 +22,7 @@ from kits.basics.certificates import NO_OPENSSL, OPENSSL, make_certificate
 from kits.basics.waiting import wait_until
 from kits.engines.postgres_here import PostgresHere, postgres_here
 from kits.engines.serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
+from psycopg.generators import execute
 
 from penstock.mnode.engine import Engine
 
@@ -88,18 +89,37 @@ def test_psycopg_values(server: PostgresHere) -> None:
         assert con.execute("SHOW DATABASES").fetchall()[-1] == ("power",)
 
 
+def test_casts_say_what_parameters_are(server: PostgresHere) -> None:
+    """Clients that ask are told, so that they can send values in binary."""
+    with server.connect(dbname="power") as con:
+        raw = con.pgconn
+        raw.send_prepare(b"s", b"SELECT $1::timestamptz AS a, $2::int8 AS b, $3 AS c, $4 :: Double  Precision AS d, "
+                               b"'$9::int' AS e, $1 AS f", [0, 0, 23])
+        con.wait(execute(raw))
+        raw.send_describe_prepared(b"s")
+        [told] = con.wait(execute(raw))
+        assert [told.param_type(place) for place in range(told.nparams)] == [1184, 20, 23, 701]
+        raw.send_query_prepared(b"s", [struct.pack("!q", 763_344_005_250_000), struct.pack("!q", -5),
+                                       struct.pack("!i", 7), b"2.5"], [1, 1, 1, 0])
+        [answer] = con.wait(execute(raw))
+        assert [answer.get_value(0, place) for place in range(5)] == [
+            b"2024-03-10 00:00:05.250+00", b"-5", b"7", b"2.5", b"$9::int"]
+        assert con.execute("SELECT count(*) FROM t WHERE ts > %s::timestamptz AND s = %s::text",
+                           ("2100-01-01", "x")).fetchall() == [(0,)]
+
+
 @pytest.mark.parametrize("binary", [False, True])
 def test_psycopg_values_of_duckdbs_types(server: PostgresHere, binary: bool) -> None:
-    """Those that PostgreSQL has, too, come as Python's; the others as text."""
+    """Those that PostgreSQL has, too, and lists of plain ones come as Python's; the others as text."""
     with server.connect(dbname="power") as con, con.cursor(binary=binary) as cursor:
         cursor.execute("SELECT date '2024-02-29', time '10:00:01.5', interval '1 day 02:00:00', cast(7 AS hugeint), "
                        "cast('550e8400-e29b-41d4-a716-446655440000' AS uuid), [1, NULL], {'a': 1}, NULL::date, "
                        "'x'::enum('x')")
         assert cursor.fetchall() == [
             (date(2024, 2, 29), time(10, 0, 1, 500_000), timedelta(days=1, hours=2), Decimal(7),
-             UUID("550e8400-e29b-41d4-a716-446655440000"), "[1, NULL]", "{'a': 1}", None, "x")]
+             UUID("550e8400-e29b-41d4-a716-446655440000"), [1, None], "{'a': 1}", None, "x")]
         types = [column.type_code for column in cursor.description or ()]
-        assert types == [1082, 1083, 1186, 1700, 2950, 25, 25, 1082, 25]
+        assert types == [1082, 1083, 1186, 1700, 2950, 1007, 25, 1082, 25]
         with pytest.raises(psycopg.DataError):
             cursor.execute("SELECT 'infinity'::date").fetchall()
 
@@ -228,9 +248,10 @@ def test_arrays(server: PostgresHere) -> None:
             assert con.execute("SELECT conkey, ARRAY['a', NULL, 'b c'], ARRAY[1.5::real] FROM pg_constraint "
                                "WHERE conname = 't_pkey'", binary=binary).fetchall() == [
                 ([1], ["a", None, "b c"], [1.5])]
-            assert con.execute("SELECT [v, NULL] AS a, ['a', 'null', '\"'] AS b, [v > 1, false] AS c, [0.5] AS d, "
-                               "[[v]] AS e FROM t WHERE ts = 1700000000009", binary=binary).fetchall() == [
-                ([7, None], ["a", "null", '"'], [True, False], [0.5], "[[7]]")]
+            assert con.execute("SELECT 1, [v, NULL] AS a, ['a', 'null', '\"'] AS b, [v > 1, false] AS c, [0.5] AS d, "
+                               "[[v]] AS e, list_filter([v], lambda x: x < 0) AS f FROM t WHERE ts = 1700000000009",
+                               binary=binary).fetchall() == [
+                (1, [7, None], ["a", "null", '"'], [True, False], [0.5], "[[7]]", [])]
 
 
 @pytest.mark.parametrize("by_statement", [False, True])

@@ -57,6 +57,16 @@ def test_output_for_programs(filled: Path) -> None:
     assert run_shell(filled, "--csv", "-c", query).stdout == "current,note\n10.3,a\n,\n"
 
 
+def test_views_are_listed_with_tables(tmp_path: Path) -> None:
+    """`.tables` tells whether each can be read, `.schema` has the statements that make them."""
+    script = ("create database d; use d; create table t (ts timestamp, v int); create view peak as select max(v) as m "
+              "from t;\n.mode csv\n.tables\n.tables pea%\n.schema peak\n")
+    found = run_shell(tmp_path / "data", stdin=script)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("peak,ready") == 2
+    assert "CREATE VIEW peak AS select max(v) as m from t;" in found.stdout
+
+
 def test_statements_of_a_pipe(filled: Path) -> None:
     """Without a terminal, statements come from standard input."""
     script = "use power;\nselect count(*) from meters;\n.mode csv\nselect count(*) n from meters"

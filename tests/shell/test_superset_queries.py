@@ -70,7 +70,7 @@ def test_time_grains(pair: PostgresPair, grain: str) -> None:
 
 
 @pytest.mark.parametrize("query", [
-    """SELECT s AS s, sum(v) AS "SUM(v)" FROM power.readings
+    """SELECT s AS s, sum(v) AS "SUM(v)", COUNT(DISTINCT v) AS "COUNT_DISTINCT(v)" FROM power.readings
        WHERE ts >= TO_TIMESTAMP('2024-03-01 00:00:00.000000', 'YYYY-MM-DD HH24:MI:SS.US')
        AND ts < TO_TIMESTAMP('2024-03-11 00:00:00.000000', 'YYYY-MM-DD HH24:MI:SS.US') AND s IN ('a', 'b')
        GROUP BY s ORDER BY "SUM(v)" DESC LIMIT 100""",

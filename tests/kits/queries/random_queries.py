@@ -379,12 +379,18 @@ def anything(draw: Draw, relation: Relation) -> Term:
 
 def aggregates(draw: Draw, relation: Relation) -> Term:
     """An aggregate; those that add take moderate numbers, whose sum doesn't depend on their order."""
-    kinds = ["*", "count", "hyperloglog"]
+    kinds = ["*", "count", "hyperloglog", "distinct"]
     kinds += ["sum", "avg", "stddev", "var_pop", "spread", "min", "max", "whole"] if relation.of("number") else []
     kinds += ["first", "last"] if relation.stored else []
     kind = draw(st.sampled_from(kinds))
     if kind == "*":
         return Term("count(*)", "count(*)", Kind.BIGINT)
+    if kind == "distinct":
+        part, condition = anything(draw, relation), conditions(draw, relation, 0)
+        return draw(st.sampled_from([
+            Term(f"count(distinct {part.ours})", f"count(DISTINCT {part.theirs})", Kind.BIGINT),
+            Term(f"count(distinct {part.ours}) filter (where {condition.ours})",
+                 f"count(DISTINCT {part.theirs}) FILTER (WHERE {condition.theirs})", Kind.BIGINT)]))
     if kind in ("min", "max"):
         known = relation.of("number", "text", "time")
         part = draw(st.sampled_from(known)) if draw(st.booleans()) else numbers(draw, relation)
@@ -432,7 +438,7 @@ def rows(draw: Draw, relation: Relation, *, limited: bool = True) -> Question:
     if distinct and relation.stored:
         items.append(relation.columns[0])  # without columns of rows, DISTINCT tells of child tables: see `tags`
     ours, theirs = where(draw, relation)
-    return _question(draw, items, distinct, f" from {relation.ours}{ours}", f" FROM {relation.theirs}{theirs}", limited)
+    return question(draw, items, distinct, f" from {relation.ours}{ours}", f" FROM {relation.theirs}{theirs}", limited)
 
 
 def groups(draw: Draw, relation: Relation, *, limited: bool = True) -> Question:
@@ -459,7 +465,7 @@ def groups(draw: Draw, relation: Relation, *, limited: bool = True) -> Question:
     source = f"{relation.theirs}{theirs}"
     if window:
         source = window.source(source, [key.theirs for key in keys])
-    return _question(draw, [*grouped, *values], "", f" from {relation.ours}{ours}{by_ours}",
+    return question(draw, [*grouped, *values], "", f" from {relation.ours}{ours}{by_ours}",
                      f" FROM {source}{by_theirs}", limited and verb == "group by")
 
 
@@ -484,7 +490,7 @@ def windows(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
     source = window.source(f"{relation.theirs}{condition_theirs}", [key.theirs for key in keys])
     start, end = window.bounds
     end = replace(end, theirs=f"{end.theirs} + {window.open_s} * units()")
-    return _question(draw, [start, end, *keys, *values], "",
+    return question(draw, [start, end, *keys, *values], "",
                      f" from {relation.ours}{condition_ours}{by_ours} {window.text}",
                      f" FROM {source} GROUP BY {by_theirs}", limited=False)
 
@@ -563,7 +569,7 @@ def _of_rows(text: str, order: str, opens: str, known: str = "true") -> Window:
     return Window(text, _bounds("min(ts)", "max(ts)"), "number", source)
 
 
-def _question(draw: Draw, items: Sequence[Term], distinct: str, ours: str, theirs: str, limited: bool) -> Question:
+def question(draw: Draw, items: Sequence[Term], distinct: str, ours: str, theirs: str, limited: bool) -> Question:
     """A SELECT of these items, under the names r0, r1, ...; perhaps ordered by all of them, and cut off."""
     listed_ours = ", ".join(f"{item.ours} r{n}" for n, item in enumerate(items))
     listed_theirs = ", ".join(f"{item.theirs} r{n}" for n, item in enumerate(items))
@@ -605,37 +611,15 @@ def tags(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
     relation = replace(relation, columns=relation.columns[len(design.columns):-2] + relation.columns[-1:])
     items = [draw(st.sampled_from(relation.columns)) for _ in range(draw(st.integers(1, 3)))]
     where_ours, where_theirs = where(draw, relation)
-    return _question(draw, items, "distinct ", f" from {relation.ours}{where_ours}",
+    return question(draw, items, "distinct ", f" from {relation.ours}{where_ours}",
                      f" FROM {relation.theirs}{where_theirs}", limited=True)
-
-
-def questions(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
-    """One query over a super table."""
-    stored = table(design, ours, theirs)
-    kind = draw(st.sampled_from(["plain"] * 10 + ["join", "join", "inner", "inner", "inner", "with", "set", "set",
-                                                  "nested", "nested", "nested", "over", "over", "filter", "tags"]))
-    match kind:
-        case "tags":
-            return tags(draw, design, ours, theirs)
-        case "set":
-            return _set_operation(draw, stored)
-        case "nested":
-            return nested(draw, design, ours, theirs)
-        case "over":
-            return around(draw, stored)
-        case "filter":
-            return filtered(draw, stored)
-        case "with":
-            return named(draw, stored)
-    relation = {"plain": lambda: stored, "join": lambda: joins(draw, design, ours, theirs),
-                "inner": lambda: inner(draw, stored)}[kind]()
-    return draw(st.sampled_from([rows, groups]))(draw, relation)
 
 
 def around(draw: Draw, relation: Relation) -> Question:
     """Rows with what is computed of those around them; what rows of equal order share, which alone is certain."""
     items = [draw(st.sampled_from(relation.columns)) for _ in range(draw(st.integers(1, 2)))]
     numbers_ = [column for column in relation.of("number") if column.kind in NARROW]
+    windows_: list[str] = []
     for _ in range(draw(st.integers(1, 2))):
         functions = [("rank()",) * 2, ("dense_rank()",) * 2, ("count(*)",) * 2, ("percent_rank()",) * 2]
         value = draw(st.sampled_from(relation.columns))
@@ -658,9 +642,15 @@ def around(draw: Draw, relation: Relation) -> Question:
             theirs = theirs.replace(" AS ", f" OVER {over[1]} AS ", 1)
         else:
             theirs = f"{theirs} OVER {over[1]}"
+        named = f"(partition by {key.ours})" if by else "()"
+        if len(windows_) < 2 and draw(st.booleans()):
+            name = f"w{len(windows_)}"
+            windows_.append(f"{name} as {named}")
+            over[0] = f"({name} order by {order.ours} {way})"
         items.append(Term(f"{ours} over {over[0]}", theirs, Kind.DOUBLE))
     found = where(draw, relation)
-    return _question(draw, items, "", f" from {relation.ours}{found[0]}", f" FROM {relation.theirs}{found[1]}",
+    found = found[0] + (f" window {', '.join(windows_)}" if windows_ else ""), found[1]
+    return question(draw, items, "", f" from {relation.ours}{found[0]}", f" FROM {relation.theirs}{found[1]}",
                      limited=False)
 
 
@@ -675,7 +665,7 @@ def filtered(draw: Draw, relation: Relation) -> Question:
             ("count(*)", "count(*)"), (f"{name}({column.ours})", f"{name}({column.theirs})")]))
         items.append(Term(f"{ours} filter (where {condition.ours})", f"{theirs} FILTER (WHERE {condition.theirs})",
                           Kind.DOUBLE))
-    return _question(draw, items, "", f" from {relation.ours} group by {key.ours}",
+    return question(draw, items, "", f" from {relation.ours} group by {key.ours}",
                      f" FROM {relation.theirs} GROUP BY {key.theirs}", limited=False)
 
 
@@ -718,17 +708,17 @@ def nested(draw: Draw, design: Design, ours: str, theirs: str) -> Question:
         inner_ours, inner_theirs = source()
         items.append(Term(f"(select count(*) {inner_ours})", f"(SELECT count(*) {inner_theirs})", Kind.BIGINT))
     found = condition()
-    return _question(draw, items, "", f" from {outer.ours} where {found.ours}",
+    return question(draw, items, "", f" from {outer.ours} where {found.ours}",
                      f" FROM {outer.theirs} WHERE {found.theirs}", limited=True)
 
 
-def _set_operation(draw: Draw, relation: Relation) -> Question:
+def set_operation(draw: Draw, relation: Relation) -> Question:
     """Two queries of the same kinds of columns."""
     columns = [draw(st.sampled_from(relation.columns)) for _ in range(draw(st.integers(1, 3)))]
     parts = []
     for _ in range(2):
         ours, theirs = where(draw, relation)
-        parts.append(_question(draw, columns, "", f" from {relation.ours}{ours}", f" FROM {relation.theirs}{theirs}",
+        parts.append(question(draw, columns, "", f" from {relation.ours}{ours}", f" FROM {relation.theirs}{theirs}",
                                limited=False))
     verb = draw(st.sampled_from(["union", "intersect", "except"])) + draw(st.sampled_from(["", " all"]))
     first, second = parts
@@ -741,8 +731,8 @@ MACROS = """
 CREATE MACRO finite(x) AS CASE WHEN isfinite(x) THEN x END;
 CREATE MACRO units() AS {units}::BIGINT;
 CREATE MACRO residue(x, width) AS ((x % width) + width) % width;
-CREATE MACRO wall(ts) AS TRY(make_timestamp(CASE units() WHEN 1000 THEN ts * 1000 WHEN 1000000 THEN ts
-    ELSE (ts - residue(ts, 1000)) // 1000 END));
+CREATE MACRO wall(ts) AS timezone('{zone}', TRY(make_timestamptz(CASE units() WHEN 1000 THEN ts * 1000
+    WHEN 1000000 THEN ts ELSE (ts - residue(ts, 1000)) // 1000 END)));
 CREATE MACRO window_start(ts, width, shift) AS ts - residue(ts - shift * units(), width * units());
 """
 

@@ -10,6 +10,8 @@ from kits.engines.embedded import NOW_MS, Embedded, StandingClock
 
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.access.roles import OWNER, identity_of
+from penstock.sql.schema import Column, Table
+from penstock.sql.types import INT
 
 
 class Bed(Embedded):
@@ -47,9 +49,11 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 def test_a_view_shows_what_its_owner_may_read(bed: Bed) -> None:
     """Its reader needs a right on the view alone, for which the table stays closed."""
-    bed.as_user("ada", "create view d.w as select v from n")
+    bed.as_user("ada", "create view d.w as select v from n", "create view d.hidden as select 1 as x")
     bed.as_user("bob")
     assert "READ on d.w; user bob" in bed.refusal()
+    for statement in ("describe d.w", "show create view d.w", "show d.views", "select * from d.nothing"):
+        assert "user bob" in bed.refusal(statement)
     bed.as_user(None, "grant read on d.w to bob")
     bed.as_user("bob")
     for query in ("select v from d.w", "select max(x.v) from (select * from d.w) x", "select (select v from d.w)"):
@@ -57,6 +61,9 @@ def test_a_view_shows_what_its_owner_may_read(bed: Bed) -> None:
     assert "READ on d.n; user bob" in bed.refusal("select v from d.n")
     assert "READ on d.n; user bob" in bed.refusal("select w.v from d.w w join d.n n on w.v = n.v")
     assert bed.run("select view_name, owner, status from information_schema.ins_views") == [("w", "ada", "ready")]
+    assert [row[0] for row in bed.run("show d.views")] == ["w"]
+    assert bed.run("show create view d.w") == [("w", "CREATE VIEW w AS select v from n")]
+    assert bed.run("select table_name from information_schema.ins_columns") == [("w",)]
 
 
 @pytest.mark.parametrize(("change", "why"), [
@@ -78,6 +85,8 @@ def test_nobody_reads_what_the_owner_may_not_read_any_more(bed: Bed, change: str
         for statement in ("delete from d.m where g in (select v from d.w)", "insert into d.x select now, v from d.w",
                           "create table d.y as select now as ts, v from d.w", "create view d.z as select v from d.w"):
             assert why in bed.refusal(statement)
+        bed.all("create database e", "use e")
+        assert why in bed.refusal("create view d.z as select v from w")
     bed.as_user(None)
     assert why in bed.run("select reason from information_schema.ins_views where view_name = 'above'")[0][0]
     bed.time.advance(1)
@@ -122,6 +131,36 @@ def test_system_tables_are_those_of_the_reader(bed: Bed) -> None:
     assert bed.run("select v from d.w") == [("n",)]
     bed.as_user("bob")
     assert bed.run("select v from d.w") == []
+
+
+def test_tables_of_connections_are_asked_for_by_who_may_read_them(bed: Bed) -> None:
+    """Never by lists, which wait for nobody; a view's owner needs the right, or its reader does."""
+    asked: list[str] = []
+
+    def describe(connection: str, name: str) -> Table:
+        asked.append(name)
+        return Table(0, connection, name, "external", (Column("v", INT, "v"),))
+
+    bed.engine.catalog.describe_external = describe
+    bed.execute("create connection pg type postgres with (host='127.0.0.1', port='9', database='x', username='u', "
+                "password='env:NOWHERE', timeout='1s')")
+    far = "create view d.{} sql security {} as select v from connection pg (table 'far')"
+    bed.as_user("ada", far.format("w", "definer"), far.format("own", "invoker"),
+                "create view d.above as select v from w")
+    bed.as_user(None, *(f"grant read on d.{view} to bob" for view in ("w", "own", "above")))
+    asked.clear()
+    assert bed.run("select view_name, `columns`, status from information_schema.ins_views order by view_name") == [
+        (view, None, "unknown") for view in ("above", "own", "w")]
+    assert bed.run("select col_name from information_schema.ins_columns where table_type = 'VIEW'") == []
+    bed.as_user("bob")
+    assert "READ on CONNECTION pg; user bob" in bed.refusal("select v from d.own")
+    assert not asked
+    assert bed.run("describe d.above") == [("v", "INT", 4, "", "")]
+    assert asked == ["far"]
+    bed.as_user(None, "alter user ada role none")
+    bed.as_user("bob")
+    assert "READ on CONNECTION pg; user ada" in bed.refusal("select v from d.w")
+    assert asked == ["far"]
 
 
 def test_views_are_admins_to_make_and_grants_end_with_them(bed: Bed) -> None:

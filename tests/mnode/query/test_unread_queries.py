@@ -33,6 +33,7 @@ from penstock.sql.schema import Session
 BLANKS = " " * LONG_TEXT
 QUERIES = [
     "SELECT * FROM m ORDER BY ts, g",
+    "SELECT ts::date d, [v, g] l, {'a': interval '1' day} s, 'x'::enum('x') e FROM m ORDER BY ts, g",
     "SELECT ts, v + 1 AS w, now() FROM d.n WHERE ts >= '2023-11-14 22:13:20' LIMIT 3",
     "SELECT tbname, g, count(*), avg(v) FROM m WHERE g > 1 GROUP BY tbname, g ORDER BY tbname",
     "SELECT _wstart, sum(v) FROM m PARTITION BY tbname INTERVAL(2s) ORDER BY _wstart, sum(v)",
