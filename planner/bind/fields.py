@@ -15,8 +15,9 @@ def with_fields(select: Select, relation: Relation) -> Select:
     structs = {column.name for column in relation.columns if column.type.sql().startswith("STRUCT(")}
 
     def replacement(node: exp.Expression) -> exp.Expression | None:
-        name = qualifier_of(node) if isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier) else None
-        table = node.text("db")
+        if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+            return None
+        name, table = qualifier_of(node), node.text("db")
         is_table = (table, name) in relation.homes if table else name in relation.qualifiers
         if name not in structs or is_table or (table and table not in relation.qualifiers):
             return None

@@ -214,7 +214,7 @@ def test_what_is_not_listed_is_not_there() -> None:
         known = name.lower() in FUNCTIONS or name.lower() in listed()
         assert (lookup(name) is not None) == known
     for name in ("getenv", "current_setting", "getvariable", "read_text", "query", "nextval", "pg_sleep", "write_log",
-                 "current_query", "duckdb_settings", "printf", "range", "json_execute_serialized_sql"):
+                 "current_query", "duckdb_settings", "printf", "json_execute_serialized_sql"):
         with pytest.raises(NotFoundError):
             require(name)
 

@@ -122,7 +122,7 @@ def test_reserved_words_need_back_quotes(name: str) -> None:
 def test_error_position_counts_lines_and_columns() -> None:
     """Line and column are those of the offending text in the whole text, also after other statements."""
     with pytest.raises(SqlSyntaxError) as caught:
-        parse("use d;\n\nselect a,\n   from t")
+        parse("use d;\n\nselect a +\n   from t")
     assert caught.value.position is not None
     assert (caught.value.position.line, caught.value.position.column, caught.value.position.text) == (4, 4, "from")
 
