@@ -61,7 +61,7 @@ ARITHMETIC = [
     ("9223372036854775807", 2**63 - 1), ("9223372036854775808", 2**63), ("-9223372036854775808", -(2**63)),
     ("1e3", 1000.0), ("-1.5", -1.5), ("0x1F", 31),
     ("cast(1 as timestamp) + 1n", 31 * 86_400_000 + 1), ("cast(1 as timestamp) + 1y", 365 * 86_400_000 + 1),
-    ("timestamp '1970-03-31 00:00:00' - 1n", 58 * 86_400_000),
+    ("timestamp '1970-03-31 00:00:00' - 1n", 58 * 86_400_000), ("timestamptz '1970-01-01 02:00:00+02:00' + 1", 1),
     ("now - today()", NOW_MS % 86_400_000), ("now + 1", NOW_MS + 1), ("1s + now", NOW_MS + 1000),
 ]
 
@@ -280,7 +280,7 @@ def test_result_types(expression: str, want: DataType) -> None:
     "b match 'x'",
     "nosuch = 1", "j = 'a'", "j + 1", "ti -> 'k' = 1", "s contains 'k'", "s match '('",
     "s match '(?=a)'", "ti like 'a'", "s & 1",
-    "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1", "ts + ts > 0",
+    "ts > timestamptz '2021-05-25 04:55:03 EST'", "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1", "ts + ts > 0",
 ])
 def test_wrong_conditions_are_refused(expression: str) -> None:
     """What makes no sense is told while planning, with the place."""
