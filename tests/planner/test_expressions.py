@@ -23,7 +23,7 @@ from kits.basics.expression_support import (
     value,
 )
 
-from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.duckdb_sql.duckdb_tree import column, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -280,7 +280,7 @@ def test_result_types(expression: str, want: DataType) -> None:
     "b match 'x'",
     "nosuch = 1", "j = 'a'", "j + 1", "ti -> 'k' = 1", "s contains 'k'", "s match '('",
     "s match '(?=a)'", "ti like 'a'", "s & 1",
-    "ts > timestamptz '2021-05-25 04:55:03 EST'", "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1", "ts + ts > 0",
+    "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1", "ts + ts > 0",
 ])
 def test_wrong_conditions_are_refused(expression: str) -> None:
     """What makes no sense is told while planning, with the place."""
@@ -289,6 +289,13 @@ def test_wrong_conditions_are_refused(expression: str) -> None:
         condition(expression, scope)
     assert caught.value.position is not None
     assert isinstance(caught.value, InvalidStatementError | NotFoundError)
+
+
+@pytest.mark.parametrize("word", ["timestamp", "timestamptz"])
+def test_times_that_are_none_are_refused(word: str) -> None:
+    """Instead of becoming 1970, as CAST makes of them."""
+    with pytest.raises(InvalidValueError, match="is not a timestamp"):
+        compiled(f"{word} '2021-05-25 04:55:03 EST'")
 
 
 def test_position_names_line_column_and_text() -> None:
