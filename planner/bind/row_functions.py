@@ -19,8 +19,14 @@ from penstock.sql.tree.statements import FunctionSource
 from penstock.sql.types import Kind, other_type
 
 NAMES = ("range", "generate_series", "unnest")
-# What SELECT without FROM reads: one row without columns.
-ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
+
+
+def one_row(builder: Builder) -> Relation:
+    """Returns what SELECT without FROM reads: one row without columns. Its times are those of the database in use."""
+    name = builder.session.database
+    database = builder.catalog.database(name) if name is not None else None
+    return Relation(columns=(), star=(), time=None, precision="ms" if database is None else database.precision,
+                    plan=OneRow)
 
 
 def is_about_rows(source: FunctionSource) -> bool:
@@ -34,14 +40,15 @@ def bind_function(source: FunctionSource, builder: Builder) -> Relation:
     name = str(node.this)
     if name not in NAMES:
         raise builder.error(f"{name}() gives no rows: {', '.join(NAMES)} do", node, hint=did_you_mean(name, NAMES))
-    scope = RowScope(ONE_ROW, builder, "FROM")
+    scope = RowScope(one_row(builder), builder, "FROM")
     arguments = [compile_expression(argument, scope) for argument in node.expressions]
     zone = builder.session.time_zone
     type_name = type_name_of(lambda *trees: call(name, *trees), arguments)
     if type_name is None or (name != "unnest" and not type_name.endswith("[]")):
         raise builder.error(f"there is no {name}({', '.join(each.type.sql() for each in arguments)}) in FROM", node,
                             hint="write range(start, end, step), or unnest(list)")
-    value = from_duckdb(column_tree(VALUE), type_name if name == "unnest" else type_name.removesuffix("[]"), "ms", zone)
+    value = from_duckdb(column_tree(VALUE), type_name if name == "unnest" else type_name.removesuffix("[]"),
+                        scope.precision, zone)
     given = tuple(SqlExpr(operand_tree(each, zone), other_type("")) for each in arguments)
     called = source.columns[0] if source.columns else name
     if len(source.columns) > 1:
@@ -50,5 +57,6 @@ def bind_function(source: FunctionSource, builder: Builder) -> Relation:
     column = RelColumn(called, value.type, "v", alias, folded=None if source.columns else alias)
     function = cast(Literal["range", "generate_series", "unnest"], name)
     return numbered(Relation(
-        columns=(column,), star=(column,), time=column if value.type.kind is Kind.TIMESTAMP else None, precision="ms",
+        columns=(column,), star=(column,), time=column if value.type.kind is Kind.TIMESTAMP else None,
+        precision=scope.precision,
         plan=lambda: Generated(function, given, Computed("v", value)), qualifiers=(alias,)))

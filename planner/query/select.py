@@ -31,7 +31,7 @@ from penstock.planner.bind.joins import bind_join, bind_lateral
 from penstock.planner.bind.limits import output_name
 from penstock.planner.bind.over import with_windows
 from penstock.planner.bind.query_parts import Planned, is_star, renamed
-from penstock.planner.bind.row_functions import ONE_ROW, bind_function, is_about_rows
+from penstock.planner.bind.row_functions import bind_function, is_about_rows, one_row
 from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls
 from penstock.planner.bind.select_list import expand_items
 from penstock.planner.bind.user_functions import bind_user_functions
@@ -186,7 +186,7 @@ def _plan_select(select: Select, builder: QueryBuilder) -> Planned:
 
 
 def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
-    relation = ONE_ROW if select.source is None else _bind(select.source, select, builder)
+    relation = one_row(builder) if select.source is None else _bind(select.source, select, builder)
     if select.tags_only and (relation.table is None or not relation.table.tags):
         raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
     select = with_fields(select, relation)

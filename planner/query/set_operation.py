@@ -35,8 +35,7 @@ def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: B
             raise InvalidStatementError(
                 f"the queries of {_named(query)} have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
                 hint="let all return the same number of columns")
-        types = [_common_type(type, column.value.type, first.precision)
-                 for type, column in zip(types, side.columns, strict=True)]
+        types = [common_type([type, column.value.type]) for type, column in zip(types, side.columns, strict=True)]
     parts = [converted(side, types, builder) for side in sides]
     outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
@@ -113,13 +112,6 @@ def _named(query: SetOperation | ValuesQuery) -> str:
     if isinstance(query, ValuesQuery):
         return "VALUES"
     return f"{'a' if query.kind == 'union' else 'an'} {query.kind.upper()}"
-
-
-def _common_type(left: DataType, right: DataType, precision: Precision) -> DataType:
-    if left == right:
-        return left
-    result = common_type([left, right])
-    return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
 
 
 def converted(side: Planned, types: Sequence[DataType], builder: Builder) -> Plan:

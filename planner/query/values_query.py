@@ -6,7 +6,7 @@ from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.limits import Output, output_name
 from penstock.planner.bind.query_parts import Planned
-from penstock.planner.bind.row_functions import ONE_ROW
+from penstock.planner.bind.row_functions import one_row
 from penstock.planner.bind.scopes import RowScope
 from penstock.planner.duckdb_sql.duckdb_tree import column
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -21,7 +21,7 @@ _COLUMN_COUNT = 0x2634
 
 def plan_values(query: ValuesQuery, builder: Builder) -> Planned:
     """Returns the plan of VALUES. Raises InvalidStatementError for rows of unequal length."""
-    scope = RowScope(ONE_ROW, builder, "VALUES")
+    scope = RowScope(one_row(builder), builder, "VALUES")
     width = len(query.rows[0].expressions)
     if not width:
         raise builder.error("a row of VALUES has a value at least", query.rows[0], code=_COLUMN_COUNT)

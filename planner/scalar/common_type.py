@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column
 from penstock.planner.duckdb_sql.folding import type_over
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -20,11 +21,18 @@ _WITH_PARAMETERS = (Kind.DECIMAL, Kind.OTHER)
 
 
 def common_type(types: Sequence[DataType]) -> DataType:
-    """Returns the type that all are brought to: texts win over numbers, wide over narrow."""
+    """Returns the type that all are brought to: texts win over numbers, wide over narrow.
+
+    Raises InvalidStatementError for times of different precisions.
+    """
     known = [data_type for data_type in types if data_type.kind is not Kind.NULL]
     if not known:
         return NULL
     kinds = {data_type.kind for data_type in known}
+    precisions = sorted({data_type.precision for data_type in known if data_type.kind is Kind.TIMESTAMP})
+    if len(precisions) > 1:
+        raise InvalidStatementError(f"times in {' and '.join(precisions)} have no type in common",
+                                    code=0x2603, hint="CAST them AS BIGINT")
     if Kind.OTHER in kinds:
         return known[0] if len(set(known)) == 1 else _as_duckdb_has_it(known)
     if kinds == {Kind.DECIMAL}:

@@ -6,11 +6,11 @@ from sqlglot import exp
 from sqlglot.tokens import TokenType
 
 from penstock.sql.dialect.parse_over import OverParser
-from penstock.sql.tree.expression_nodes import IntervalLiteral, LambdaVariable, TypeName
-from penstock.sql.types import DataType, Kind, other_type
+from penstock.sql.tree.expression_nodes import IntervalLiteral, LambdaVariable, TimestampLiteral, TypeName
+from penstock.sql.types import DataType, other_type
 
-_DATE, _TIME, _INSTANT = other_type("DATE"), other_type("TIME"), DataType(Kind.TIMESTAMP)
-_TYPED = {"DATE": _DATE, "TIME": _TIME, "TIMESTAMPTZ": _INSTANT}
+_DATE, _TIME = other_type("DATE"), other_type("TIME")
+_TYPED = {"DATE": _DATE, "TIME": _TIME}
 """Words that make a value of the text behind them."""
 _CURRENT: dict[str, tuple[str, DataType | None]] = {
     "CURRENT_DATE": ("today", _DATE), "CURRENT_TIMESTAMP": ("now", None), "LOCALTIMESTAMP": ("now", None),
@@ -39,6 +39,9 @@ class ValueParser(OverParser):
         if following is TokenType.STRING and word in _TYPED:
             self._advance()
             return self._cast(self.parse_string("a text"), _TYPED[word], start)
+        if following is TokenType.STRING and word == "TIMESTAMPTZ":
+            self._advance()
+            return self.mark(TimestampLiteral(this=self.string("a timestamp")), start)
         if following is TokenType.L_BRACKET and word == "ARRAY":
             self._advance()
             return self.parse_list()

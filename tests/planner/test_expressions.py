@@ -23,7 +23,7 @@ from kits.basics.expression_support import (
     value,
 )
 
-from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.duckdb_sql.duckdb_tree import column, render
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -61,7 +61,7 @@ ARITHMETIC = [
     ("9223372036854775807", 2**63 - 1), ("9223372036854775808", 2**63), ("-9223372036854775808", -(2**63)),
     ("1e3", 1000.0), ("-1.5", -1.5), ("0x1F", 31),
     ("cast(1 as timestamp) + 1n", 31 * 86_400_000 + 1), ("cast(1 as timestamp) + 1y", 365 * 86_400_000 + 1),
-    ("timestamp '1970-03-31 00:00:00' - 1n", 58 * 86_400_000),
+    ("timestamp '1970-03-31 00:00:00' - 1n", 58 * 86_400_000), ("timestamptz '1970-01-01 02:00:00+02:00' + 1", 1),
     ("now - today()", NOW_MS % 86_400_000), ("now + 1", NOW_MS + 1), ("1s + now", NOW_MS + 1000),
 ]
 
@@ -289,6 +289,13 @@ def test_wrong_conditions_are_refused(expression: str) -> None:
         condition(expression, scope)
     assert caught.value.position is not None
     assert isinstance(caught.value, InvalidStatementError | NotFoundError)
+
+
+@pytest.mark.parametrize("word", ["timestamp", "timestamptz"])
+def test_times_that_are_none_are_refused(word: str) -> None:
+    """Instead of becoming 1970, as CAST makes of them."""
+    with pytest.raises(InvalidValueError, match="is not a timestamp"):
+        compiled(f"{word} '2021-05-25 04:55:03 EST'")
 
 
 def test_position_names_line_column_and_text() -> None:
