@@ -397,6 +397,8 @@ def aggregates(draw: Draw, relation: Relation) -> Term:
         return Term(f"{kind}({part.ours})", f"{kind}({part.theirs})", part.kind)
     if kind in ("count", "hyperloglog", "first", "last"):
         part = anything(draw, relation)
+        if part.family == "other":  # streams keep texts of such values only
+            part = Term(f"{part.ours}::varchar(200)", f"CAST({part.theirs} AS VARCHAR)", Kind.VARCHAR)
         if kind == "count":
             return Term(f"count({part.ours})", f"count({part.theirs})", Kind.BIGINT)
         if kind == "hyperloglog":
