@@ -5,7 +5,7 @@ It knows tables and columns; which clauses a query has is `planner.query.select`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Protocol
@@ -183,7 +183,8 @@ class Builder:
     have an order where the statement doesn't ask for one. `of_stream`: scans are what tasks are given. `plan_inner`
     plans a query in an expression. `around`: the queries around the one that is bound, the next one first. `called`:
     what sub-queries call the rows of the query that is bound, None while none names these. `always_row`: aggregates
-    have a row where there are no rows, as in standard SQL, not as in TDengine.
+    have a row where there are no rows, as in standard SQL, not as in TDengine. `aliases`: what names of the SELECT list
+    that is bound stand for; `standing_in`: those that are just being compiled, `stand_ins` were so far.
     """
 
     catalog: CatalogView
@@ -198,6 +199,9 @@ class Builder:
     around: tuple[Around, ...] = ()
     called: str | None = None
     always_row: bool = False
+    aliases: Mapping[str, exp.Expression] = field(default_factory=dict)
+    standing_in: list[str] = field(default_factory=list)
+    stand_ins: int = 0
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:

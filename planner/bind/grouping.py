@@ -26,6 +26,7 @@ from penstock.planner.bind.scopes import (
     mark_of,
     require_vector,
     vector_spec,
+    with_placeholders,
 )
 from penstock.planner.bind.timeseries import unit_of
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
@@ -220,6 +221,9 @@ class GroupScope(OverScope):
         key = key_of(node, self.keys) if qualifier is None else None
         if key is not None:
             return key.use()
+        alias = self.alias(node)
+        if alias is not None:
+            return self.stand_in(name, with_placeholders(alias, self.keys, self.aggregation.scope))
         return self._member(self.find(node), node)
 
     def _member(self, found: RelColumn | None, node: exp.Expression) -> SqlExpr:

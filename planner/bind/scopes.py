@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.bind.binder import Builder, Inner, Relation, RelColumn, find_column, is_pseudo, qualifier_of
-from penstock.planner.bind.expressions import condition_tree
+from penstock.planner.bind.binder import (
+    STAR,
+    Builder,
+    Inner,
+    Relation,
+    RelColumn,
+    find_column,
+    is_pseudo,
+    qualifier_of,
+)
+from penstock.planner.bind.expressions import compile_expression, condition_tree
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -31,6 +40,8 @@ QUERY_NAMES = names_of("range")
 INTERP_NAMES = names_of("instant")
 
 Bounds = tuple[int | None, int | None]
+MAX_STAND_INS = 1000
+"""How often names of the SELECT list may stand for its expressions, which may have such names."""
 
 
 def vector_spec(node: object) -> FunctionSpec | None:
@@ -249,6 +260,8 @@ class RowScope:
             return self.time_of(node)
         if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
             return None
+        if self.alias(node) is not None:
+            return None
         return self._look_up(node.this.this, qualifier_of(node), node)
 
     def _look_up(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn:
@@ -266,17 +279,38 @@ class RowScope:
                     return found
             raise
 
+    def alias(self, node: exp.Expression) -> exp.Expression | None:
+        """Returns what a name means that is no column, but stands in the SELECT list."""
+        found = self.builder.aliases.get(node.name)
+        if found is None or qualifier_of(node) is not None or node.meta.keys() & {STAR, KEY} or (
+                node.name in self.builder.standing_in or self.has_column(node.name)):
+            return None
+        return found
+
+    def stand_in(self, name: str, expression: exp.Expression) -> SqlExpr:
+        """Compiles what an alias stands for. Raises InvalidStatementError if very many do."""
+        builder = self.builder
+        builder.stand_ins += 1
+        if builder.stand_ins > MAX_STAND_INS:
+            raise builder.error(f"names of the SELECT list stand for more than {MAX_STAND_INS:,} expressions",
+                                expression)
+        builder.standing_in.append(name)
+        try:
+            return compile_expression(expression, self)
+        finally:
+            builder.standing_in.pop()
+
     def inner(self, query: Query, node: exp.Expression) -> Inner:
         """Plans a query in an expression, which may name columns of these rows."""
         builder = self.builder
         if builder.plan_inner is None:
             raise builder.error("a sub-query is not allowed here", node)
-        rows, kept = OuterRows(self), (builder.around, builder.called, builder.always_row)
+        rows, kept = OuterRows(self), (builder.around, builder.called, builder.always_row, builder.aliases)
         builder.around, builder.called, builder.always_row = (rows, *builder.around), None, True
         try:
             return builder.plan_inner(query)
         finally:
-            builder.around, builder.called, builder.always_row = kept
+            builder.around, builder.called, builder.always_row, builder.aliases = kept
             if rows.called is not None:
                 builder.called = rows.called
 
@@ -295,6 +329,9 @@ class RowScope:
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         if self.relation is None:
             raise self.builder.error(f"there is no column {name} without FROM", node, code=0x2602)
+        alias = self.alias(node)
+        if alias is not None:
+            return self.stand_in(name, alias)
         return self._look_up(name, qualifier, node).use()
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:

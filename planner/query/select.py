@@ -169,6 +169,7 @@ def _plan_select(select: Select, builder: QueryBuilder) -> Planned:
     select = with_windows(select, builder)
     _check_limits(select)
     query = _bound_query(select, builder)
+    builder.aliases = {item.alias: item.expression for item in select.items if item.alias is not None}
     _check_clauses(query)
     query.read_rows()
     if any(spec.instants for spec in query.functions):

@@ -360,7 +360,7 @@ class ExpressionParser(PredicateParser):
 
     def _parse_function(self) -> exp.Expression:
         """Parses a call; all calls but those of FUNCTION_PARSERS are alike."""
-        special = self.FUNCTION_PARSERS.get(self.word)
+        special, start = self.FUNCTION_PARSERS.get(self.word), self._curr.start
         name = self._curr.text.lower()
         self._advance(2)
         if special is None and self.take(")"):
@@ -369,7 +369,7 @@ class ExpressionParser(PredicateParser):
         if special is not None:
             node = special(self)
         else:
-            node = self.parse_call(name, lambda: self._parse_argument(name))
+            node = self.parse_call(name, lambda: self._parse_argument(name), start)
         self.leave()
         self.expect(")")
         return node

@@ -26,8 +26,8 @@ class OverParser(TypeParser):
         """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
         raise NotImplementedError
 
-    def parse_call(self, name: str, parse_argument: Callable[[], exp.Expression]) -> exp.Expression:
-        """Parses the arguments of a call, with the DISTINCT and ORDER BY of aggregates."""
+    def parse_call(self, name: str, parse_argument: Callable[[], exp.Expression], start: int) -> exp.Expression:
+        """Parses the arguments of the call that begins at `start`, with DISTINCT, ORDER BY and IGNORE NULLS."""
         distinct = self.at("DISTINCT") and self.peek() not in (",", ")", ".") and self.take("DISTINCT")
         node = exp.Anonymous(this=name, expressions=list(self.csv(parse_argument)))
         order = self.parse_order()
@@ -35,7 +35,7 @@ class OverParser(TypeParser):
             self.nests = True
             node.set("distinct", distinct or None)
             node.set("order", order)
-        return node
+        return self._parse_nulls(node, start)
 
     def parse_over(self, call: exp.Expression, start: int) -> exp.Expression:
         """Returns a call with what stands behind it; `start` is where it begins."""
@@ -53,12 +53,9 @@ class OverParser(TypeParser):
             self.expect(")")
             call = self.mark(exp.Filter(this=call, expression=where), start)
             self.nests = True
-        if self.at("IGNORE", "NULLS") or self.at("RESPECT", "NULLS"):
-            kind = exp.IgnoreNulls if self.advance().text.upper() == "IGNORE" else exp.RespectNulls
-            self.advance()
-            call = self.mark(kind(this=call), start)
-            if not self.at("OVER", "("):
-                raise self.fail("OVER is expected")
+        call = self._parse_nulls(call, start)
+        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls) and not self.at("OVER"):
+            raise self.fail("OVER is expected")
         if not self.at("OVER") or (self.peek() != "(" and self.token_ahead().token_type not in NAMES):
             return call  # else it is an alias
         self.advance()
@@ -68,6 +65,13 @@ class OverParser(TypeParser):
             name = self.mark(exp.Identifier(this=self.name("the name of a window"), quoted=True), name_start)
             return self.mark(exp.Window(this=call, alias=name, over="OVER"), start)
         return self.parse_over_window(call, start)
+
+    def _parse_nulls(self, call: exp.Expression, start: int) -> exp.Expression:
+        if not (self.at("IGNORE", "NULLS") or self.at("RESPECT", "NULLS")):
+            return call
+        kind = exp.IgnoreNulls if self.advance().text.upper() == "IGNORE" else exp.RespectNulls
+        self.advance()
+        return self.mark(kind(this=self.mark(call, start)), start)
 
     def _parse_within_group(self, call: exp.Expression, start: int) -> exp.Expression:
         """Parses the order of an aggregate behind it: of some it is the argument."""
