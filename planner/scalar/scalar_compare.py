@@ -94,8 +94,10 @@ class Comparer:
         self._precision = precision
         self._time_zone = time_zone
 
-    def pair(self, left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
-        """Returns both values in types that compare as the dialect wants.
+    def pair(
+        self, left: SqlExpr, right: SqlExpr, operator: type[exp.Expression] = exp.EQ
+    ) -> tuple[Tree, Tree]:
+        """Returns both values in types that compare as the dialect wants, or as DuckDB does by the `operator`.
 
         Raises InvalidStatementError if a literal is compared with a timestamp and is no time.
         """
@@ -108,7 +110,7 @@ class Comparer:
         if Kind.NULL in (a, b):
             return left.node, right.node
         if Kind.OTHER in (a, b):
-            return self._pair_of_duckdb(left, right)
+            return self._pair_of_duckdb(left, right, operator)
         if Kind.VARBINARY in (a, b) or Kind.GEOMETRY in (a, b):
             if not {a, b} <= {Kind.VARBINARY, Kind.GEOMETRY, *STRINGS}:
                 raise _not_comparable(left, right)
@@ -126,9 +128,15 @@ class Comparer:
             return sides[0], sides[1]
         return _numbers(left, right)
 
-    def _pair_of_duckdb(self, left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
+    def _pair_of_duckdb(
+        self, left: SqlExpr, right: SqlExpr, operator: type[exp.Expression]
+    ) -> tuple[Tree, Tree]:
         """Two values of which DuckDB says how they compare. What it compares with an instant is one."""
-        if duckdb_value(_equal, (_alike(left), _alike(right)), self._precision, self._time_zone, converts=True) is None:
+        def compared(a: Tree, b: Tree) -> Tree:
+            return made(operator, this=closed(a), expression=closed(b))
+
+        sides = _alike(left), _alike(right)
+        if duckdb_value(compared, sides, self._precision, self._time_zone, converts=True) is None:
             raise _not_comparable(left, right)
         if Kind.TIMESTAMP in (left.type.kind, right.type.kind):
             time = DataType(Kind.TIMESTAMP)
@@ -152,14 +160,16 @@ class Comparer:
 
     def compare(self, operator: type[exp.Binary], left: SqlExpr, right: SqlExpr) -> Tree:
         """Compiles one of = <> < <= > >=: `operator` is its class."""
-        a, b = self.pair(left, right)
+        a, b = self.pair(left, right, operator)
         return made(operator, this=closed(a), expression=closed(b))
 
     def between(self, value: SqlExpr, low: SqlExpr, high: SqlExpr) -> Tree:
         """Compiles BETWEEN, both ends inclusive."""
-        a, first = self.pair(value, low)
-        b, last = self.pair(value, high)
-        alike = a == b and low.type.kind is high.type.kind and value.type.kind is not Kind.NULL
+        a, first = self.pair(value, low, exp.GTE)
+        b, last = self.pair(value, high, exp.LTE)
+        # Of its own types, DuckDB's BETWEEN brings all three to one.
+        others = Kind.OTHER in (value.type.kind, low.type.kind, high.type.kind)
+        alike = a == b and low.type.kind is high.type.kind and value.type.kind is not Kind.NULL and not others
         template = ":a BETWEEN :first AND :last" if alike else ":a >= :first AND :b <= :last"
         return fragment(template, a=a, b=b, first=first, last=last)
 
@@ -219,10 +229,6 @@ def _alike(value: SqlExpr) -> SqlExpr:
     if isinstance(value.constant, str):
         return SqlExpr(text(""), value.type, "")
     return SqlExpr(value.node, value.type, 0) if type(value.constant) is int and value.type.is_integer else value
-
-
-def _equal(left: Tree, right: Tree) -> Tree:
-    return made(exp.EQ, this=closed(left), expression=closed(right))
 
 
 def _bytes(expression: SqlExpr) -> Tree:
