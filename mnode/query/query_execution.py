@@ -169,6 +169,8 @@ def _translated(error: Exception) -> PenstockError:
         return LimitExceededError(text.removeprefix(LIMIT), hint="shorten the time range or take longer windows")
     if kind.endswith(("Conversion", "Out of Range", "Invalid Input", "Not implemented", "Syntax")):
         return InvalidValueError(f"a value in the query is not possible: {text}")
+    if kind.startswith("Cannot perform list_reduce"):  # DuckDB doesn't say of which kind this error is
+        return InvalidValueError(f"a value in the query is not possible: {kind}")
     if kind.endswith("FATAL"):
         return UnavailableError(f"DuckDB was broken by another query, and is opened anew: {text}", hint="try again")
     if kind.endswith("Out of Memory"):

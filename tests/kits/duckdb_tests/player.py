@@ -31,7 +31,8 @@ _MOST_ROWS = 100_000
 #: What has DuckDB's answers mean something else than ours: such statements are not played on DuckDB either.
 _MEANINGS = {"timezone", "calendar", "default_null_order", "null_order", "default_order", "default_collation",
              "integer_division", "ieee_floating_point_ops", "old_implicit_casting", "threads", "worker_threads",
-             "memory_limit", "scalar_subquery_error_on_multiple_rows", "enable_progress_bar"}
+             "memory_limit", "scalar_subquery_error_on_multiple_rows", "enable_progress_bar",
+             "regex_match_operator_semantics"}
 _FILES = {"read_csv", "read_csv_auto", "read_parquet", "parquet_scan", "read_json", "read_json_auto", "read_text",
           "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_objects", "read_ndjson_auto",
           "read_blob", "sniff_csv", "parquet_metadata", "parquet_schema"}

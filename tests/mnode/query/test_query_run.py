@@ -51,6 +51,7 @@ def test_errors_of_duckdb_are_translated(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", [
     "SELECT '%' LIKE '%' ESCAPE '%' AS o0", "SELECT time_bucket(INTERVAL '-3 hours', TIME '10:00:00') AS o0",
+    "SELECT list_reduce(CAST([] AS INTEGER[]), lambda x, y: x + y) AS o0",
 ])
 def test_what_duckdb_cannot_do_with_a_value_is_no_internal_error(sql: str) -> None:
     """Somebody's value is wrong, not the plan."""
