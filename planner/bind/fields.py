@@ -8,11 +8,15 @@ from penstock.planner.bind.binder import Relation, qualifier_of
 from penstock.planner.bind.query_parts import call_of, column_reference
 from penstock.planner.bind.scopes import replaced
 from penstock.sql.tree.statements import Select
+from penstock.sql.types import Kind
 
 
 def with_fields(select: Select, relation: Relation) -> Select:
     """Returns the query with such fields as calls of struct_extract."""
-    structs = {column.name for column in relation.columns if column.type.sql().startswith("STRUCT(")}
+    structs = {column.name for column in relation.columns
+               if column.type.kind is Kind.OTHER and column.type.sql().startswith("STRUCT(")}
+    if not structs:
+        return select
 
     def replacement(node: exp.Expression) -> exp.Expression | None:
         if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
@@ -27,7 +31,7 @@ def with_fields(select: Select, relation: Relation) -> Select:
         column.set("table", node.args.get("db"))
         return _field(column, node.name, node)
 
-    found = replaced(select, replacement) if structs else select
+    found = replaced(select, replacement)
     assert isinstance(found, Select)
     return found
 

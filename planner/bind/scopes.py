@@ -281,7 +281,8 @@ class RowScope:
 
     def alias(self, node: exp.Expression) -> exp.Expression | None:
         """Returns what a name means that is no column, but stands in the SELECT list."""
-        found = self.builder.aliases.get(node.name)
+        aliases = self.builder.aliases
+        found = aliases.get(node.name) if aliases else None
         if found is None or qualifier_of(node) is not None or node.meta.keys() & {STAR, KEY} or (
                 node.name in self.builder.standing_in or self.has_column(node.name)):
             return None
