@@ -184,7 +184,8 @@ class Builder:
     plans a query in an expression. `around`: the queries around the one that is bound, the next one first. `called`:
     what sub-queries call the rows of the query that is bound, None while none names these. `always_row`: aggregates
     have a row where there are no rows, as in standard SQL, not as in TDengine. `aliases`: what names of the SELECT list
-    that is bound stand for; `standing_in`: those that are just being compiled, `stand_ins` were so far.
+    that is bound stand for; `standing_in`: those that are just being compiled, `stand_ins` were so far. `keeps_order`:
+    the operators that are being made keep the order in which rows of sub-queries are by default.
     """
 
     catalog: CatalogView
@@ -202,6 +203,7 @@ class Builder:
     aliases: Mapping[str, exp.Expression] = field(default_factory=dict)
     standing_in: list[str] = field(default_factory=list)
     stand_ins: int = 0
+    keeps_order: bool = True
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:

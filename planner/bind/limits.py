@@ -76,8 +76,11 @@ class Ending:
     distinct_on: Sequence[OrderTerm] = ()
     called: str | None = None
 
-    def over(self, rows: Operator, outputs: Sequence[Output]) -> Operator:
-        """Returns the operator whose rows have the outputs as `o0`, `o1`, ..., from rows of a query."""
+    def over(self, rows: Operator, outputs: Sequence[Output], *, sort: bool = True) -> Operator:
+        """Returns the operator whose rows have the outputs as `o0`, `o1`, ..., from rows of a query.
+
+        They are sorted as they are by default only if `sort`, or where a limit depends on it.
+        """
         shown = [Computed(output_name(index), output.value, output.name) for index, output in enumerate(outputs)]
         order = [term.key(index) for index, term in enumerate(self.terms)]
         if self.distinct:
@@ -87,7 +90,8 @@ class Ending:
         rows_limit = self.limit is not None and self.per_partition and not self.terms
         limited = self.slimit is not None or rows_limit
         partition = _passed("p", self.partition if limited else (), rows)
-        default = _passed("d", self.default if not order and (self.sort or limited or self.distinct_on) else (), rows)
+        sorts = not order and ((self.sort and sort) or limited or bool(self.distinct_on))
+        default = _passed("d", self.default if sorts else (), rows)
         plan: Operator = Project(rows, (*shown, *hidden, *partition, *default), called=self.called)
         if self.slimit is not None:
             plan = PartitionLimit(plan, _names(partition), self.slimit.count, self.slimit.offset)

@@ -17,11 +17,20 @@ from penstock.sql.types import Precision
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A query inside of a statement: an operator with the columns `o0`, `o1`, ..., and what is known of them."""
+    """A query inside of a statement: an operator with the columns `o0`, `o1`, ..., and what is known of them.
+
+    `loose` has the same rows, not sorted where the statement doesn't ask for it; None: so has `plan`.
+    """
 
     plan: Plan
     columns: tuple[Output, ...]
     precision: Precision
+    loose: Plan | None = None
+
+    @property
+    def in_any_order(self) -> Plan:
+        """The rows for who doesn't look at their order."""
+        return self.loose or self.plan
 
 
 def renamed(planned: Planned, names: Sequence[str], of: str) -> Planned:

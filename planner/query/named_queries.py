@@ -52,7 +52,8 @@ class NamedQuery:
             planned = self._iterated() or self._plan(self._cte.query, builder)
             builder.ctes, builder.around, builder.called = kept
             key = builder.fresh("with")
-            shared = replace(planned, plan=_once(lambda: Shared(planned.plan(), self._cte.name, key, self.depth)))
+            shared = replace(planned, loose=None, plan=_once(
+                lambda: Shared(planned.plan(), self._cte.name, key, self.depth)))
             self._planned = renamed(shared, self._cte.columns, self._cte.name)
             builder.planned.append(self)
         return self._planned
@@ -82,7 +83,8 @@ class NamedQuery:
                 f"{cte.name} begins with {len(types)} columns, and goes on with {len(step.columns)}",
                 position=builder.place(Name(cte.name, None, cte.offset)))
         following = converted(step, types, builder)
-        return replace(base, plan=lambda: Recursive(base.plan(), following(), key, query.all))
+        return replace(base, plan=lambda: Recursive(base.in_any_order(), following(), key, query.all),
+                       loose=None)
 
     def _reads_itself(self, query: Query) -> bool:
         return any(isinstance(source, TableSource) and source.name.database is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sqlglot import exp
 
@@ -246,17 +247,22 @@ class QueryContext:
         ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
                         bool(select.partition_by), default, sort, distinct_on, called)
 
-        def plan() -> Operator:
+        keeps_order, builder = not (terms or default or sort or select.distinct), self.builder
+
+        def plan(*, sort: bool = True) -> Operator:
+            around, builder.keeps_order = builder.keeps_order, keeps_order and (
+                sort or select.limit is not None)
             below = rows()
+            builder.keeps_order = around
             if having is not None and select.having is not None:
                 below = Filter(below, having, select.having, "having", called)
             if overs.columns:
                 below = Over(below, tuple(overs.columns.values()), tuple(overs.written), called)
             if qualify is not None and select.qualify is not None:
                 below = Filter(below, qualify, select.qualify, "qualify", called)
-            return ending.over(below, outputs)
+            return ending.over(below, outputs, sort=sort)
 
-        return Planned(plan, tuple(outputs), self.scope.precision)
+        return Planned(plan, tuple(outputs), self.scope.precision, partial(plan, sort=False))
 
     def compiled_having(self, scope: RowScope) -> SqlExpr | None:
         """Compiles HAVING like `compiled`; None if there is none."""

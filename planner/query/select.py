@@ -157,7 +157,7 @@ def _inner(query: Query, builder: QueryBuilder) -> Inner:
     """Plans a query in an expression."""
     before = len(builder.planned)
     planned = _plan(query, builder)
-    plan = planned.plan()
+    plan = planned.in_any_order()
     builder.functions += users_aggregates(plan)
     return Inner(lower(plan, shared_rows(builder, before), len(builder.around)), tuple(
         SqlExpr(column_tree(output_name(index)), column.value.type) for index, column in enumerate(planned.columns)),
@@ -207,10 +207,10 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
     if isinstance(source, TableSource):
         cte = builder.ctes.get(source.name.name) if source.name.database is None and source.cuts is None else None
         if cte is not None:
-            return _rows_of(cte.planned(), source.alias or source.name.name)
+            return _rows_of(cte.planned(), source.alias or source.name.name, builder)
         view = view_of(source, builder)
         if view is not None:
-            rows = _rows_of(plan_view(view, source, builder, _plan), source.alias or view.name)
+            rows = _rows_of(plan_view(view, source, builder, _plan), source.alias or view.name, builder)
             return rows if source.alias else replace(rows, homes=((view.database, view.name),))
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
@@ -226,7 +226,7 @@ def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Prec
         left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)
     planned = renamed(_plan(source.query, builder), source.columns, source.alias or "the sub-query")
-    return _rows_of(planned, source.alias)
+    return _rows_of(planned, source.alias, builder)
 
 
 def _lateral(source: Source) -> SubquerySource | None:
@@ -237,16 +237,23 @@ def _lateral(source: Source) -> SubquerySource | None:
     return source if isinstance(source, SubquerySource) and source.lateral else None
 
 
-def _rows_of(planned: Planned, alias: str | None) -> Relation:
+def _rows_of(planned: Planned, alias: str | None, builder: QueryBuilder) -> Relation:
     """Returns the relation of a query's rows."""
     columns = tuple(
         RelColumn(column.alias or column.name, column.value.type, output_name(index), alias,
                   folded=None if column.alias else folded(column.name))
         for index, column in enumerate(planned.columns))
     time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
-    return numbered(Relation(
-        columns=columns, star=columns, time=time, precision=planned.precision, plan=planned.plan,
+
+    def plan() -> Operator:
+        # Rows are numbered as they are sorted by default.
+        ordered = builder.keeps_order or relation.row_key[0].used
+        return planned.plan() if ordered else planned.in_any_order()
+
+    relation = numbered(Relation(
+        columns=columns, star=columns, time=time, precision=planned.precision, plan=plan,
         qualifiers=(alias,) if alias else ()))
+    return relation
 
 
 def _only_tags(query: QueryContext) -> bool:

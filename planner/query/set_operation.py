@@ -27,7 +27,7 @@ COLUMN_COUNT = 0x2634
 def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: Builder) -> Planned:
     """Returns the plan of a set operation over planned queries. Raises InvalidStatementError if they don't fit."""
     if query.by_name:
-        sides = _by_name(sides)
+        sides = _by_name(sides, builder)
     first = sides[0]
     types = [column.value.type for column in first.columns]
     for side in sides[1:]:
@@ -52,7 +52,9 @@ def ended(
     keys = tuple(term.key(index) for index, term in enumerate(terms))
 
     def plan() -> Operator:
+        around, builder.keeps_order = builder.keeps_order, builder.keeps_order and not keys
         found = rows()
+        builder.keeps_order = around
         if keys:
             found = Sort(found, keys)
         return found if query.limit is None else LimitRows(found, query.limit.count, query.limit.offset)
@@ -60,7 +62,7 @@ def ended(
     return Planned(plan, tuple(outputs), precision)
 
 
-def _by_name(sides: Sequence[Planned]) -> list[Planned]:
+def _by_name(sides: Sequence[Planned], builder: Builder) -> list[Planned]:
     """Returns the queries with the columns of all, in one order; NULL is what one hasn't."""
     known = {_bare(column): column for side in reversed(sides) for column in reversed(side.columns)}
     names = list(dict.fromkeys(_bare(column) for side in sides for column in side.columns))
@@ -73,7 +75,7 @@ def _by_name(sides: Sequence[Planned]) -> list[Planned]:
         shown = tuple(Computed(output_name(place), SqlExpr(column_tree(output_name(places[name])), column.value.type)
                                if name in places else column.value)
                       for place, (name, column) in enumerate(zip(names, columns, strict=True)))
-        return replace(side, plan=lambda: Project(side.plan(), shown), columns=columns)
+        return Planned(lambda: Project(_rows(side, builder), shown), columns, side.precision)
 
     return [of(side) for side in sides]
 
@@ -117,7 +119,7 @@ def _named(query: SetOperation | ValuesQuery) -> str:
 def converted(side: Planned, types: Sequence[DataType], builder: Builder) -> Plan:
     """Returns the rows of a query with its columns in these types."""
     if all(_is_of(column.value.type, target) for column, target in zip(side.columns, types, strict=True)):
-        return side.plan
+        return lambda: _rows(side, builder)
     columns = []
     for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
         value = SqlExpr(column_tree(output_name(index)), column.value.type)
@@ -126,7 +128,11 @@ def converted(side: Planned, types: Sequence[DataType], builder: Builder) -> Pla
         elif not _is_of(value.type, target):
             value = cast(value, target, side.precision, builder.session.time_zone)
         columns.append(Computed(output_name(index), value))
-    return lambda: Project(side.plan(), tuple(columns))
+    return lambda: Project(_rows(side, builder), tuple(columns))
+
+
+def _rows(side: Planned, builder: Builder) -> Operator:
+    return side.plan() if builder.keeps_order else side.in_any_order()
 
 
 def _is_of(kind: DataType, target: DataType) -> bool:

@@ -46,7 +46,9 @@ def plan_view(view: View, source: TableSource, builder: QueryBuilder, plan: Plan
         builder.around = (_Unknown(),) * len(builder.around)
         bind_user_functions(query, builder.catalog, session, builder.functions)
         planned = plan(query, builder)
-        return renamed(replace(planned, plan=lambda: Viewed(planned.plan(), str(view))), view.columns, str(view))
+        viewed = replace(planned, plan=lambda: Viewed(planned.plan(), str(view)),
+                         loose=lambda: Viewed(planned.in_any_order(), str(view)))
+        return renamed(viewed, view.columns, str(view))
     except LimitExceededError:
         raise
     except PenstockError as error:

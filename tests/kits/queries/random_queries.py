@@ -751,8 +751,9 @@ def same(got: Sequence[tuple[Any, ...]], want: Sequence[tuple[Any, ...]], *, ord
     return all(_alike(left, right) for left, right in zip(got, want, strict=True))
 
 
-def _rough(row: tuple[Any, ...]) -> list[str]:
-    return [f"{value + 0.0:.6g}" if isinstance(value, float) else repr(value) for value in row]
+def _rough(row: tuple[Any, ...]) -> list[tuple[str, float]]:
+    """What rows are sorted by: numbers that differ in their last digits only, but one after the other."""
+    return [(f"{value + 0.0:.6g}", value) if isinstance(value, float) else (repr(value), 0.0) for value in row]
 
 
 def _alike(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
