@@ -74,7 +74,7 @@ class NamedQuery:
         types = [column.value.type for column in base.columns]
         columns = tuple(ColumnExpr(output_name(place), type_) for place, type_ in enumerate(types))
         builder.ctes = {**ctes, cte.name: _LastStep(renamed(
-            replace(base, plan=lambda: Iterated(key, columns)), cte.columns, cte.name))}
+            replace(base, plan=lambda: Iterated(key, columns), loose=None), cte.columns, cte.name))}
         always_row, builder.always_row = builder.always_row, True
         step = self._plan(last, builder)
         builder.ctes, builder.always_row = ctes, always_row
