@@ -95,7 +95,9 @@ def sets(draw: Draw, relation: Relation) -> Question:
 def first_rows(draw: Draw, relation: Relation) -> Question:
     """SELECT DISTINCT ON: of the rows that are ordered by all that is shown the first of each key."""
     items = [draw(st.sampled_from(relation.columns)) for _ in range(draw(st.integers(1, 3)))]
-    key, found = draw(st.sampled_from(relation.columns)), where(draw, relation)
+    # As in ORDER BY, a name means the result's column first.
+    key = draw(st.sampled_from([each for each in relation.columns if each.ours not in ("`r0`", "`r1`", "`r2`", "r0")]))
+    found = where(draw, relation)
     ways = [draw(st.sampled_from(["", " desc"])) for _ in items]
     ours, theirs = ([f"{getattr(item, side)} r{n}" for n, item in enumerate(items)] for side in ("ours", "theirs"))
     order = ", ".join(f"{n}{way or ' asc'} NULLS {'LAST' if way else 'FIRST'}" for n, way in enumerate(ways, 1))
