@@ -167,7 +167,9 @@ def _translated(error: Exception) -> PenstockError:
     kind = kind.strip()
     if text.startswith(LIMIT):
         return LimitExceededError(text.removeprefix(LIMIT), hint="shorten the time range or take longer windows")
-    if kind.endswith(("Conversion", "Out of Range", "Invalid Input", "Not implemented", "Syntax")):
+    of_value = kind.endswith(("Conversion", "Out of Range", "Invalid Input", "Not implemented", "Syntax"))
+    # What range() in FROM refuses is an interval of constants, which DuckDB sees as it binds the query.
+    if of_value or (kind.endswith("Binder") and "interval" in text):
         return InvalidValueError(f"a value in the query is not possible: {text}")
     if kind.startswith("Cannot perform list_reduce"):  # DuckDB doesn't say of which kind this error is
         return InvalidValueError(f"a value in the query is not possible: {kind}")

@@ -455,6 +455,8 @@ class _Compiler(ValueCompiler):
         spec = bound.spec if bound is not None else require(node.this)
         if spec.category != "scalar":
             return self._scope.aggregate(spec.name, list(node.expressions), node)
+        if spec.multiplies and self._variables:
+            raise self._wrong(f"{spec.name}() is not allowed in a lambda", node)
         if spec.multiplies:
             self._scope.multiply(node)
         if node.args.get("distinct") or node.args.get("order") is not None:

@@ -40,9 +40,12 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     """
     if source.variant in ("semi", "anti") and source.kind == "inner":
         joined = bind_join(source.with_changes(kind="left"), left, right, where, builder)
-        count = len(left.columns)
-        star = tuple(column for column in joined.star if any(column is own for own in joined.columns[:count]))
-        return replace(joined, columns=joined.columns[:count], star=star, qualifiers=left.qualifiers)
+        kept = joined.columns[:len(left.columns)]
+        own = {id(column) for column in kept}
+        return replace(
+            joined, columns=kept, star=tuple(column for column in joined.star if id(column) in own),
+            qualifiers=left.qualifiers, times=tuple(each for each in joined.times if id(each[0]) in own),
+            same_times=tuple(column for column in joined.same_times if id(column) in own), homes=left.homes)
     merged = _merged(source, left, right, builder)
     if merged:
         source = source.with_changes(on=_compared(merged, left, right, nearest=source.nearest))

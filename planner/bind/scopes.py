@@ -177,7 +177,7 @@ def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
                 inner = inner.this
             pending += [other for other in part.iter_expressions() if other is not part.this]
             pending += inner.expressions
-        elif isinstance(part, exp.Filter):
+        elif isinstance(part, exp.Filter) and _looks_at_rows(part):
             yield unfiltered(part)
         elif isinstance(part, exp.Column) or _looks_at_rows(part):
             yield part

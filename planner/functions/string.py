@@ -34,7 +34,10 @@ from penstock.sql.types import BIGINT, FLOATS, STRINGS, VARCHAR, DataType, Kind
 # No text has a place so far out, and DuckDB takes it.
 _FAR = 1 << 31
 LONGEST = 65_517
-"""As many bytes as the longest VARCHAR has."""
+"""As many bytes as the longest VARCHAR has.
+
+Arguments are bounded, not results: DuckDB computes a call of constants alone even where a CASE passes over it.
+"""
 
 _MOST_REPLACED = 16 * MIB
 
@@ -112,11 +115,11 @@ def _replace(given: ScalarCall) -> Tree:
     def body(whole: Tree, search: Tree, replacement: Tree) -> Tree:
         # What is short in any case needs no counting.
         return fragment(
-            "CASE WHEN strlen(:replacement) > strlen(:search) "
+            "replace(:whole, :search, CASE WHEN strlen(:replacement) > strlen(:search) "
             "AND strlen(:whole) * strlen(:replacement) > :longest * greatest(strlen(:search), 1) "
             "AND strlen(:whole) + ((strlen(:whole) - strlen(replace(:whole, :search, ''))) "
             "// greatest(strlen(:search), 1)) * (strlen(:replacement) - strlen(:search)) > :longest "
-            "THEN :refused ELSE replace(:whole, :search, :replacement) END",
+            "THEN :refused ELSE :replacement END)",
             whole=whole, search=search, replacement=replacement, longest=LONGEST, refused=too_long(given.name))
 
     return let_all((given.text(0), given.text(1), given.text(2)), body)
@@ -150,7 +153,8 @@ def _padded(duckdb_name: str) -> ScalarBuilder:
         return let_all((given.text(0), given.integer(1), padding), lambda x, n, p: fragment(
             "CASE WHEN :n <= :longest AND :p <> '' THEN :padded WHEN :n <= length(:x) THEN left(:x, :n) END",
             x=x, n=n, p=p, longest=LONGEST,
-            padded=call(duckdb_name, x, fragment("CAST(greatest(:n, 0) AS INTEGER)", n=n), p)))
+            padded=call(duckdb_name, x, fragment("CAST(least(greatest(:n, 0), :longest) AS INTEGER)", n=n,
+                                                 longest=LONGEST), p)))
     return build
 
 
@@ -170,16 +174,17 @@ def _regexp_replace(given: ScalarCall) -> Tree:
         check_pattern(pattern)
     options = [given.text(3)] if len(given) > 3 else []
     # No result is longer than every byte replaced by all of the replacement, whatever parts of the match this repeats.
-    return let_all((given.text(0), given.text(2)), lambda whole, replacement: fragment(
-        "CASE WHEN (strlen(:whole) + 1) * strlen(:replacement) > :most THEN :refused ELSE :replaced END",
-        whole=whole, replacement=replacement, most=_MOST_REPLACED,
-        refused=call("error", text(f"{given.name}(): the text might be longer than {_MOST_REPLACED} bytes")),
-        replaced=call("regexp_replace", whole, given.text(1), replacement, *options)))
+    return let_all((given.text(0), given.text(2)), lambda whole, replacement: call(
+        "regexp_replace", whole, given.text(1),
+        fragment("CASE WHEN (strlen(:whole) + 1) * strlen(:replacement) > :most THEN :refused ELSE :replacement END",
+                 whole=whole, replacement=replacement, most=_MOST_REPLACED,
+                 refused=call("error", text(f"{given.name}(): the text might be longer than {_MOST_REPLACED} bytes"))),
+        *options))
 
 
 def _repeat(given: ScalarCall) -> Tree:
     return let_all((given.text(0), given.integer(1)), lambda x, n: fragment(
-        "CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN repeat(:x, :n) END", x=x, n=n, longest=LONGEST))
+        "repeat(:x, CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN :n END)", x=x, n=n, longest=LONGEST))
 
 
 def _substring_index(given: ScalarCall) -> Tree:

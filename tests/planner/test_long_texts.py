@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import duckdb
 import pytest
@@ -52,6 +53,19 @@ def test_a_query_that_would_make_a_huge_text_is_refused(tmp_path: Path) -> None:
                            "concat(repeat('a', 60000), repeat(s, 6000))", "concat_ws(repeat(s, 6000), s, s, s)"):
             with pytest.raises(InvalidValueError, match=r"\w+\(\): the text would be longer than 65517 bytes"):
                 db.run(f"SELECT length({expression}) FROM d.m")
+
+
+def test_what_is_refused_of_constants_is_never_made(tmp_path: Path) -> None:
+    """DuckDB computes constants ahead of the query, where neither queryMemory nor queryTimeout counts."""
+    with closing(Embedded(tmp_path)) as db:
+        db.run("SELECT 1")
+        before = getrusage(RUSAGE_SELF).ru_maxrss
+        for call in ("lpad('x', 500000000, 'y')", "repeat('x', 500000000)"):
+            assert db.run(f"SELECT {call}") == [(None,)]
+        for call in ("replace(repeat('a', 60000), 'a', repeat('b', 8000))", "range(20000000)"):
+            with pytest.raises(InvalidValueError):
+                db.run(f"SELECT {call}")
+        assert getrusage(RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
 def test_times_of_huge_texts_are_null(tmp_path: Path) -> None:
