@@ -81,12 +81,12 @@ class RelColumn:
 class Relation:
     """Rows that a query reads, with `columns`.
 
-    `plan` is what they come from. `time` is the primary time line, or None. `row_key` names columns that order rows of
-    equal time. `table` is set if the rows are those of one base table. `star` lists what `*` stands for. `times` are
-    all primary timestamps in a row, each with the scan that may leave out what a condition on it excludes. `driver` is
-    set for window joins: the columns of the driving table, over each row of which aggregates are computed; ROW numbers
-    these. `same_times` are other timestamps that equal `time` in every row, as joins make them. `homes` are those of
-    `qualifiers` that may be written behind a database, each with it.
+    `plan` is what they come from. `time` is the primary time line, or None. `row_key` names columns that order rows
+    of equal time. `table` is set if the rows are those of one base table. `star` lists what `*`, or that of a
+    table, stands for. `times` are all primary timestamps in a row, each with the scan that may leave out what a
+    condition on it excludes. `driver` is set for window joins: the columns of the driving table, over each row of
+    which aggregates are computed; ROW numbers these. `same_times` are other timestamps that equal `time` in every
+    row, as joins make them. `homes` are those of `qualifiers` that may be written behind a database, each with it.
     """
 
     columns: tuple[RelColumn, ...]
@@ -106,6 +106,11 @@ class Relation:
     def time_lines(self) -> tuple[RelColumn, ...]:
         """The columns that each are the primary time line."""
         return () if self.time is None else (self.time, *self.same_times)
+
+    def starred(self, qualifier: str | None) -> list[tuple[int, RelColumn]]:
+        """Returns what `*`, or that of a table, stands for: columns with their numbers in `star`."""
+        return [(number, column) for number, column in enumerate(self.star)
+                if (not column.merged if qualifier is None else column.qualifier == qualifier)]
 
     def is_time_line(self, column: RelColumn | None) -> bool:
         return any(column is line for line in self.time_lines)

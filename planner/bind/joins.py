@@ -88,8 +88,8 @@ def _merged(source: JoinSource, left: Relation, right: Relation, builder: Builde
     """The columns of both sides that USING or NATURAL makes one."""
     names = source.using
     if source.natural:
-        ours = {column.name for column in right.star}
-        names = tuple(dict.fromkeys(column.name for column in left.star if column.name in ours))
+        ours = {column.name for _, column in right.starred(None)}
+        names = tuple(dict.fromkeys(column.name for _, column in left.starred(None) if column.name in ours))
         if not names:
             raise builder.error_at("the tables of the NATURAL JOIN have no column in common", source.place)
     node = exp.Column(this=exp.Identifier(this=""))
@@ -137,17 +137,20 @@ def _with_merged(relation: Relation, join: JoinReading, merged: Sequence[_Pair])
             kept = replace(one, column=f"#u{len(computed)}", qualifier=None, origins=(one, other), merged=False)
             computed.append((kept, one, other))
         shown.append(kept)
-    # In the result they are where the left side has them.
+    # In the result they are where the left side has them; those that are merged are there for stars of their tables.
     places = {id(outer[id(one)]): kept for (one, _), kept in zip(merged, shown, strict=True)}
-    gone = {id(outer[id(other)]) for _, other in merged}
-    star = tuple(places.get(id(column), column) for column in relation.star if id(column) not in gone)
+    star: list[RelColumn] = []
+    for column in relation.star:
+        kept = places.get(id(column), column)
+        star += [kept] if kept is column else [kept, column]
+    once = tuple({id(column): column for column in star}.values())
 
     def plan(below: Operator) -> Operator:
         values = tuple(Computed(kept.column, SqlExpr(call("coalesce", one.use().node, other.use().node), kept.type))
                        for kept, one, other in computed if kept.used)
         return Project(below, values, extends=True) if values else below
 
-    found = replace(relation, star=star, columns=(*relation.columns, *(kept for kept, _, _ in computed)))
+    found = replace(relation, star=once, columns=(*relation.columns, *(kept for kept, _, _ in computed)))
     return found.over(plan) if computed else found
 
 

@@ -37,12 +37,14 @@ def expand_items(select: Select, relation: Relation, builder: Builder) -> list[I
 def _expand_star(node: exp.Expression, relation: Relation, builder: Builder) -> list[Item]:
     check_qualifier(relation, node, builder)
     qualifier = qualifier_of(node)
-    columns = [(index, column) for index, column in enumerate(relation.star) if qualifier in (None, column.qualifier)]
+    columns = relation.starred(qualifier)
     star = node.this if isinstance(node, exp.Column) else node
     excluded = {each.name: each for each in star.args.get("except_") or ()}
     replaced = {each.alias: each for each in star.args.get("replace") or ()}
     renamed = {each.this.name: each for each in star.args.get("rename") or ()}
     known = {column.name for _, column in columns}
+    for name in excluded.keys() & (replaced.keys() | renamed.keys()):
+        raise builder.error(f"* can't EXCLUDE {name} and have another one in its place", excluded[name])
     for changes in (excluded, replaced, renamed):
         for name, change in changes.items():
             if name not in known:
@@ -65,8 +67,8 @@ def _expand_call(call: exp.Expression, name: str, relation: Relation) -> list[It
             items.append(Item(call_of(name, [argument], call), f"{name}({text})", None))
             continue
         qualifier = qualifier_of(argument)
-        for index, column in enumerate(relation.star):
-            if column.role == "column" and qualifier in (None, column.qualifier):
+        for index, column in relation.starred(qualifier):
+            if column.role == "column":
                 one = call_of(name, [starred(index, column, argument)], call)
                 items.append(Item(one, f"{name}({column.name})", None))
     return items

@@ -148,7 +148,7 @@ def _present(
         return tuple(aggregation.arguments(str(call.this), call.expressions, call)[0] for call in calls
                      if len(call.expressions) == 1 and not is_star(call.expressions[0])) or None
     grouped = (query.keys or query.select.window is not None or query.relation.driver is not None
-               or query.builder.always_row)
+               or query.builder.always_row or query.sets is not None)
     return None if grouped or any(spec.counts for spec in specs) else ()
 
 

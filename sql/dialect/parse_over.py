@@ -12,6 +12,7 @@ from penstock.sql.dialect.parse_type import TypeParser
 _BEHIND_CALLS = frozenset({"WITHIN", "FILTER", "IGNORE", "RESPECT", "OVER"})
 _OF_ORDERED = {"percentile_cont": "quantile_cont", "percentile_disc": "quantile_disc", "mode": "mode"}
 """What aggregates WITHIN GROUP are of what that orders."""
+_NULLS = (exp.IgnoreNulls, exp.RespectNulls)
 _FRAMES = ("ROWS", "RANGE", "GROUPS")
 
 
@@ -39,7 +40,7 @@ class OverParser(TypeParser):
 
     def parse_over(self, call: exp.Expression, start: int) -> exp.Expression:
         """Returns a call with what stands behind it; `start` is where it begins."""
-        if self.word not in _BEHIND_CALLS:
+        if self.word not in _BEHIND_CALLS and not isinstance(call, _NULLS):
             return call
         if self.at("WITHIN", "GROUP", "("):
             call = self._parse_within_group(call, start)
@@ -54,7 +55,7 @@ class OverParser(TypeParser):
             call = self.mark(exp.Filter(this=call, expression=where), start)
             self.nests = True
         call = self._parse_nulls(call, start)
-        if isinstance(call, exp.IgnoreNulls | exp.RespectNulls) and not self.at("OVER"):
+        if isinstance(call, _NULLS) and not self.at("OVER"):
             raise self.fail("OVER is expected")
         if not self.at("OVER") or (self.peek() != "(" and self.token_ahead().token_type not in NAMES):
             return call  # else it is an alias
