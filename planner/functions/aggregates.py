@@ -402,7 +402,7 @@ FUNCTIONS = (
     FunctionSpec(
         "grouping", "aggregate", (Argument("key", EVERY, repeats=60),), always(BIGINT),
         "Which of these keys of GROUP BY a group of GROUPING SETS, ROLLUP or CUBE has no part in: a bit per key, the "
-        "last one counts 1.", in_stream=False, example="grouping(s), count(*) FROM m GROUP BY ROLLUP (s)",
+        "last one counts 1.", in_stream=False, example="grouping(s), count(*) FROM m GROUP BY ROLLUP (s) ORDER BY 1, 2",
         counts=True, of_keys=True),
     FunctionSpec(
         "group_concat", "aggregate",

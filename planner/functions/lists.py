@@ -41,10 +41,10 @@ def _unnested(given: ScalarCall) -> SqlExpr:
 FUNCTIONS = (
     FunctionSpec("range", "scalar", (_START, _STOP, _STEP), always(other_type("BIGINT[]")),
                  "The list of the numbers from start, or 0, to before stop. In FROM it gives rows, of times as well.",
-                 example="range(1, 7, 2)", scalar=_stepped),
+                 in_stream=False, example="range(1, 7, 2)", scalar=_stepped),
     FunctionSpec("generate_series", "scalar", (_START, _STOP, _STEP), always(other_type("BIGINT[]")),
                  "The list of the numbers from start, or 0, to stop. In FROM it gives rows, of times as well.",
-                 example="generate_series(1, 7, 2)", scalar=_stepped),
+                 in_stream=False, example="generate_series(1, 7, 2)", scalar=_stepped),
     FunctionSpec("unnest", "scalar", (Argument("list", EVERY),), always(NULL),
                  "The items of a list, a row each. It stands in the SELECT list or in FROM.", in_stream=False,
                  example="unnest([1, 5])", scalar=_unnested, multiplies=True),
