@@ -153,6 +153,8 @@ class Audit:
 
 def words_of(statement: Statement) -> str:
     """Returns what kind a statement is of, such as CREATE USER."""
+    if isinstance(statement, SetOperation | ValuesQuery):
+        return "SELECT"
     name = type(statement).__name__
     return "".join(f" {each}" if each.isupper() else each for each in name).strip().upper()
 

@@ -20,7 +20,7 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import ColumnDefinition, CreateTable, CreateTableAs
-from penstock.sql.types import DataType, Kind, Precision
+from penstock.sql.types import DataType, Kind, Precision, check_stored
 
 
 class TablesFromQueries:
@@ -56,6 +56,7 @@ class TablesFromQueries:
 def _type(column: ResultColumn, values: pa.ChunkedArray) -> DataType:
     """Returns the type of the column that a result's becomes; texts without a length get room for what is there."""
     kind = column.type
+    check_stored(kind)
     if kind.kind in (Kind.NULL, Kind.JSON):
         raise InvalidStatementError(f"column {column.name} is {kind.sql()}, which no column of a table can be",
                                     hint="write CAST(... AS a type) AS a name")
