@@ -289,12 +289,12 @@ class _Compiler(ValueCompiler):
         return cast_expression(value, _SHORT_TEXT, self._precision, self._session.time_zone)
 
     def _comparison(self, node: exp.Expression) -> SqlExpr:
-        left, other = self.compile(node.this), node.expression
+        other = node.expression
         if isinstance(other, exp.Any | exp.All):
-            value, query = self._values(other, left, "a query behind ANY and ALL")
+            value, query = self._values(other, node.this, "a query behind ANY and ALL")
             quantified = made(type(other), this=made(exp.Subquery, this=query))
-            return SqlExpr(made(type(node), this=closed(value), expression=quantified), BOOL)
-        return SqlExpr(self._comparer.compare(type(node), left, self.compile(other)), BOOL)
+            return SqlExpr(made(type(node), this=value, expression=quantified), BOOL)
+        return SqlExpr(self._comparer.compare(type(node), self.compile(node.this), self.compile(other)), BOOL)
 
     def _and_or(self, node: exp.Expression) -> SqlExpr:
         # Long chains are flattened: deep nesting would exhaust the stacks of both compilers.
@@ -322,37 +322,43 @@ class _Compiler(ValueCompiler):
                                     value=self._as_condition(value, node.this)), BOOL)
         return SqlExpr(scalar_json.is_null(value), BOOL)
 
-    def _inner(self, node: exp.Expression, what: str) -> tuple[exp.Query, SqlExpr]:
-        """Returns a sub-query, and its one column."""
+    def _inner(self, node: exp.Expression, what: str, most: int = 1) -> tuple[exp.Query, tuple[SqlExpr, ...]]:
+        """Returns a sub-query, and its columns: one, or `most` of them."""
         if self._variables:
             raise self._wrong("a sub-query is not allowed in a lambda", node)
         inner = self._scope.inner(node.this, node)
-        if len(inner.columns) != 1:
-            raise self._wrong(f"{what} has one column, not {len(inner.columns)}", node)
-        type_ = inner.columns[0].type
-        if type_.kind is Kind.TIMESTAMP and type_.precision != self._precision:
-            raise self._wrong(f"times in {type_.precision} cannot be compared with times in {self._precision}", node,
-                              hint="CAST them AS BIGINT")
-        return inner.query, inner.columns[0]
+        if len(inner.columns) not in (1, most):
+            wanted = "one column" if most == 1 else f"{most} columns"
+            raise self._wrong(f"{what} has {wanted}, not {len(inner.columns)}", node)
+        for column in inner.columns:
+            if column.type.kind is Kind.TIMESTAMP and column.type.precision != self._precision:
+                raise self._wrong(
+                    f"times in {column.type.precision} cannot be compared with times in {self._precision}", node,
+                    hint="CAST them AS BIGINT")
+        return inner.query, inner.columns
 
     def _subquery(self, node: exp.Subquery) -> SqlExpr:
-        query, column = self._inner(node, "a sub-query that is a value")
+        query, (column,) = self._inner(node, "a sub-query that is a value")
         return SqlExpr(made(exp.Subquery, this=query), column.type)
 
     def _exists(self, node: exp.Exists) -> SqlExpr:
         return SqlExpr(made(exp.Exists, this=self._scope.inner(node.this, node).query), BOOL)
 
-    def _values(self, node: exp.Expression, left: SqlExpr, what: str) -> tuple[Tree, exp.Query]:
-        """Returns both sides of a comparison of a value with those of a sub-query."""
-        query, column = self._inner(node, what)
-        value, compared = self._comparer.pair(left, column)
-        return value, select([compared], nested(query))
+    def _values(self, node: exp.Expression, left: exp.Expression, what: str) -> tuple[Tree, exp.Query]:
+        """Returns both sides of a comparison of a value, or of the parts of a row, with those of a sub-query."""
+        parts = left.expressions if isinstance(left, exp.Anonymous) and left.this == "row" else [left]
+        query, columns = self._inner(node, what, len(parts))
+        pairs = [self._comparer.pair(self.compile(part), column)
+                 for part, column in zip(parts if len(columns) > 1 else [left], columns, strict=True)]
+        values = [value for value, _ in pairs]
+        return (closed(values[0]) if len(values) == 1 else made(exp.Tuple, expressions=values),
+                select([compared for _, compared in pairs], nested(query)))
 
     def _in(self, node: exp.In) -> SqlExpr:
         inner = node.args.get("query")
         if inner is not None:
-            value, query = self._values(inner, self.compile(node.this), "a query behind IN")
-            return SqlExpr(made(exp.In, this=closed(value), query=made(exp.Subquery, this=query)), BOOL)
+            value, query = self._values(inner, node.this, "a query behind IN")
+            return SqlExpr(made(exp.In, this=value, query=made(exp.Subquery, this=query)), BOOL)
         items = [self.compile(item) for item in node.expressions]
         return SqlExpr(self._comparer.in_list(self.compile(node.this), items, queries=not self._calls), BOOL)
 
