@@ -60,9 +60,9 @@ class Ending:
     """How a query ends: what orders, narrows and cuts its rows.
 
     `partition` are the columns that tell partitions apart: SLIMIT counts them, and LIMIT counts within each of them
-    if `per_partition` and nothing orders the whole. `default` names columns that order rows where the query doesn't
-    say how; `sort` tells to apply them even where no LIMIT depends on it. `distinct_on`: of the rows in which these are
-    equal the first one is there. `called`: see `Project`.
+    if `per_partition` and nothing orders the whole. `sort`: rows have an order where the query doesn't say how, even
+    if no LIMIT depends on it. `distinct_on`: of the rows in which these are equal the first one is there. `called`:
+    see `Project`.
     """
 
     terms: Sequence[OrderTerm] = ()
@@ -71,15 +71,21 @@ class Ending:
     slimit: statements.Limit | None = None
     partition: Sequence[str] = ()
     per_partition: bool = False
-    default: Sequence[str] = ()
     sort: bool = False
     distinct_on: Sequence[OrderTerm] = ()
     called: str | None = None
 
-    def over(self, rows: Operator, outputs: Sequence[Output], *, sort: bool = True) -> Operator:
+    def sorts_by_default(self, *, kept: bool) -> bool:
+        """Whether rows are ordered although the query doesn't say how. `kept`: their order is seen by somebody."""
+        if self.terms or self.distinct:
+            return False
+        limited = self.limit is not None and (self.sort or self.per_partition)
+        return (self.sort and kept) or limited or self.slimit is not None or bool(self.distinct_on)
+
+    def over(self, rows: Operator, outputs: Sequence[Output], default: Sequence[str] = ()) -> Operator:
         """Returns the operator whose rows have the outputs as `o0`, `o1`, ..., from rows of a query.
 
-        They are sorted as they are by default only if `sort`, or where a limit depends on it.
+        `default` names columns that order them where the query doesn't say how; see `sorts_by_default`.
         """
         shown = [Computed(output_name(index), output.value, output.name) for index, output in enumerate(outputs)]
         order = [term.key(index) for index, term in enumerate(self.terms)]
@@ -90,12 +96,11 @@ class Ending:
         rows_limit = self.limit is not None and self.per_partition and not self.terms
         limited = self.slimit is not None or rows_limit
         partition = _passed("p", self.partition if limited else (), rows)
-        sorts = not order and ((self.sort and sort) or limited or bool(self.distinct_on))
-        default = _passed("d", self.default if sorts else (), rows)
-        plan: Operator = Project(rows, (*shown, *hidden, *partition, *default), called=self.called)
+        ordering = _passed("d", default, rows)
+        plan: Operator = Project(rows, (*shown, *hidden, *partition, *ordering), called=self.called)
         if self.slimit is not None:
             plan = PartitionLimit(plan, _names(partition), self.slimit.count, self.slimit.offset)
-        order = order or [SortKey(each.name) for each in default]
+        order = order or [SortKey(each.name) for each in ordering]
         if self.distinct_on:
             first = [term.key(len(self.terms) + index) for index, term in enumerate(self.distinct_on)]
             plan = LimitRows(plan, 1, 0, tuple(key.name for key in first), tuple(order),
@@ -105,7 +110,7 @@ class Ending:
         plan = self._sorted(plan, order)
         if not rows_limit:
             plan = self._cut(plan)
-        if hidden or partition or default:
+        if hidden or partition or ordering:
             plan = Project(plan, tuple(Computed(each.name, SqlExpr(column(each.name), each.value.type))
                                        for each in shown))
         return plan

@@ -231,12 +231,14 @@ class QueryContext:
         return terms
 
     def finish(
-        self, rows: Plan, outputs: Sequence[Output], terms: Sequence[OrderTerm], *, default: Sequence[str] = (),
-        having: SqlExpr | None = None, sort: bool = False, scope: OverScope,
+        self, rows: Plan, outputs: Sequence[Output], terms: Sequence[OrderTerm], *,
+        default: Callable[[], Sequence[str]] = tuple, having: SqlExpr | None = None, sort: bool = False,
+        scope: OverScope,
     ) -> Planned:
         """Returns the planned query whose result rows are those of an operator; see `limits.Ending`.
 
-        `scope`: what its expressions were compiled in.
+        `default` names columns that order the rows where the query doesn't say how: it is asked only then, since they
+        may cost something. `scope`: what its expressions were compiled in.
         """
         select, overs = self.select, scope.overs
         distinct_on = self._terms(tuple(map(OrderItem, select.distinct_on)), outputs,
@@ -245,13 +247,12 @@ class QueryContext:
             with_placeholders(self.qualify, self.keys, self.scope), scope)
         called = self.called = self.builder.called
         ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
-                        bool(select.partition_by), default, sort, distinct_on, called)
+                        bool(select.partition_by), sort, distinct_on, called)
+        keeps_order, builder = not (terms or sort or select.distinct), self.builder
 
-        keeps_order, builder = not (terms or default or sort or select.distinct), self.builder
-
-        def plan(*, sort: bool = True) -> Operator:
-            around, builder.keeps_order = builder.keeps_order, keeps_order and (
-                sort or select.limit is not None)
+        def plan(*, kept: bool = True) -> Operator:
+            names = default() if ending.sorts_by_default(kept=kept) else ()
+            around, builder.keeps_order = builder.keeps_order, keeps_order and (kept or select.limit is not None)
             below = rows()
             builder.keeps_order = around
             if having is not None and select.having is not None:
@@ -260,9 +261,9 @@ class QueryContext:
                 below = Over(below, tuple(overs.columns.values()), tuple(overs.written), called)
             if qualify is not None and select.qualify is not None:
                 below = Filter(below, qualify, select.qualify, "qualify", called)
-            return ending.over(below, outputs, sort=sort)
+            return ending.over(below, outputs, names)
 
-        return Planned(plan, tuple(outputs), self.scope.precision, partial(plan, sort=False))
+        return Planned(plan, tuple(outputs), self.scope.precision, partial(plan, kept=False))
 
     def compiled_having(self, scope: RowScope) -> SqlExpr | None:
         """Compiles HAVING like `compiled`; None if there is none."""

@@ -88,7 +88,7 @@ def plan_groups(query: QueryContext) -> Planned:
                    for item, output in zip(query.items, outputs, strict=True)]
     terms = query.order_terms(outputs, lambda node: _ordering(query, node, scope))
     default = groups if select.window is None else [*query.key_columns, START]
-    return query.finish(plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True,
+    return query.finish(plan, outputs, terms, default=lambda: default, having=query.compiled_having(scope), sort=True,
                         scope=scope)
 
 

@@ -47,7 +47,7 @@ def plan_interp(query: QueryContext) -> Planned:
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     return query.finish(lambda: Interpolate(relation.plan(), values, line, grid, mode), outputs, terms,
-                        default=[*query.key_columns, AT], sort=True, scope=scope)
+                        default=lambda: [*query.key_columns, AT], sort=True, scope=scope)
 
 
 def _interp_grid(query: QueryContext) -> WindowGrid:

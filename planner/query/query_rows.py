@@ -31,8 +31,8 @@ def plan_rows(query: QueryContext) -> Planned:
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     joined = isinstance(query.select.source, JoinSource) and query.builder.ordered
-    default = [*query.key_columns, *query.relation.order] if query.select.partition_by or joined else []
-    return query.finish(query.relation.plan, outputs, terms, default=default, sort=joined, scope=scope)
+    return query.finish(query.relation.plan, outputs, terms, sort=joined, scope=scope,
+                        default=lambda: [*query.key_columns, *query.relation.order])
 
 
 def plan_series(query: QueryContext) -> Planned:
@@ -74,6 +74,6 @@ def _plan_called(
     scope = CalledScope(query.scope, query.keys, known, windowed=query.select.window is not None)
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
-    default = [*query.key_columns, *([START] if query.select.window else []), *relation.order]
-    return query.finish(relation.plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True,
-                        scope=scope)
+    window = [START] if query.select.window else []
+    return query.finish(relation.plan, outputs, terms, having=query.compiled_having(scope), sort=True, scope=scope,
+                        default=lambda: [*query.key_columns, *window, *relation.order])
