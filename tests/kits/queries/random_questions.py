@@ -143,9 +143,10 @@ def among_values(draw: Draw, relation: Relation) -> Question:
     numbers = draw(st.lists(st.integers(-3, 130), min_size=1, max_size=4))
     listed = ", ".join(f"({number}, '{number}')" for number in numbers)
     if not known or draw(st.booleans()):
-        items = [draw(st.sampled_from(relation.columns)), Term("x.k", "x.k", Kind.BIGINT), Term("s", "s", Kind.VARCHAR)]
-        return question(draw, items, "", f" from {relation.ours} cross join (values {listed}) as x(k, s)",
-                        f" FROM {relation.theirs} CROSS JOIN (VALUES {listed}) AS x(k, s)", limited=False)
+        items = [draw(st.sampled_from(relation.columns)), Term("x.number", "x.number", Kind.BIGINT),
+                 Term("written", "written", Kind.VARCHAR)]
+        return question(draw, items, "", f" from {relation.ours} cross join (values {listed}) as x(number, written)",
+                        f" FROM {relation.theirs} CROSS JOIN (VALUES {listed}) AS x(number, written)", limited=False)
     column = draw(st.sampled_from(known))
     items = [draw(st.sampled_from(relation.columns)), column]
     query = f"(select col0 from (values {listed}))"
