@@ -218,8 +218,7 @@ class Builder:
 
     def position(self, node: exp.Expression) -> Position | None:
         """Returns where an expression stands in the statement, if it was parsed from it."""
-        start, end = source_range(node)
-        return position(self.text, start - self.base, end - start) if end > start else None
+        return self._between(source_range(node))
 
     def place(self, name: Name) -> Position | None:
         """Returns where a name stands in the statement, if that was parsed from a text."""
@@ -228,15 +227,18 @@ class Builder:
     def error_at(self, message: str, place: tuple[int, int], *, code: int | None = None, hint: str | None = None
                  ) -> InvalidStatementError:
         """Returns the error for something between two offsets of the text that expressions were parsed from."""
-        start, end = place
-        at = position(self.text, start - self.base, end - start) if end > start else None
-        return InvalidStatementError(message, code=code, hint=hint, position=at)
+        return InvalidStatementError(message, code=code, hint=hint, position=self._between(place))
 
     def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
               hint: str | None = None) -> InvalidStatementError:
         """Returns the error for something that is not allowed at `node`."""
         at = self.position(node) if node is not None else None
         return InvalidStatementError(message, code=code, hint=hint, position=at)
+
+    def _between(self, place: tuple[int, int]) -> Position | None:
+        """Returns the position of what stands between two offsets of the text, if anything does."""
+        start, end = place
+        return position(self.text, start - self.base, end - start) if end > start else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
