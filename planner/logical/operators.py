@@ -607,16 +607,18 @@ class Sort:
 
 @dataclass(frozen=True)
 class LimitRows:
-    """`count` rows after the first `offset` (None: all), in each partition that `keys` tell apart, in the order of
-    `order`. `distinct_on` is what EXPLAIN shows where these are the first rows of DISTINCT ON.
+    """`count` rows (None: all) after the first `offset`, in each partition that `keys` tell apart, in the order of
+    `order`. Without keys both may be values that are computed once, and `percent` says that `count` is one, so many of
+    a hundred rows. `distinct_on` is what EXPLAIN shows where these are the first rows of DISTINCT ON.
     """
 
     input: Operator
-    count: int | None
-    offset: int = 0
+    count: int | Computed | None
+    offset: int | Computed = 0
     keys: tuple[str, ...] = ()
     order: tuple[SortKey, ...] = ()
     distinct_on: tuple[Written, ...] = ()
+    percent: bool = False
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

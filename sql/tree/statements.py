@@ -202,9 +202,17 @@ class Range(Node):
 
 
 class Limit(Node):
-    """`count` is None where there is OFFSET alone."""
+    """So many rows, or so many of a hundred (`percent`), after the first ones; `count` is None for OFFSET alone."""
 
-    count: int | None = None
+    count: int | exp.Expression | None = None
+    offset: int | exp.Expression = 0
+    percent: bool = False
+
+
+class PartitionsLimit(Node):
+    """SLIMIT: so many partitions after the first ones."""
+
+    count: int
     offset: int = 0
 
 
@@ -249,7 +257,7 @@ class Select(Statement):
     windows: tuple[NamedWindow, ...] = ()
     qualify: exp.Expression | None = None
     order_by: tuple[OrderItem, ...] = ()
-    slimit: Limit | None = None
+    slimit: PartitionsLimit | None = None
     limit: Limit | None = None
     ctes: tuple[Cte, ...] = ()
     into_file: str | None = None
