@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_print import PlainDuckDB
 from penstock.planner.duckdb_sql.duckdb_print import render as render
+from penstock.sql.tree.statements import RECURRING
 
 Tree: TypeAlias = exp.Expression
 _LOOSE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Lambda, exp.Case, exp.Filter)
@@ -293,10 +294,16 @@ def _nested(node: Tree, steps: Mapping[str, Tree]) -> Any:
     return made(type(node), **parts)
 
 
-def with_recursion(name: str, rows: exp.Query, query: exp.Select) -> exp.Select:
-    """Returns a query of `rows`, which read themselves by this name."""
-    named = made(exp.With, expressions=[_step(name, rows)], recursive=True)
+def with_recursion(name: str, rows: exp.Query, query: exp.Select, key: Sequence[Tree]) -> exp.Select:
+    """Returns a query of `rows`, which read themselves by this name, and replace each other by this key."""
+    step = _step(name, rows)
+    named = made(exp.With, expressions=[made(exp.CTE, **step.args, key_expressions=list(key) or None)], recursive=True)
     return made(exp.Select, **{**query.args, "with_": named})
+
+
+def so_far(name: str) -> exp.Table:
+    """Returns the rows that a query with a key has found, for its next step."""
+    return made(exp.Table, this=identifier(name), db=identifier(RECURRING))
 
 
 def _step(name: str, query: Tree) -> exp.CTE:

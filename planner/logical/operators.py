@@ -133,10 +133,14 @@ class Generated:
 
 @dataclass(frozen=True)
 class Iterated:
-    """The rows that a recursive query has found in its last step: what it calls itself, `key`."""
+    """The rows that a recursive query has found in its last step: what it calls itself, `key`.
+
+    `so_far`: those that it has found in all of its steps, and that none has replaced.
+    """
 
     key: str
     columns: tuple[ColumnExpr, ...]
+    so_far: bool = False
 
     @property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -660,13 +664,15 @@ class Combined:
 class Recursive:
     """The rows of `base`, and those of `step` over the rows that were found last, until there are none.
 
-    `step` reads these as the Iterated of this `key`. Unless `all`, a row that was found before counts no more.
+    `step` reads these as the Iterated of this `key`. Unless `all`, a row that was found before counts no more. A row
+    replaces the one that was found before with the same values in the columns `by`, if there are such columns.
     """
 
     base: Operator
     step: Operator
     key: str
     all: bool
+    by: tuple[str, ...] = ()
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

@@ -45,7 +45,7 @@ from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.named_queries import QueryBuilder, named_queries, shared_rows
+from penstock.planner.query.named_queries import QueryBuilder, named_queries, named_rows, shared_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
@@ -205,9 +205,9 @@ def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
 def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Precision = "ms") -> Relation:
     """`precision`: of timestamps of external tables."""
     if isinstance(source, TableSource):
-        cte = builder.ctes.get(source.name.name) if source.name.database is None and source.cuts is None else None
-        if cte is not None:
-            return _rows_of(cte.planned(), source.alias or source.name.name, builder)
+        named = named_rows(source, builder)
+        if named is not None:
+            return _rows_of(named, source.alias or source.name.name, builder)
         view = view_of(source, builder)
         if view is not None:
             rows = _rows_of(plan_view(view, source, builder, _plan), source.alias or view.name, builder)

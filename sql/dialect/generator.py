@@ -213,7 +213,8 @@ def _ctes(to: Generator, query: st.Query) -> str:
 
 
 def _cte(to: Generator, cte: st.Cte) -> str:
-    return f"{identifier(cte.name)}{_names(cte.columns) if cte.columns else ''} AS ({to.sql(cte.query)})"
+    name = identifier(cte.name) + (_names(cte.columns) if cte.columns else "")
+    return f"{name}{f' USING KEY {_names(cte.key_columns)}' if cte.key_columns else ''} AS ({to.sql(cte.query)})"
 
 
 def _end(to: Generator, query: st.Query) -> str:

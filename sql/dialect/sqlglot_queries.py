@@ -146,7 +146,8 @@ def _row_count(count: int | exp.Expression) -> exp.Expression:
 
 def _cte(cte: st.Cte) -> exp.Expression:
     columns = [_identifier(name) for name in cte.columns]
-    return exp.CTE(this=as_sqlglot(cte.query), alias=exp.TableAlias(this=_identifier(cte.name), columns=columns))
+    return exp.CTE(this=as_sqlglot(cte.query), alias=exp.TableAlias(this=_identifier(cte.name), columns=columns),
+                   key_expressions=[_identifier(name) for name in cte.key_columns] or None)
 
 
 def _aliased(item: st.SelectItem | st.PartitionItem) -> exp.Expression:

@@ -216,13 +216,21 @@ class PartitionsLimit(Node):
     offset: int = 0
 
 
+RECURRING = "recurring"
+"""What stands before the name of a recursive query with a key, for all rows that it has found."""
+
+
 class Cte(Node):
-    """One query that WITH names: `columns` are what it calls the first of its columns; `offset` is that of the name."""
+    """One query that WITH names: `columns` are what it calls the first of its columns; `offset` is that of the name.
+
+    `key_columns`: USING KEY, the columns of a recursive query by which its rows replace each other.
+    """
 
     name: str
     query: Query
     columns: tuple[str, ...] = ()
     recursive: bool = False
+    key_columns: tuple[str, ...] = ()
     offset: int = in_meta(default=0)
 
 

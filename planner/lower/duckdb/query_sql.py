@@ -18,6 +18,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     number,
     over_nested,
     select,
+    so_far,
     with_recursion,
     with_steps,
 )
@@ -104,7 +105,7 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
         case Generated():
             return _generated(operator)
         case Iterated():
-            return select([star()], operator.key)
+            return select([star()], so_far(operator.key) if operator.so_far else operator.key)
         case Recursive():
             return _iterated(operator, steps)
         case Lateral():
@@ -210,7 +211,7 @@ def _iterated(recursive: Recursive, steps: Steps) -> exp.Select:
     base, step = (select([star()], nested(lower(part, depth=steps.depth)))
                   for part in (recursive.base, recursive.step))
     rows = made(exp.Union, this=base, expression=step, distinct=not recursive.all)
-    return with_recursion(recursive.key, rows, select([star()], recursive.key))
+    return with_recursion(recursive.key, rows, select([star()], recursive.key), columns(recursive.by))
 
 
 def _beside(lateral: Lateral, steps: Steps) -> exp.Select:
