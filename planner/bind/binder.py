@@ -164,7 +164,10 @@ class ScanSlot:
 
 
 class Around(Protocol):
-    """What a sub-query may name of the query around it."""
+    """What a sub-query may name of the query around it: columns of `relation`, if that has rows."""
+
+    @property
+    def relation(self) -> Relation | None: ...
 
     def find(self, name: str, qualifier: str | None, node: exp.Expression, /) -> RelColumn | None:
         """Returns the column of this name, or None; raises InvalidStatementError if it can't be used there."""
