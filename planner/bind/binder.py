@@ -71,6 +71,11 @@ class RelColumn:
             for origin in self.origins:
                 origin.mark()
 
+    @property
+    def root(self) -> RelColumn:
+        """The column of a table or a sub-query that this is, or this one if it is made of several."""
+        return self.origins[0].root if len(self.origins) == 1 else self
+
     def use(self) -> SqlExpr:
         """Marks the column as read and returns it as an expression."""
         self.mark()
@@ -155,12 +160,13 @@ class ScanSlot:
     newest: NewestRows | None = None
     counted: bool = False
     names: bool = False
+    ranges: tuple[tuple[str, int | None, int | None], ...] = ()
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
         return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision,
-                    self.newest, self.counted, self.names)
+                    self.newest, self.counted, self.names, self.ranges)
 
 
 class Around(Protocol):
