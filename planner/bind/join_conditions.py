@@ -14,6 +14,7 @@ from penstock.planner.bind.binder import Relation, RelColumn
 from penstock.planner.bind.scopes import RowScope, has_query, unwrapped
 from penstock.planner.logical.operators import Comparison, Side
 from penstock.sql.tree.expression_nodes import DurationLiteral
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import Precision
 
 _COMPARISONS: dict[type[exp.Expression], Comparison] = {
@@ -151,7 +152,7 @@ def read_conditions(nodes: Iterable[exp.Expression], sides: Sides, scope: RowSco
 
 def sides_of(node: exp.Expression, sides: Sides, scope: RowScope) -> set[Side]:
     """Returns the sides whose columns an expression names."""
-    columns = [scope.find(column) for column in node.find_all(exp.Column)]
+    columns = [scope.find(column) for column in found_in(node, exp.Column)]
     return {sides.of(column) for column in columns if column is not None and column.role != "outer"}
 
 

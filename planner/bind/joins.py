@@ -29,6 +29,7 @@ from penstock.planner.logical.operators import (
     Project,
 )
 from penstock.sql.tree.statements import JoinSource, SubquerySource
+from penstock.sql.tree.walking import copied
 from penstock.sql.types import BOOL, INTEGERS
 
 
@@ -197,7 +198,7 @@ def _columns(join: JoinReading) -> tuple[JoinColumn, ...]:
 def _key(key: Equality, join: JoinReading) -> JoinKey:
     left, right = compile_expression(key.left, join.scope), compile_expression(key.right, join.scope)
     kinds = {left.type.kind, right.type.kind}
-    equal = condition_of(exp.EQ(this=key.left.copy(), expression=key.right.copy()), join.scope)
+    equal = condition_of(exp.EQ(this=copied(key.left), expression=copied(key.right)), join.scope)
     return JoinKey(left, right, equal, as_they_are=len(kinds) == 1 or kinds <= set(INTEGERS))
 
 

@@ -31,6 +31,7 @@ from penstock.planner.logical.group_values import RowKey
 from penstock.planner.scalar.common_type import brought_to
 from penstock.planner.scalar.duckdb_values import operand_tree
 from penstock.sql.tree.statements import Select
+from penstock.sql.tree.walking import copied
 from penstock.sql.types import BIGINT, Kind
 
 
@@ -50,7 +51,7 @@ def with_windows(select: Select, builder: Builder) -> Select:
         if part.args.get("partition_by") or (part.args.get("order") is not None and base.args.get("order") is not None):
             raise builder.error(f"the window {name.name} says that already", part)
         own = {key: value for key, value in part.args.items() if value and key != "alias"}
-        found = exp.Window(**{**base.copy().args, **own})
+        found = exp.Window(**{**copied(base).args, **own})
         found.meta.update(part.meta)
         return found
 

@@ -26,6 +26,7 @@ from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Query
+from penstock.sql.tree.walking import copied, found_in, parts_of
 from penstock.sql.types import BOOL, DataType, Precision
 
 ILLEGAL_AGGREGATE = 0x2608
@@ -78,7 +79,7 @@ def replaced(
         return found
     if not _replaces_any(node, replacement):
         return node
-    root = node.copy()
+    root = copied(node)
     pending = [root]
     while pending:
         part = pending.pop()
@@ -106,7 +107,7 @@ def _replaces_any(
 ) -> bool:
     pending = [node]
     while pending:
-        for part in pending.pop().iter_expressions():
+        for part in parts_of(pending.pop()):
             found = replacement(part)
             if found is None:
                 if not is_query(part):
@@ -143,13 +144,13 @@ def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymou
             spec.selects is not None and not spec.selects.present)):
         raise builder.error(f"{call.this}() takes no FILTER", node, hint="it is for aggregates")
     if spec is not None and spec.selects is None and spec.by_stretches is None:
-        found = call.copy()
-        found.set("condition", condition.copy())
+        found = copied(call)
+        found.set("condition", copied(condition))
         return found
     first, *others = call.expressions or [exp.Null()]
-    value = exp.Literal.number(1) if isinstance(first, exp.Star) else first.copy()
-    chosen = exp.Case(ifs=[exp.If(this=condition.copy(), true=value)])
-    made = exp.Anonymous(this=call.this, expressions=[chosen, *(other.copy() for other in others)])
+    value = exp.Literal.number(1) if isinstance(first, exp.Star) else copied(first)
+    chosen = exp.Case(ifs=[exp.If(this=copied(condition), true=value)])
+    made = exp.Anonymous(this=call.this, expressions=[chosen, *map(copied, others)])
     made.meta.update(call.meta)
     for part in (chosen, chosen.args["ifs"][0]):
         part.meta.update(node.meta)
@@ -162,7 +163,7 @@ QUERIES = (exp.Subquery, exp.Exists, exp.Any, exp.All)
 
 def has_query(node: exp.Expression | None) -> bool:
     """Whether there is a query in an expression."""
-    return node is not None and next(node.find_all(*QUERIES), None) is not None
+    return node is not None and bool(found_in(node, *QUERIES))
 
 
 def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
@@ -173,16 +174,16 @@ def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
         if isinstance(part, exp.Window):
             inner = part.this
             while not isinstance(inner, exp.Anonymous):
-                pending += [other for other in inner.iter_expressions() if other is not inner.this]
+                pending += [other for other in parts_of(inner) if other is not inner.this]
                 inner = inner.this
-            pending += [other for other in part.iter_expressions() if other is not part.this]
+            pending += [other for other in parts_of(part) if other is not part.this]
             pending += inner.expressions
         elif isinstance(part, exp.Filter) and _looks_at_rows(part):
             yield unfiltered(part)
         elif isinstance(part, exp.Column) or _looks_at_rows(part):
             yield part
         elif not is_query(part):
-            pending += part.iter_expressions(reverse=True)
+            pending += reversed(parts_of(part))
 
 
 def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
@@ -193,7 +194,7 @@ def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]
         if not isinstance(part, exp.Column):
             return None
         found = by_name.get(part.name) if qualifier_of(part) is None else None
-        return part if found is None else exp.Paren(this=found.copy())
+        return part if found is None else exp.Paren(this=copied(found))
 
     return replaced(node, replacement)
 

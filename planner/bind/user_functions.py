@@ -22,6 +22,7 @@ from penstock.planner.scalar.scalar_cast import cast
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import CatalogView, Session, UserFunction
 from penstock.sql.tree.statements import Statement
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import DOUBLE, DataType, Kind, Precision
 
 _META = "user_function"
@@ -103,7 +104,7 @@ def bind_user_functions(
     Functions of the dialect come first: no user's function can take their place. It can take that of one of DuckDB's.
     """
     calls = [] if calls is None else calls
-    for node in statement.find_all(exp.Anonymous):
+    for node in found_in(statement, exp.Anonymous):
         name = str(node.this).lower()
         function = None if name in FUNCTIONS else catalog.function(name)
         if function is not None:

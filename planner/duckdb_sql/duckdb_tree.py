@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_print import PlainDuckDB
 from penstock.planner.duckdb_sql.duckdb_print import render as render
+from penstock.sql.tree.walking import found_in
 
 Tree: TypeAlias = exp.Expression
 _LOOSE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Lambda, exp.Case, exp.Filter)
@@ -182,10 +183,10 @@ def or_null(value: Tree) -> Tree:
     """
     if isinstance(value, exp.Column | exp.Star):
         return value
-    names = set(map(called, value.find_all(exp.Anonymous)))
+    names = set(map(called, found_in(value, exp.Anonymous)))
     if "error" in names:
         value = value.transform(lambda node: exp.null() if called(node) == "error" else node)
-    return value if names & VOLATILE or value.find(exp.Window) is not None else call("TRY", value)
+    return value if names & VOLATILE or found_in(value, exp.Window) else call("TRY", value)
 
 
 @lru_cache(maxsize=_NAMES)
@@ -291,7 +292,7 @@ def is_column(tree: Tree, name: str) -> bool:
 
 def columns_in(tree: Tree) -> set[str]:
     """Returns the names of the columns that an expression reads."""
-    return {found.name for found in tree.find_all(exp.Column)}
+    return {found.name for found in found_in(tree, exp.Column)}
 
 
 def replaced_columns(tree: Tree, values: Mapping[str, Tree]) -> Tree:
@@ -382,7 +383,7 @@ def _maker_within(child: Any, parent: Tree) -> _Maker:
 
 
 def _has_holes(tree: Tree) -> bool:
-    return any(isinstance(found.this, str) for found in tree.find_all(exp.Placeholder))
+    return any(isinstance(found.this, str) for found in found_in(tree, exp.Placeholder))
 
 
 def _taker(name: str) -> _Maker:

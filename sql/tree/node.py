@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_tra
 
 from sqlglot import exp
 
+from penstock.sql.tree.walking import copied, nodes_of
+
 if TYPE_CHECKING:
     class _Expression:
         """What this package uses of exp.Expression: spelled out, since types of attributes count in this package."""
@@ -169,7 +171,7 @@ def dissolve(tree: exp.Expression) -> None:
 
     Else it would be there until the garbage collector comes, which stops all threads while it looks at large trees.
     """
-    for node in tree.walk():
+    for node in nodes_of(tree):
         node.parent = None
 
 
@@ -189,7 +191,7 @@ def _reader(part: Part) -> Any:
 
 def _owned(value: Any) -> Any:
     """Returns an expression, or a copy if it is part of another already: an expression has one parent."""
-    return value.copy() if isinstance(value, exp.Expression) and value.parent is not None else value
+    return copied(value) if isinstance(value, exp.Expression) and value.parent is not None else value
 
 
 def _alike(one: Any, other: Any) -> bool:
