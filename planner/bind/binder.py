@@ -408,14 +408,14 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
                 builder: Builder) -> RelColumn:
     """Returns the column of this name. Raises NotFoundError, or InvalidStatementError if several match."""
     if qualifier is not None:
-        check_qualifier(relation, node, builder)
+        check_qualifier(relation, qualifier, node, builder)
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]
-    named = [column for column in relation.columns
-             if (qualifier is None and not column.merged) or (qualifier is not None and column.qualifier == qualifier)]
-    matches = [column for column in named if column.name == name] or [
-        column for column in named if column.folded == name]
+    matches = [column for column in relation.columns if name in (column.name, column.folded) and (
+        not column.merged if qualifier is None else column.qualifier == qualifier)]
+    if len(matches) > 1:
+        matches = [column for column in matches if column.name == name] or matches
     if len(matches) == 1:
         return matches[0]
     shown = f"{qualifier}.{name}" if qualifier else name
@@ -430,10 +430,12 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
                                 position=builder.position(node), hint=hint if relation.qualifiers else None)
 
 
-def check_qualifier(relation: Relation, node: exp.Expression, builder: Builder) -> None:
+def check_qualifier(relation: Relation, table: str, node: exp.Expression, builder: Builder) -> None:
     """Raises NotFoundError if a column or a star is of a table that isn't there."""
-    table, database = qualifier_of(node), node.text("db")
-    if table is None or ((database, table) in relation.homes if database else table in relation.qualifiers):
+    if node.args.get("db") is None and table in relation.qualifiers:
+        return
+    database = node.text("db")
+    if database and (database, table) in relation.homes:
         return
     raise NotFoundError(f"there is no table {database}.{table} in FROM" if database else
                         f"there is no table {table} in FROM", code=UNKNOWN_TABLE,
@@ -443,11 +445,10 @@ def check_qualifier(relation: Relation, node: exp.Expression, builder: Builder) 
 def qualifier_of(node: exp.Expression) -> str | None:
     """Returns the table part of a column reference, or None."""
     table = node.args.get("table")
-    return table.name if isinstance(table, exp.Identifier) else None
+    return table.this if isinstance(table, exp.Identifier) else None
 
 
 def is_pseudo(node: exp.Expression, *names: str) -> bool:
     """Tells whether the node is one of these pseudo columns."""
-    if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
-        return False
-    return not node.this.quoted and node.this.this in names
+    name = node.this if isinstance(node, exp.Column) else None
+    return isinstance(name, exp.Identifier) and name.this in names and not name.quoted

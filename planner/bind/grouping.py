@@ -294,8 +294,11 @@ def constant_columns(relation: Relation, keys: Sequence[GroupKey], scope: RowSco
         return list(relation.driver)
     if table is None or table.kind == "system":
         return []
-    name = fingerprint(column_reference("tbname"), scope)
-    if table.kind in ("child", "normal") or any(key.mark == name for key in keys):
+    of_one = table.kind in ("child", "normal")
+    if keys and not of_one:
+        name = fingerprint(column_reference("tbname"), scope)
+        of_one = any(key.mark == name for key in keys)
+    if of_one:
         return [column for column in relation.columns if column.role in ("tag", "tbname")]
     return []
 

@@ -15,7 +15,6 @@ from penstock.planner.bind.binder import (
     Relation,
     RelColumn,
     find_column,
-    is_pseudo,
     qualifier_of,
 )
 from penstock.planner.bind.expressions import compile_expression, condition_tree
@@ -25,6 +24,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
+from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS
 from penstock.sql.tree.statements import Query
 from penstock.sql.tree.walking import copied, found_in, parts_of
 from penstock.sql.types import BOOL, DataType, Precision
@@ -255,15 +255,18 @@ class RowScope:
 
     def find(self, node: exp.Expression) -> RelColumn | None:
         """Returns the column that a reference means, None for what is not a column; raises if it is unknown."""
-        if self.relation is None or not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        identifier = node.this if isinstance(node, exp.Column) else None
+        if self.relation is None or not isinstance(identifier, exp.Identifier):
             return None
-        if is_pseudo(node, *TIME_NAMES):
-            return self.time_of(node)
-        if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
-            return None
+        name = identifier.this
+        if name in PSEUDO_COLUMNS and not identifier.quoted:
+            if name in TIME_NAMES:
+                return self.time_of(node)
+            if name != "tbname" and not self.has_column(name):
+                return None
         if self.alias(node) is not None:
             return None
-        return self._look_up(node.this.this, qualifier_of(node), node)
+        return self._look_up(name, qualifier_of(node), node)
 
     def _look_up(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn:
         """Returns the column that a name means here, or in a query around this one."""
@@ -523,4 +526,6 @@ def key_of(node: exp.Expression, keys: Sequence[GroupKey]) -> GroupKey | None:
     if KEY in node.meta:
         number: int = node.meta[KEY]
         return keys[number]
+    if not keys:
+        return None
     return next((key for key in keys if key.alias == node.name), None)

@@ -27,6 +27,7 @@ from penstock.planner.bind.scopes import (
     TIME_NAMES,
     Bounds,
     GroupKey,
+    Mark,
     RowScope,
     condition_of,
     fingerprint,
@@ -130,7 +131,8 @@ class QueryContext:
         condition = None if select.where is None else condition_of(select.where, self.scope)
         for time, slot in relation.times:
             if slot is not None:
-                slot.first_ts, slot.last_ts = bounds_of(select.where, scope, time)
+                slot.first_ts, slot.last_ts = self.bounds if time is relation.time else bounds_of(
+                    select.where, scope, time)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
         self.late_key = late_key(self) if self._sets is None else None
@@ -190,13 +192,12 @@ class QueryContext:
     def is_time(self, node: exp.Expression, scope: RowScope) -> bool:
         """Whether a result column is a time line that a query around this one can use."""
         node = unwrapped(node)
+        if not isinstance(node, exp.Column):
+            spec = vector_spec(node)
+            return spec is not None and spec.expands and len(node.expressions) == 1 and self.is_time(
+                node.expressions[0], scope)
         if is_pseudo(node, "_wstart", "_wend", "_irowts"):
             return True
-        spec = vector_spec(node)
-        if spec is not None and spec.expands and len(node.expressions) == 1:
-            return self.is_time(node.expressions[0], scope)
-        if not isinstance(node, exp.Column):
-            return False
         key = key_of(node, self.keys)
         if key is not None:
             return key.is_time
@@ -216,7 +217,7 @@ class QueryContext:
     def _terms(
         self, items: Sequence[OrderItem], outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
     ) -> list[OrderTerm]:
-        marks = [fingerprint(item.expression, self.scope) for item in self.items] if items else []
+        marks: list[Mark] = []
         terms = []
         for item in items:
             node = unwrapped(item.expression)
@@ -225,6 +226,7 @@ class QueryContext:
                 position = next((index for index, other in enumerate(self.items) if other.alias == node.name), None)
             if position is None:
                 mark = fingerprint(node, self.scope)
+                marks = marks or [fingerprint(other.expression, self.scope) for other in self.items]
                 position = marks.index(mark) if mark in marks else None
             hidden = compile_(node) if position is None else None
             terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first, item.expression))
