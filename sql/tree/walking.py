@@ -13,21 +13,26 @@ def nodes_of(tree: exp.Expression) -> list[exp.Expression]:
     """Returns the nodes of a tree, those above before those below."""
     nodes = [tree]
     for node in nodes:
-        nodes += parts_of(node)
+        if not node.is_primitive:
+            _add_parts(node, nodes)
     return nodes
 
 
 def parts_of(node: exp.Expression) -> list[exp.Expression]:
     """Returns the nodes right below a node, in the order of its parts."""
     parts: list[exp.Expression] = []
-    if node.is_primitive:
-        return parts
+    _add_parts(node, parts)
+    return parts
+
+
+def _add_parts(node: exp.Expression, to: list[exp.Expression]) -> None:
     for part in node.args.values():
         if isinstance(part, exp.Expression):
-            parts += (part,)
+            to.append(part)
         elif type(part) is list:
-            parts += [item for item in part if isinstance(item, exp.Expression)]
-    return parts
+            for item in part:
+                if isinstance(item, exp.Expression):
+                    to.append(item)
 
 
 def found_in(tree: exp.Expression, *kinds: type[exp.Expression]) -> list[Any]:
@@ -46,7 +51,7 @@ def copied(tree: _Node) -> _Node:
         for name, part in args.items():
             if isinstance(part, exp.Expression):
                 args[name] = child = _copied_node(part, node, name, None)
-                pending += (child,)
+                pending.append(child)
             elif type(part) is list:
                 args[name] = [_copied_node(item, node, name, index) if isinstance(item, exp.Expression) else item
                               for index, item in enumerate(part)]
