@@ -305,6 +305,8 @@ def constant_columns(relation: Relation, keys: Sequence[GroupKey], scope: RowSco
 
 def distinct_calls(calls: Sequence[exp.Anonymous], scope: RowScope) -> list[exp.Anonymous]:
     """Returns the calls without those that repeat an earlier one."""
+    if len(calls) < 2:
+        return list(calls)
     seen: dict[Hashable, exp.Anonymous] = {}
     for call in calls:
         seen.setdefault(fingerprint(call, scope), call)

@@ -171,7 +171,9 @@ def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if isinstance(part, exp.Window):
+        if isinstance(part, exp.Column) or (isinstance(part, exp.Anonymous) and _looks_at_rows(part)):
+            yield part
+        elif isinstance(part, exp.Window):
             inner = part.this
             while not isinstance(inner, exp.Anonymous):
                 pending += [other for other in parts_of(inner) if other is not inner.this]
@@ -180,9 +182,7 @@ def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
             pending += inner.expressions
         elif isinstance(part, exp.Filter) and _looks_at_rows(part):
             yield unfiltered(part)
-        elif isinstance(part, exp.Column) or _looks_at_rows(part):
-            yield part
-        elif not is_query(part):
+        elif not part.is_primitive and not is_query(part):
             pending += reversed(parts_of(part))
 
 
@@ -437,7 +437,13 @@ def fingerprint(node: exp.Expression, scope: RowScope) -> Mark:
 
     It is flat: nested values would be compared one in the other.
     """
-    return tuple(_marks(node, scope))
+    marks: list[Hashable] = []
+    pending: list[object] = [node]
+    while pending:
+        own, parts = _own_marks(pending.pop(), scope)
+        marks += own
+        pending += parts
+    return tuple(marks)
 
 
 def mark_of(column: RelColumn) -> Mark:
@@ -445,25 +451,18 @@ def mark_of(column: RelColumn) -> Mark:
     return (("column", id(column)),)
 
 
-def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
-    """Yields what tells a part from others, followed by the same for its own parts."""
-    pending: list[object] = [node]
-    while pending:
-        part = pending.pop()
-        while isinstance(part, exp.Paren):
-            part = part.this
-        if isinstance(part, exp.Column):
-            yield from _column_mark(part, scope)
-        elif isinstance(part, exp.Expression):
-            given = [(key, value) for key, value in sorted(part.args.items())
-                     if value is not None and value is not False]
-            yield (type(part).__name__, *(key for key, _ in given))
-            pending += [value for _, value in given]
-        elif isinstance(part, list):
-            yield "list", len(part)
-            pending += part
-        else:
-            yield part if isinstance(part, Hashable) else repr(part)
+def _own_marks(part: object, scope: RowScope) -> tuple[Mark, list[object]]:
+    """Returns what tells a part from others, and its own parts, which do so too."""
+    while isinstance(part, exp.Paren):
+        part = part.this
+    if isinstance(part, exp.Column):
+        return _column_mark(part, scope), []
+    if isinstance(part, exp.Expression):
+        given = [key for key in sorted(part.args) if part.args[key] is not None and part.args[key] is not False]
+        return ((type(part).__name__, *given),), [part.args[key] for key in given]
+    if isinstance(part, list):
+        return (("list", len(part)),), part
+    return (part if isinstance(part, Hashable) else repr(part),), []
 
 
 def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
@@ -507,7 +506,8 @@ def with_placeholders(node: exp.Expression, keys: Sequence[GroupKey], scope: Row
     def replacement(part: exp.Expression) -> exp.Expression | None:
         if vector_spec(part) is not None:
             return part
-        if next(_marks(part, scope)) not in firsts:
+        own, _ = _own_marks(part, scope)
+        if own[0] not in firsts:
             return None  # and what is in it need not be looked at for this
         mark = fingerprint(part, scope)
         index = next((index for index, key in enumerate(keys) if key.mark == mark), None)

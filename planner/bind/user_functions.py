@@ -120,8 +120,8 @@ def bound_function(node: object) -> BoundFunction | None:
 
 def function_of(node: exp.Anonymous) -> FunctionSpec | None:
     """Returns the function that a node calls, a user's or the dialect's, or None if there is none of its name."""
-    bound = bound_function(node)
-    return bound.spec if bound is not None else lookup(str(node.this))
+    bound: BoundFunction | None = node.meta.get(_META)
+    return lookup(node.this) if bound is None else bound.spec
 
 
 def _with_precision(type_: DataType, precision: Precision) -> DataType:

@@ -56,9 +56,9 @@ class QueryContext:
     """One SELECT on its way through its steps: the relation it has come to, and what names mean there.
 
     `items` is the SELECT list with stars expanded, `calls` are the calls of functions over several rows in it, in
-    HAVING and in ORDER BY. `keys` are partition and group keys, which are columns of `relation`; `constants` are
-    columns that have one value per group. `bounds` is the range of time that WHERE leaves. `called`: what sub-queries
-    call the rows, once all is bound.
+    HAVING and in ORDER BY, `functions` what each of them calls. `keys` are partition and group keys, which are columns
+    of `relation`; `constants` are columns that have one value per group. `bounds` is the range of time that WHERE
+    leaves. `called`: what sub-queries call the rows, once all is bound.
     """
 
     def __init__(self, select: Select, builder: Builder, relation: Relation, items: Sequence[Item]) -> None:
@@ -76,6 +76,7 @@ class QueryContext:
         self.called: str | None = None
         self.scope = RowScope(relation, builder, "the SELECT list")
         self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
+        self.functions: list[FunctionSpec] = list(map(require_vector, self.calls))
 
     def with_names(self, groups: Plan) -> Plan:
         """Returns groups with names of child tables, where these were told apart by uids."""
@@ -90,11 +91,6 @@ class QueryContext:
             return NameTables(groups(), key, scan)
 
         return plan
-
-    @property
-    def functions(self) -> list[FunctionSpec]:
-        """The function of each call."""
-        return [require_vector(call) for call in self.calls]
 
     @property
     def has_queries(self) -> bool:
