@@ -71,6 +71,11 @@ class RelColumn:
             for origin in self.origins:
                 origin.mark()
 
+    def above(self, *, column: str | None = None, side: str | None = None) -> RelColumn:
+        """Returns a column that is made of this one, not read yet: with another name below, or of a side of a join."""
+        return RelColumn(self.name, self.type, column or self.column, self.qualifier, self.role, (self,), False,
+                         side or self.side, self.folded, self.merged)
+
     def use(self) -> SqlExpr:
         """Marks the column as read and returns it as an expression."""
         self.mark()

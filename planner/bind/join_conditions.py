@@ -6,7 +6,7 @@ It reads conditions that AND joins; what a kind of join makes of them is its pla
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -47,8 +47,8 @@ def join_sides(left: Relation, right: Relation) -> Sides:
     sides: tuple[tuple[Side, Relation], ...] = (("l", left), ("r", right))
     for side, relation in sides:
         for column in relation.columns:
-            inner.append(replace(column, side=side, origins=(column,), used=False))
-            outer.append(replace(column, column=f"#{side}{len(outer)}", origins=(column,), used=False))
+            inner.append(column.above(side=side))
+            outer.append(column.above(column=f"#{side}{len(outer)}"))
     inside = Relation(
         columns=tuple(inner), star=tuple(inner), time=None, precision=left.precision, plan=left.plan,
         qualifiers=(*left.qualifiers, *right.qualifiers), homes=(*left.homes, *right.homes))
@@ -102,6 +102,10 @@ class Conditions:
     times: tuple[TimeComparison, ...]
     keys: tuple[Equality, ...]
     others: tuple[exp.Expression, ...]
+
+    def __add__(self, other: Conditions) -> Conditions:
+        """What must be true if both must."""
+        return Conditions(self.times + other.times, self.keys + other.keys, self.others + other.others)
 
     @property
     def truncated(self) -> bool:

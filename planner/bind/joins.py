@@ -28,8 +28,8 @@ from penstock.planner.logical.operators import (
     Operator,
     Project,
 )
+from penstock.planner.scalar.scalar_compare import Comparer
 from penstock.sql.tree.statements import JoinSource, SubquerySource
-from penstock.sql.tree.walking import copied
 from penstock.sql.types import BOOL, INTEGERS
 
 
@@ -198,8 +198,8 @@ def _columns(join: JoinReading) -> tuple[JoinColumn, ...]:
 def _key(key: Equality, join: JoinReading) -> JoinKey:
     left, right = compile_expression(key.left, join.scope), compile_expression(key.right, join.scope)
     kinds = {left.type.kind, right.type.kind}
-    equal = condition_of(exp.EQ(this=copied(key.left), expression=copied(key.right)), join.scope)
-    return JoinKey(left, right, equal, as_they_are=len(kinds) == 1 or kinds <= set(INTEGERS))
+    equal = Comparer(join.scope.precision, join.scope.session.time_zone).compare(exp.EQ, left, right)
+    return JoinKey(left, right, SqlExpr(equal, BOOL), as_they_are=len(kinds) == 1 or kinds <= set(INTEGERS))
 
 
 def _time(time: TimeComparison, join: JoinReading) -> JoinTime:

@@ -18,6 +18,7 @@ STATEMENTS = (
 
 @pytest.mark.parametrize("text", STATEMENTS)
 def test_nodes_come_as_sqlglot_has_them(text: str) -> None:
+    """Those above before those below; the parts of a node in their order."""
     tree = parse_one(text)
     assert list(map(id, nodes_of(tree))) == list(map(id, tree.walk()))
     for node in nodes_of(tree):
@@ -25,6 +26,7 @@ def test_nodes_come_as_sqlglot_has_them(text: str) -> None:
 
 
 def test_nodes_are_found_by_their_kinds() -> None:
+    """Of one kind or of several, wherever they stand."""
     tree = parse_one(STATEMENTS[0])
     assert [node.name for node in found_in(tree, exp.Column)] == ["ts", "ts", "ts", "ts", "v", "v"]
     assert len(found_in(tree, JoinSource, exp.In)) == 2
@@ -32,6 +34,7 @@ def test_nodes_are_found_by_their_kinds() -> None:
 
 @pytest.mark.parametrize("text", STATEMENTS)
 def test_a_copy_is_equal_and_shares_no_node(text: str) -> None:
+    """Each node of it knows its place in the text and in the tree."""
     tree = parse_one(text)
     copy = copied(tree)
     assert copy == tree
