@@ -257,14 +257,15 @@ def resolve_table(name: Name, builder: Builder) -> Table:
     view, which only queries read.
     """
     database = name.database or builder.session.database
-    at = builder.place(name)
     if database is None:
-        raise InvalidStatementError(f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=at,
-                                    hint="USE a database, or write database.table")
+        raise InvalidStatementError(
+            f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=builder.place(name),
+            hint="USE a database, or write database.table")
     if builder.catalog.database(database) is None:
-        raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=at)
+        raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=builder.place(name))
     table = builder.catalog.table(database, name.name)
     if table is None:
+        at = builder.place(name)
         if builder.catalog.view(database, name.name) is not None:
             raise InvalidStatementError(
                 f"{database}.{name.name} is a view: a stream can't read one yet", position=at,

@@ -69,6 +69,11 @@ def parse_tree(sql: str) -> Tree:
     return found
 
 
+def printed(tree: Tree) -> exp.Var:
+    """Returns the tree as text that is printed as it is: for what is part of several queries."""
+    return made(exp.Var, this=render(tree))
+
+
 def let(value: Tree, body: Callable[[Tree], Tree]) -> Tree:
     """Returns `body` of a value, which is written and computed once, however often `body` uses what it is given.
 

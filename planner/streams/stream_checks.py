@@ -88,8 +88,8 @@ def check_shape(stream: StreamContext) -> None:
             raise InvalidStreamError(message, hint=hint)
     for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
         for node in found_in(expression, exp.Column):
-            spec = FUNCTIONS.get(node.name) if not stream.rows.has_column(node.name) else None
-            if spec is not None and not spec.in_stream:
+            spec = FUNCTIONS.get(node.name)
+            if spec is not None and not spec.in_stream and not stream.rows.has_column(node.name):
                 raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
                                          position=stream.position(node))
     for call in found_in(stream.statement, exp.Anonymous):
@@ -126,13 +126,13 @@ def check_aggregates(stream: StreamContext) -> None:
         if is_star(item.expression):
             raise InvalidStreamError("`*` is not allowed next to a window", hint="name the columns")
         for call in vector_calls(item.expression):
-            spec, at = require_vector(call), stream.position(call)
+            spec = require_vector(call)
             if spec.only_force_window_close:
                 raise InvalidStreamError(f"{spec.name} needs TRIGGER FORCE_WINDOW_CLOSE in a stream",
-                                         code=FUNCTION_NOT_ALLOWED, position=at)
+                                         code=FUNCTION_NOT_ALLOWED, position=stream.position(call))
             if not spec.in_stream:
                 raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
-                                         position=at)
+                                         position=stream.position(call))
             if spec.not_in_interval and interval:
                 raise InvalidStreamError(f"{spec.name} cannot be combined with INTERVAL", code=FUNCTION_NOT_ALLOWED,
-                                         position=at, hint="use last")
+                                         position=stream.position(call), hint="use last")

@@ -94,7 +94,7 @@ def _bounded(tree: exp.Expression) -> exp.Expression:
     them, and what is long takes NumPy longer than DuckDB."""
     level, nodes = [tree], 1
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in parts_of(node)]
+        level = [child for node in level if not node.is_primitive for child in parts_of(node)]
         if not level:
             return tree
         nodes += len(level)
