@@ -131,7 +131,7 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     arguments = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, scope)
                  for argument in call.expressions]
     row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
-    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node),
+    found = aggregate_call("", name, arguments, row, call, precision=scope.precision,
                            taken=taken_rows(call, lambda part: compile_expression(part, scope)))
     compute = require(found.function).aggregate
     assert compute is not None
