@@ -188,17 +188,20 @@ def _boolean(node: exp.Expression, types: Types) -> Expr:
 
 def _expression(node: exp.Expression, types: Types) -> Expr:
     match node:
-        case exp.Paren():
-            return _expression(node.this, types)
         case exp.Column():
-            _need(not node.table and node.name in types)
-            return Expr("column", _plain(types[node.name]), value=node.name)
+            name = node.name
+            _need(not node.table and name in types)
+            return Expr("column", _plain(types[name]), value=name)
         case exp.Literal():
             return _literal(node)
-        case exp.Boolean():
-            return Expr("constant", Kind.BOOL, value=bool(node.this))
         case exp.Cast():
             return _cast(node, types)
+        case exp.Anonymous():
+            return _call(node, types)
+        case exp.Paren():
+            return _expression(node.this, types)
+        case exp.Boolean():
+            return Expr("constant", Kind.BOOL, value=bool(node.this))
         case exp.Neg():
             value = _expression(node.this, types)
             if value.op == "constant" and isinstance(value.value, int | float) and value.type is not Kind.BOOL:
@@ -231,8 +234,6 @@ def _expression(node: exp.Expression, types: Types) -> Expr:
             return Expr("null", Kind.BOOL, (_expression(node.this, types),))
         case exp.Case():
             return _case(node, types)
-        case exp.Anonymous():
-            return _call(node, types)
     raise _TooComplex
 
 
