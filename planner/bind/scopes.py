@@ -453,13 +453,12 @@ def mark_of(column: RelColumn) -> Mark:
 
 def _own_marks(part: object, scope: RowScope) -> tuple[Mark, list[object]]:
     """Returns what tells a part from others, and its own parts, which do so too."""
-    while isinstance(part, exp.Paren):
-        part = part.this
-    if isinstance(part, exp.Column):
-        return _column_mark(part, scope), []
     if isinstance(part, exp.Expression):
-        given = [key for key in sorted(part.args) if part.args[key] is not None and part.args[key] is not False]
-        return ((type(part).__name__, *given),), [part.args[key] for key in given]
+        node = unwrapped(part)
+        if isinstance(node, exp.Column):
+            return _column_mark(node, scope), []
+        given = [key for key in sorted(node.args) if node.args[key] is not None and node.args[key] is not False]
+        return ((type(node).__name__, *given),), [node.args[key] for key in given]
     if isinstance(part, list):
         return (("list", len(part)),), part
     return (part if isinstance(part, Hashable) else repr(part),), []

@@ -368,7 +368,7 @@ def _maker(node: Tree) -> _Maker:
             several.append((key, [_maker_within(item, node) for item in value]))
 
     def make(holes: Mapping[str, Hole]) -> Tree:
-        args = constant.copy()
+        args = {**constant}
         for key, maker in one:
             args[key] = maker(holes)
         for key, makers in several:

@@ -147,9 +147,9 @@ class QueryContext:
         position = ordinal(node, len(self.items), self.builder)
         if position is not None:
             node = self.items[position].expression
-        elif isinstance(node, exp.Column) and qualifier_of(node) is None and not any(
-                column.name == node.name for column in self.relation.columns) and not is_pseudo(node, *TIME_NAMES):
-            node = next((other.expression for other in self.items if other.alias == node.name), node)
+        elif isinstance(node, exp.Column) and qualifier_of(node) is None and not self.scope.has_column(
+                name := node.name) and not is_pseudo(node, *TIME_NAMES):
+            node = next((other.expression for other in self.items if other.alias == name), node)
         scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
         column = f"#g{len(self.keys)}"
         if self.late_key is not None and self.late_key.item is item:
