@@ -168,8 +168,8 @@ def _translated(error: Exception) -> PenstockError:
     if text.startswith(LIMIT):
         return LimitExceededError(text.removeprefix(LIMIT), hint="shorten the time range or take longer windows")
     of_value = kind.endswith(("Conversion", "Out of Range", "Invalid Input", "Not implemented", "Syntax"))
-    # What range() in FROM refuses is an interval of constants, which DuckDB sees as it binds the query.
-    if of_value or (kind.endswith("Binder") and "interval" in text):
+    # Intervals that range() refuses in FROM, and LIMIT, may be constants, which DuckDB sees as it binds the query.
+    if of_value or (kind.endswith("Binder") and ("interval" in text or text.startswith("LIMIT"))):
         return InvalidValueError(f"a value in the query is not possible: {text}")
     if kind.startswith("Cannot perform list_reduce"):  # DuckDB doesn't say of which kind this error is
         return InvalidValueError(f"a value in the query is not possible: {kind}")

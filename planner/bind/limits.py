@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import column
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
@@ -56,6 +57,26 @@ class OrderTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class RowLimit:
+    """LIMIT, bound: what is no integer is computed once for the query; see `LimitRows`."""
+
+    count: int | Computed | None
+    offset: int | Computed
+    percent: bool
+
+    def over(self, rows: Operator) -> Operator:
+        """Returns these rows of all."""
+        return LimitRows(rows, self.count, self.offset, percent=self.percent)
+
+    def per_partition(self, rows: Operator, keys: tuple[str, ...], order: tuple[SortKey, ...]) -> Operator:
+        """Returns these rows of each partition; raises InvalidStatementError if it isn't said how many they are."""
+        if isinstance(self.count, Computed) or isinstance(self.offset, Computed):
+            raise InvalidStatementError("LIMIT of each partition, and its OFFSET, are numbers",
+                                        hint="with ORDER BY, LIMIT is of all rows")
+        return LimitRows(rows, self.count, self.offset, keys, order)
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How a query ends: what orders, narrows and cuts its rows.
 
@@ -67,8 +88,8 @@ class Ending:
 
     terms: Sequence[OrderTerm] = ()
     distinct: bool = False
-    limit: statements.Limit | None = None
-    slimit: statements.Limit | None = None
+    limit: RowLimit | None = None
+    slimit: statements.PartitionsLimit | None = None
     partition: Sequence[str] = ()
     per_partition: bool = False
     sort: bool = False
@@ -106,7 +127,7 @@ class Ending:
             plan = LimitRows(plan, 1, 0, tuple(key.name for key in first), tuple(order),
                              tuple(term.written for term in self.distinct_on))
         if rows_limit and self.limit is not None:
-            plan = LimitRows(plan, self.limit.count, self.limit.offset, _names(partition), tuple(order))
+            plan = self.limit.per_partition(plan, _names(partition), tuple(order))
         plan = self._sorted(plan, order)
         if not rows_limit:
             plan = self._cut(plan)
@@ -116,7 +137,7 @@ class Ending:
         return plan
 
     def _cut(self, plan: Operator) -> Operator:
-        return plan if self.limit is None else LimitRows(plan, self.limit.count, self.limit.offset)
+        return plan if self.limit is None else self.limit.over(plan)
 
     @staticmethod
     def _sorted(plan: Operator, keys: Sequence[SortKey]) -> Operator:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
 from penstock.planner.bind.binder import Builder, did_you_mean
 from penstock.planner.bind.expressions import compile_expression
@@ -37,7 +39,7 @@ from penstock.sql.types import BIGINT, Kind
 
 def with_windows(select: Select, builder: Builder) -> Select:
     """Returns the query with the windows in place of the names that WINDOW gives them. Raises InvalidStatementError."""
-    if not select.nests:
+    if not select.windows:
         return select
     known: dict[str, exp.Window] = {}
 
@@ -47,7 +49,7 @@ def with_windows(select: Select, builder: Builder) -> Select:
             return None
         base = known.get(name.name)
         if base is None:
-            raise builder.error(f"there is no window {name.name}", name, hint=did_you_mean(name.name, known))
+            raise _no_window(name, known, builder)
         if part.args.get("partition_by") or (part.args.get("order") is not None and base.args.get("order") is not None):
             raise builder.error(f"the window {name.name} says that already", part)
         own = {key: value for key, value in part.args.items() if value and key != "alias"}
@@ -141,7 +143,13 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     return SqlExpr(in_aggregates(tree, window), found.type)
 
 
+def _no_window(name: exp.Identifier, known: Collection[str], builder: Builder) -> InvalidStatementError:
+    return builder.error(f"there is no window {name.name}", name, hint=did_you_mean(name.name, known))
+
+
 def _window(node: exp.Window, scope: RowScope) -> _Window:
+    if (name := node.args.get("alias")) is not None:
+        raise _no_window(name, (), scope.builder)
     keys = [compile_expression(part, scope).node for part in node.args.get("partition_by") or ()]
     order, spec = node.args.get("order"), node.args.get("spec")
     bounds = {name: value if isinstance(value, str | exp.Var | None) else compile_expression(value, scope)

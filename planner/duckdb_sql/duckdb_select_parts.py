@@ -23,6 +23,7 @@ _STAR = frozenset({"except_", "replace"})
 _NAMED = frozenset({"this", "alias"})
 _ALIAS = frozenset({"this", "columns"})
 _EXPRESSION = frozenset({"expression"})
+_LIMIT = frozenset({"expression", "limit_options"})
 _EXPRESSIONS = frozenset({"expressions"})
 
 
@@ -52,7 +53,7 @@ def _select(args: Args) -> Parts | None:
     distinct, group, limit = args.get("distinct"), args.get("group"), args.get("limit")
     if not _has_only(args, _SELECT) or (distinct and not _has_only(distinct.args, frozenset())) or (
             group and not _has_only(group.args, _EXPRESSIONS)) or (
-            limit and not (isinstance(limit, exp.Limit) and _has_only(limit.args, _EXPRESSION))):
+            limit and not (isinstance(limit, exp.Limit) and _has_only(limit.args, _LIMIT))):
         return None
     parts: Parts = [args["with_"], " "] if args.get("with_") else []
     parts += listed("SELECT DISTINCT " if distinct else "SELECT ", args["expressions"], "")
@@ -72,6 +73,8 @@ def _select(args: Args) -> Parts | None:
         parts += listed(" ORDER BY ", args["order"].args["expressions"], "")
     if limit:
         parts += (" LIMIT ", limit.args["expression"])
+        if limit.args.get("limit_options"):  # sqlglot prints PERCENT, which DuckDB takes behind bare numbers only
+            parts.append(" %")
     if args.get("offset"):
         parts += (" OFFSET ", args["offset"].args["expression"])
     return parts

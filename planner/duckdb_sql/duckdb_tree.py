@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_print import PlainDuckDB
 from penstock.planner.duckdb_sql.duckdb_print import render as render
+from penstock.sql.tree.statements import RECURRING
 from penstock.sql.tree.walking import found_in
 
 Tree: TypeAlias = exp.Expression
@@ -238,7 +239,7 @@ def select(
     columns: Sequence[Tree], source: str | Tree | None = None, *, where: Tree | None = None,
     group_by: Sequence[Tree] = (), having: Tree | None = None, qualify: Tree | None = None,
     order_by: Sequence[Tree] = (), steps: Sequence[tuple[str, Tree]] = (), joins: Sequence[exp.Join] = (),
-    limit: int | None = None, offset: int = 0, distinct: bool = False,
+    limit: Tree | None = None, offset: Tree | None = None, percent: bool = False, distinct: bool = False,
 ) -> exp.Select:
     """Returns a SELECT. `source`: the name of a relation, or a SELECT; `steps`: what WITH names, in its order."""
     args: dict[str, Any] = {"expressions": list(columns)}
@@ -249,9 +250,10 @@ def select(
     if distinct:
         args["distinct"] = made(exp.Distinct)
     if limit is not None:
-        args["limit"] = made(exp.Limit, expression=number(limit))
-    if offset:
-        args["offset"] = made(exp.Offset, expression=number(offset))
+        count = limit if isinstance(limit, exp.Literal) else made(exp.Paren, this=limit)
+        args["limit"] = made(exp.Limit, expression=count, limit_options=percent or None)
+    if offset is not None:
+        args["offset"] = made(exp.Offset, expression=offset)
     for key, kind, condition in (("where", exp.Where, where), ("having", exp.Having, having),
                                  ("qualify", exp.Qualify, qualify)):
         if condition is not None:
@@ -279,10 +281,35 @@ def with_steps(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query
     return made(type(query), **{**query.args, "with_": made(exp.With, expressions=named)}) if named else query
 
 
-def with_recursion(name: str, rows: exp.Query, query: exp.Select) -> exp.Select:
-    """Returns a query of `rows`, which read themselves by this name."""
-    named = made(exp.With, expressions=[_step(name, rows)], recursive=True)
+def over_nested(steps: Sequence[tuple[str, Tree]], query: _Node) -> _Node:
+    """Returns the query with each step where it is read, without WITH."""
+    known: dict[str, Tree] = {}
+    for name, step in steps:
+        known[name] = _nested(step, known)
+    found: _Node = _nested(query, known)
+    return found
+
+
+def _nested(node: Tree, steps: Mapping[str, Tree]) -> Any:
+    if isinstance(node, exp.Table) and node.name in steps:
+        alias = node.args.get("alias") or made(exp.TableAlias, this=node.this)
+        return made(exp.Subquery, this=steps[node.name], alias=alias)
+    parts = {key: [_nested(item, steps) if isinstance(item, exp.Expression) else item for item in value]
+             if isinstance(value, list) else _nested(value, steps) if isinstance(value, exp.Expression) else value
+             for key, value in node.args.items()}
+    return made(type(node), **parts)
+
+
+def with_recursion(name: str, rows: exp.Query, query: exp.Select, key: Sequence[Tree]) -> exp.Select:
+    """Returns a query of `rows`, which read themselves by this name, and replace each other by this key."""
+    step = _step(name, rows)
+    named = made(exp.With, expressions=[made(exp.CTE, **step.args, key_expressions=list(key) or None)], recursive=True)
     return made(exp.Select, **{**query.args, "with_": named})
+
+
+def so_far(name: str) -> exp.Table:
+    """Returns the rows that a query with a key has found, for its next step."""
+    return made(exp.Table, this=identifier(name), db=identifier(RECURRING))
 
 
 def _step(name: str, query: Tree) -> exp.CTE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.joining import method_of
 from penstock.planner.logical.operators import (
     Aggregate,
@@ -135,8 +136,9 @@ def _of_result(operator: Distinct | Sort | LimitRows | PartitionLimit) -> tuple[
             if isinstance(operator, LimitRows) and operator.distinct_on:
                 return "DistinctOn", [("by", " ".join(map(text_of, operator.distinct_on)))]
             kind = "Limit" if isinstance(operator, LimitRows) else "PartitionLimit"
-            count = "all" if operator.count is None else str(operator.count)
-            return kind, [("count", count), ("offset", str(operator.offset))]
+            count, offset = (str(each.label if isinstance(each, Computed) else each)
+                             for each in (operator.count, operator.offset))
+            return kind, [("count", "all" if operator.count is None else count), ("offset", offset)]
 
 
 def _by(labels: tuple[str, ...]) -> Properties:

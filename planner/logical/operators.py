@@ -133,10 +133,14 @@ class Generated:
 
 @dataclass(frozen=True)
 class Iterated:
-    """The rows that a recursive query has found in its last step: what it calls itself, `key`."""
+    """The rows that a recursive query has found in its last step: what it calls itself, `key`.
+
+    `so_far`: those that it has found in all of its steps, and that none has replaced.
+    """
 
     key: str
     columns: tuple[ColumnExpr, ...]
+    so_far: bool = False
 
     @property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -607,16 +611,18 @@ class Sort:
 
 @dataclass(frozen=True)
 class LimitRows:
-    """`count` rows after the first `offset` (None: all), in each partition that `keys` tell apart, in the order of
-    `order`. `distinct_on` is what EXPLAIN shows where these are the first rows of DISTINCT ON.
+    """`count` rows (None: all) after the first `offset`, in each partition that `keys` tell apart, in the order of
+    `order`. Without keys both may be values that are computed once, and `percent` says that `count` is one, so many of
+    a hundred rows. `distinct_on` is what EXPLAIN shows where these are the first rows of DISTINCT ON.
     """
 
     input: Operator
-    count: int | None
-    offset: int = 0
+    count: int | Computed | None
+    offset: int | Computed = 0
     keys: tuple[str, ...] = ()
     order: tuple[SortKey, ...] = ()
     distinct_on: tuple[Written, ...] = ()
+    percent: bool = False
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:
@@ -658,13 +664,15 @@ class Combined:
 class Recursive:
     """The rows of `base`, and those of `step` over the rows that were found last, until there are none.
 
-    `step` reads these as the Iterated of this `key`. Unless `all`, a row that was found before counts no more.
+    `step` reads these as the Iterated of this `key`. Unless `all`, a row that was found before counts no more. A row
+    replaces the one that was found before with the same values in the columns `by`, if there are such columns.
     """
 
     base: Operator
     step: Operator
     key: str
     all: bool
+    by: tuple[str, ...] = ()
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from penstock.common.errors import InvalidStatementError
-from penstock.planner.bind.binder import Builder
+from penstock.common.errors import InvalidStatementError, NotFoundError
+from penstock.planner.bind.binder import Builder, did_you_mean
 from penstock.planner.bind.limits import output_name
 from penstock.planner.bind.query_parts import Planned, renamed
 from penstock.planner.logical.expr import ColumnExpr
@@ -14,7 +15,7 @@ from penstock.planner.logical.operators import Iterated, Operator, Recursive, Sh
 from penstock.planner.query.set_operation import converted
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.tree.read_tables import tables_of
-from penstock.sql.tree.statements import Cte, Name, Query, SetOperation, TableSource
+from penstock.sql.tree.statements import RECURRING, Cte, Name, Query, SetOperation, TableSource
 
 PlanQuery = Callable[[Query, "QueryBuilder"], Planned]
 
@@ -73,8 +74,10 @@ class NamedQuery:
         key, ctes = builder.fresh("recursive"), builder.ctes
         types = [column.value.type for column in base.columns]
         columns = tuple(ColumnExpr(output_name(place), type_) for place, type_ in enumerate(types))
-        builder.ctes = {**ctes, cte.name: _LastStep(renamed(
-            replace(base, plan=lambda: Iterated(key, columns), loose=None), cte.columns, cte.name))}
+        last_step, so_far = (renamed(replace(base, plan=partial(Iterated, key, columns, so_far), loose=None),
+                                     cte.columns, cte.name) for so_far in (False, True))
+        by = tuple(output_name(self._place(name, last_step)) for name in cte.key_columns)
+        builder.ctes = {**ctes, cte.name: _LastStep(last_step, so_far if by else None)}
         always_row, builder.always_row = builder.always_row, True
         step = self._plan(last, builder)
         builder.ctes, builder.always_row = ctes, always_row
@@ -83,19 +86,28 @@ class NamedQuery:
                 f"{cte.name} begins with {len(types)} columns, and goes on with {len(step.columns)}",
                 position=builder.place(Name(cte.name, None, cte.offset)))
         following = converted(step, types, builder)
-        return replace(base, plan=lambda: Recursive(base.in_any_order(), following(), key, query.all),
+        return replace(base, plan=lambda: Recursive(base.in_any_order(), following(), key, query.all, by),
                        loose=None)
 
+    def _place(self, name: str, rows: Planned) -> int:
+        names = [column.alias or column.name for column in rows.columns]
+        if name not in names:
+            raise NotFoundError(f"{self._cte.name} has no column {name} for its key",
+                                position=self._builder.place(Name(self._cte.name, None, self._cte.offset)),
+                                hint=did_you_mean(name, names))
+        return names.index(name)
+
     def _reads_itself(self, query: Query) -> bool:
-        return any(isinstance(source, TableSource) and source.name.database is None
+        return any(isinstance(source, TableSource) and source.name.database in (None, RECURRING)
                    and source.name.name == self._cte.name for source in tables_of(query))
 
 
 @dataclass(frozen=True, slots=True)
 class _LastStep:
-    """What a recursive query is to itself."""
+    """What a recursive query is to itself; `so_far`: all that it has found by a key."""
 
     rows: Planned
+    so_far: Planned | None = None
 
     def planned(self) -> Planned:
         return self.rows
@@ -103,6 +115,16 @@ class _LastStep:
 
 def _parts(query: Query) -> Sequence[Query]:
     return query.queries if isinstance(query, SetOperation) else (query,)
+
+
+def named_rows(source: TableSource, builder: QueryBuilder) -> Planned | None:
+    """Returns the query whose rows these are, if it is one that WITH names."""
+    cte = None if source.cuts is not None else builder.ctes.get(source.name.name)
+    if cte is None or source.name.database not in (None, RECURRING):
+        return None
+    if source.name.database is None:
+        return cte.planned()
+    return cte.so_far if isinstance(cte, _LastStep) else None
 
 
 def named_queries(ctes: Sequence[Cte], builder: QueryBuilder, plan: PlanQuery) -> dict[str, NamedQuery | _LastStep]:

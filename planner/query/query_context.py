@@ -48,6 +48,7 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import TABLE_UID, Filter, NameTables, Operator, Over, Scan
 from penstock.planner.query.group_items import with_plain_groups
 from penstock.planner.query.late_names import LateKey, late_key
+from penstock.planner.query.row_limits import bound_limit
 from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
 from penstock.sql.types import UBIGINT
 
@@ -244,9 +245,9 @@ class QueryContext:
         qualify = None if self.qualify is None else condition_of(
             with_placeholders(self.qualify, self.keys, self.scope), scope)
         called = self.called = self.builder.called
-        ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
-                        bool(select.partition_by), sort, distinct_on, called)
         keeps_order, builder = not (terms or sort or select.distinct), self.builder
+        ending = Ending(terms, select.distinct, bound_limit(select.limit, builder), select.slimit, self.key_columns,
+                        bool(select.partition_by), sort, distinct_on, called)
 
         def plan(*, kept: bool = True) -> Operator:
             names = default() if ending.sorts_by_default(kept=kept) else ()

@@ -45,11 +45,12 @@ from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.named_queries import QueryBuilder, named_queries, shared_rows
+from penstock.planner.query.named_queries import QueryBuilder, named_queries, named_rows, shared_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.query_groups import plan_groups
 from penstock.planner.query.query_interp import plan_interp
 from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
+from penstock.planner.query.row_limits import NEGATIVE_LIMIT
 from penstock.planner.query.set_operation import plan_set_operation
 from penstock.planner.query.values_query import plan_values
 from penstock.planner.query.view_queries import plan_view, view_of
@@ -74,7 +75,6 @@ from penstock.sql.types import VARCHAR, Kind, Precision
 
 GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
-NEGATIVE_LIMIT = 0x2637
 SLIMIT_WITHOUT_PARTITION = 0x2638
 
 
@@ -205,9 +205,9 @@ def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
 def _bind(source: Source, select: Select, builder: QueryBuilder, precision: Precision = "ms") -> Relation:
     """`precision`: of timestamps of external tables."""
     if isinstance(source, TableSource):
-        cte = builder.ctes.get(source.name.name) if source.name.database is None and source.cuts is None else None
-        if cte is not None:
-            return _rows_of(cte.planned(), source.alias or source.name.name, builder)
+        named = named_rows(source, builder)
+        if named is not None:
+            return _rows_of(named, source.alias or source.name.name, builder)
         view = view_of(source, builder)
         if view is not None:
             rows = _rows_of(plan_view(view, source, builder, _plan), source.alias or view.name, builder)
@@ -291,9 +291,8 @@ def _asked(query: QueryContext) -> list[exp.Column]:
 
 
 def _check_limits(select: Select) -> None:
-    for limit, word in ((select.limit, "LIMIT"), (select.slimit, "SLIMIT")):
-        if limit is not None and ((limit.count or 0) < 0 or limit.offset < 0):
-            raise InvalidStatementError(f"{word} and its offset must not be negative", code=NEGATIVE_LIMIT)
+    if select.slimit is not None and (select.slimit.count < 0 or select.slimit.offset < 0):
+        raise InvalidStatementError("SLIMIT and its offset must not be negative", code=NEGATIVE_LIMIT)
     if select.slimit is not None and not (select.partition_by or select.group_by):
         raise InvalidStatementError("SLIMIT needs PARTITION BY or GROUP BY", code=SLIMIT_WITHOUT_PARTITION)
 

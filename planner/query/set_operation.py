@@ -14,8 +14,9 @@ from penstock.planner.bind.query_parts import Planned, ordinal
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import Combined, LimitRows, Operator, Project, Sort
+from penstock.planner.logical.operators import Combined, Operator, Project, Sort
 from penstock.planner.logical.written import text_of
+from penstock.planner.query.row_limits import bound_limit
 from penstock.planner.scalar.common_type import common_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
 from penstock.sql.tree.statements import OrderItem, SetOperation, ValuesQuery
@@ -50,6 +51,7 @@ def ended(
     terms = [OrderTerm(place, None, item.descending, item.nulls_first, item.expression)
              for item in query.order_by for place in _positions(item, query, outputs, builder)]
     keys = tuple(term.key(index) for index, term in enumerate(terms))
+    limit = bound_limit(query.limit, builder)
 
     def plan() -> Operator:
         around, builder.keeps_order = builder.keeps_order, builder.keeps_order and not keys
@@ -57,7 +59,7 @@ def ended(
         builder.keeps_order = around
         if keys:
             found = Sort(found, keys)
-        return found if query.limit is None else LimitRows(found, query.limit.count, query.limit.offset)
+        return found if limit is None else limit.over(found)
 
     return Planned(plan, tuple(outputs), precision)
 

@@ -136,7 +136,7 @@ def _tdengine_select(to: Generator, select: TDengineSelect) -> str:
         _clause("PARTITION BY", _sqls(to, args.get("partition_by") or ())), clause("range"),
         f"EVERY({args['every']})" if args.get("every") else "", *((window, fill) if window else (fill,)),
         clause("group"), clause("having"), clause("qualify"), clause("order"),
-        _limit("SLIMIT", "SOFFSET", args.get("slimit")),
+        _limit(to, "SLIMIT", "SOFFSET", args.get("slimit")),
         clause("limit"), clause("offset"), _string(">>", args.get("into_file")))
 
 
@@ -168,11 +168,12 @@ def _range(to: Generator, span: st.Range) -> str:
     return "RANGE" + _listed((*(to.sql(end) for end in (span.first, span.last) if end is not None), *near))
 
 
-def _limit(words: str, offset: str, limit: st.Limit | None) -> str:
+def _limit(to: Generator, words: str, offset: str, limit: st.Limit | st.PartitionsLimit | None) -> str:
     if limit is None:
         return ""
-    count = "ALL" if limit.count is None else limit.count
-    return f"{words} {count}" + (f" {offset} {limit.offset}" if limit.offset else "")
+    count, skipped = (str(each) if isinstance(each, int) else to.sql(each) for each in (limit.count, limit.offset))
+    count = "ALL" if limit.count is None else f"{count} %" if isinstance(limit, st.Limit) and limit.percent else count
+    return f"{words} {count}" + (f" {offset} {skipped}" if limit.offset else "")
 
 
 def _named_window(to: Generator, named: st.NamedWindow) -> str:
@@ -212,15 +213,16 @@ def _ctes(to: Generator, query: st.Query) -> str:
 
 
 def _cte(to: Generator, cte: st.Cte) -> str:
-    return f"{identifier(cte.name)}{_names(cte.columns) if cte.columns else ''} AS ({to.sql(cte.query)})"
+    name = identifier(cte.name) + (_names(cte.columns) if cte.columns else "")
+    return f"{name}{f' USING KEY {_names(cte.key_columns)}' if cte.key_columns else ''} AS ({to.sql(cte.query)})"
 
 
 def _end(to: Generator, query: st.Query) -> str:
     """Prints what comes last in a query."""
     return _words(
         _clause("ORDER BY", _sqls(to, query.order_by)),
-        _limit("SLIMIT", "SOFFSET", query.slimit) if isinstance(query, st.Select) else "",
-        _limit("LIMIT", "OFFSET", query.limit),
+        _limit(to, "SLIMIT", "SOFFSET", query.slimit) if isinstance(query, st.Select) else "",
+        _limit(to, "LIMIT", "OFFSET", query.limit),
         _string(">>", query.into_file))
 
 

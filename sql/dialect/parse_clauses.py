@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sqlglot import exp
+from sqlglot.tokens import TokenType
 
 from penstock.sql.dialect.parse_window import WindowParser
-from penstock.sql.tree.statements import Limit, NamedWindow, OrderItem, PartitionItem, SelectItem
+from penstock.sql.tree.statements import (
+    Limit,
+    NamedWindow,
+    OrderItem,
+    PartitionItem,
+    PartitionsLimit,
+    SelectItem,
+)
 
 
 class ClauseParser(WindowParser):
@@ -114,9 +122,15 @@ class ClauseParser(WindowParser):
         expression = self.mark(exp.Var(this="ALL"), start) if self.take("ALL") else self.parse_expression()
         return OrderItem(expression, *self.parse_direction())
 
-    def parse_slimit(self) -> Limit | None:
+    def parse_slimit(self) -> PartitionsLimit | None:
         """Parses SLIMIT with SOFFSET."""
-        return self._parse_count("SLIMIT", "partitions") if self.take("SLIMIT") else None
+        if not self.take("SLIMIT"):
+            return None
+        what = "the number of partitions of SLIMIT"
+        count = self.integer(what)
+        if self.take(","):
+            return PartitionsLimit(self.integer(what), count)
+        return PartitionsLimit(count, self.integer("the number of SOFFSET") if self.take("SOFFSET") else 0)
 
     def parse_limit(self) -> Limit | None:
         """Parses LIMIT and OFFSET in either order; FETCH FIRST is the same as LIMIT."""
@@ -124,8 +138,12 @@ class ClauseParser(WindowParser):
         if self.take("LIMIT"):
             if self.take("ALL"):
                 return Limit(None, first or self._parse_offset() or 0)
-            found = self._parse_count("LIMIT", "rows")
-            return found if first is None else found.change(offset=first)
+            count = self._parse_row_count("LIMIT")
+            if self.take("%"):
+                return Limit(count, first or self._parse_offset() or 0, percent=True)
+            if self.take(","):
+                return Limit(self._parse_row_count("LIMIT"), count)
+            return Limit(count, first or self._parse_offset() or 0)
         if self.at("FETCH") and self.peek() in ("FIRST", "NEXT"):
             self.advance()
             self.advance()
@@ -136,19 +154,21 @@ class ClauseParser(WindowParser):
             return Limit(count, first or 0)
         return None if first is None else Limit(None, first)
 
-    def _parse_count(self, word: str, noun: str) -> Limit:
-        what = f"the number of {noun} of {word}"
-        count = self.integer(what)
-        if self.take(","):
-            return Limit(self.integer(what), count)
-        return Limit(count, self._parse_offset("SOFFSET" if word == "SLIMIT" else "OFFSET") or 0)
-
-    def _parse_offset(self, word: str = "OFFSET") -> int | None:
-        if not self.take(word):
+    def _parse_offset(self) -> int | exp.Expression | None:
+        if not self.take("OFFSET"):
             return None
-        offset = self.integer(f"the number of {word}")
+        offset = self._parse_row_count("OFFSET")
         self.take_any("ROW", "ROWS")
         return offset
+
+    def _parse_row_count(self, word: str) -> int | exp.Expression:
+        """Takes an integer, or an expression that is computed once for the query."""
+        ahead = 2 if self.at_any("+", "-") else 1
+        number = self.token_ahead(ahead - 1).token_type is TokenType.NUMBER
+        if number and self.token_ahead(ahead).token_type not in self.OPERATORS:
+            return self.integer(f"the number of rows of {word}")
+        self.nests = True
+        return self.parse_expression()
 
     def parse_column_names(self) -> tuple[str, ...]:
         """Parses names of columns in parentheses, if these follow."""

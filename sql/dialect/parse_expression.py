@@ -52,6 +52,8 @@ class ExpressionParser(PredicateParser):
         kind: (level, node)
         for level, table in enumerate((BITWISE, TERM, FACTOR, EXPONENT), 1) for kind, node in table.items()
     }
+    #: What goes on with an expression behind a number; `>>` there names a file.
+    OPERATORS = (_BINARY.keys() | _POSTFIX) - {TokenType.EXPORT}
 
     def parse_expression(self) -> exp.Expression:
         """Parses one expression, conditions included. Raises SqlSyntaxError."""
@@ -106,12 +108,18 @@ class ExpressionParser(PredicateParser):
         left = self._parse_unary()
         for _ in range(MAX_CHAIN + 1):
             level, node = self._BINARY.get(self._curr.token_type, _NO_OPERATOR)
-            if level < minimum or (node is exp.BitwiseRightShift and self._names_file()):
+            if level < minimum or (node is exp.BitwiseRightShift and self._names_file()) or (
+                    node is exp.Mod and self._is_percent()):
                 return left
             self._advance()
             left = self.mark(node(this=left, expression=self._parse_bitwise(level + 1)), start)
         raise self.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
                         hint="compute a part in a sub-query, or in a stream of its own")
+
+    def _is_percent(self) -> bool:
+        """Whether `%` is the last word of LIMIT, behind which no operand is."""
+        ends = (TokenType.SENTINEL, TokenType.R_PAREN, TokenType.SEMICOLON)
+        return self._next.token_type in ends or self.peek() == "OFFSET"
 
     def _names_file(self) -> bool:
         """Whether `>>` is followed by the name of a file; a number or a parenthesis is by how much to shift."""

@@ -91,12 +91,18 @@ class QueryParser(SourceParser):
         offset = self.token.start
         name = self.name("the name of a query")
         columns = self.parse_column_names()
+        key: tuple[str, ...] = ()
+        if self.take("USING"):
+            self.expect("KEY")
+            key = self.parse_column_names()
+            if not recursive or not key:
+                raise self.fail("USING KEY names columns of a query behind WITH RECURSIVE")
         self.expect("AS")
         if self.take("NOT"):
             self.expect("MATERIALIZED")
         else:
             self.take("MATERIALIZED")
-        return Cte(name, self.parse_subquery(), columns, recursive, offset)
+        return Cte(name, self.parse_subquery(), columns, recursive, key, offset)
 
     def parse_subquery(self) -> Query:
         """Parses a query in parentheses. Raises SqlSyntaxError."""

@@ -62,10 +62,15 @@ def _select(select: st.Select) -> exp.Expression:
         query.set("qualify", exp.Qualify(this=select.qualify))
     for call in list(query.find_all(exp.Anonymous)):
         _say_what_is_taken(call)
-    for part in list(query.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All)):
+    return _ended(_with_inner(query), select)
+
+
+def _with_inner(tree: exp.Expression) -> exp.Expression:
+    """Makes the queries in the expressions of a tree sqlglot's, too."""
+    for part in list(tree.find_all(exp.Subquery, exp.Exists, exp.Any, exp.All)):
         if isinstance(part.this, Node):
             part.set("this", as_sqlglot(part.this))
-    return _ended(query, select)
+    return tree
 
 
 def _named_window(named: st.NamedWindow) -> exp.Expression:
@@ -128,15 +133,21 @@ def _ended(query: exp.Expression, of: st.Query) -> exp.Expression:
             for item in of.order_by]))
     if of.limit is not None:
         if of.limit.count is not None:
-            query.set("limit", exp.Limit(expression=exp.Literal.number(of.limit.count)))
+            query.set("limit", exp.Limit(expression=_row_count(of.limit.count), limit_options=exp.LimitOptions(
+                percent=True) if of.limit.percent else None))
         if of.limit.offset:
-            query.set("offset", exp.Offset(expression=exp.Literal.number(of.limit.offset)))
+            query.set("offset", exp.Offset(expression=_row_count(of.limit.offset)))
     return query
+
+
+def _row_count(count: int | exp.Expression) -> exp.Expression:
+    return exp.Literal.number(count) if isinstance(count, int) else _with_inner(count)
 
 
 def _cte(cte: st.Cte) -> exp.Expression:
     columns = [_identifier(name) for name in cte.columns]
-    return exp.CTE(this=as_sqlglot(cte.query), alias=exp.TableAlias(this=_identifier(cte.name), columns=columns))
+    return exp.CTE(this=as_sqlglot(cte.query), alias=exp.TableAlias(this=_identifier(cte.name), columns=columns),
+                   key_expressions=[_identifier(name) for name in cte.key_columns] or None)
 
 
 def _aliased(item: st.SelectItem | st.PartitionItem) -> exp.Expression:

@@ -202,19 +202,35 @@ class Range(Node):
 
 
 class Limit(Node):
-    """`count` is None where there is OFFSET alone."""
+    """So many rows, or so many of a hundred (`percent`), after the first ones; `count` is None for OFFSET alone."""
 
-    count: int | None = None
+    count: int | exp.Expression | None = None
+    offset: int | exp.Expression = 0
+    percent: bool = False
+
+
+class PartitionsLimit(Node):
+    """SLIMIT: so many partitions after the first ones."""
+
+    count: int
     offset: int = 0
 
 
+RECURRING = "recurring"
+"""What stands before the name of a recursive query with a key, for all rows that it has found."""
+
+
 class Cte(Node):
-    """One query that WITH names: `columns` are what it calls the first of its columns; `offset` is that of the name."""
+    """One query that WITH names: `columns` are what it calls the first of its columns; `offset` is that of the name.
+
+    `key_columns`: USING KEY, the columns of a recursive query by which its rows replace each other.
+    """
 
     name: str
     query: Query
     columns: tuple[str, ...] = ()
     recursive: bool = False
+    key_columns: tuple[str, ...] = ()
     offset: int = in_meta(default=0)
 
 
@@ -249,7 +265,7 @@ class Select(Statement):
     windows: tuple[NamedWindow, ...] = ()
     qualify: exp.Expression | None = None
     order_by: tuple[OrderItem, ...] = ()
-    slimit: Limit | None = None
+    slimit: PartitionsLimit | None = None
     limit: Limit | None = None
     ctes: tuple[Cte, ...] = ()
     into_file: str | None = None

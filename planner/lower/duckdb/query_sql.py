@@ -16,7 +16,9 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     made,
     named,
     number,
+    over_nested,
     select,
+    so_far,
     with_recursion,
     with_steps,
 )
@@ -30,6 +32,7 @@ from penstock.planner.duckdb_sql.pieces import (
     row_number,
     star,
 )
+from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import (
     ONE,
     VALUE,
@@ -71,7 +74,8 @@ from penstock.planner.lower.duckdb.window_sql import windowed
 def lower(plan: Operator, shared: Sequence[Operator] = (), depth: int = 0) -> exp.Query:
     """Returns the query of a plan, over the relations of its scans. Raises what `lower_in_steps` raises."""
     steps, query = lower_in_steps(plan, shared, depth)
-    return with_steps(steps, query)
+    # DuckDB repeats rows of a LATERAL in another query about rows if there is a WITH in it.
+    return over_nested(steps, query) if depth > 1 else with_steps(steps, query)
 
 
 def lower_in_steps(
@@ -101,7 +105,7 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
         case Generated():
             return _generated(operator)
         case Iterated():
-            return select([star()], operator.key)
+            return select([star()], so_far(operator.key) if operator.so_far else operator.key)
         case Recursive():
             return _iterated(operator, steps)
         case Lateral():
@@ -146,7 +150,7 @@ def _query(operator: Operator, steps: Steps) -> exp.Query:
 def _selected(operator: Operator, steps: Steps) -> exp.Select:
     """One SELECT for operators in the order in which its clauses are computed, backwards."""
     shown: list[Tree] = [star()]
-    distinct, where, order, limit, offset, called = False, None, [], None, 0, None
+    distinct, where, order, limit, called = False, None, [], None, None
     if isinstance(operator, Distinct):
         distinct, operator = True, operator.input
     sorted_before = not distinct
@@ -159,14 +163,22 @@ def _selected(operator: Operator, steps: Steps) -> exp.Select:
         called, operator = operator.called, operator.input
     if sorted_before:
         if isinstance(operator, LimitRows) and not operator.keys:
-            limit, offset, operator = operator.count, operator.offset, operator.input
+            limit, operator = operator, operator.input
         if isinstance(operator, Sort):
             order, operator = [_sorted(key) for key in operator.keys], operator.input
     if isinstance(operator, Filter):
         where, called, operator = operator.condition.node, called or operator.called, operator.input
     rows = steps.rows(operator)
     return select(shown or [number(1)], rows if called is None else relation(rows, called), where=where,
-                  order_by=order, limit=limit, offset=offset, distinct=distinct)
+                  order_by=order, limit=limit and _row_count(limit.count),
+                  offset=limit and _row_count(limit.offset or None), percent=limit is not None and limit.percent,
+                  distinct=distinct)
+
+
+def _row_count(count: int | Computed | None) -> Tree | None:
+    if isinstance(count, Computed):
+        return count.value.node
+    return None if count is None else number(count)
 
 
 def _side(part: Operator, steps: Steps) -> exp.Select:
@@ -199,7 +211,7 @@ def _iterated(recursive: Recursive, steps: Steps) -> exp.Select:
     base, step = (select([star()], nested(lower(part, depth=steps.depth)))
                   for part in (recursive.base, recursive.step))
     rows = made(exp.Union, this=base, expression=step, distinct=not recursive.all)
-    return with_recursion(recursive.key, rows, select([star()], recursive.key))
+    return with_recursion(recursive.key, rows, select([star()], recursive.key), columns(recursive.by))
 
 
 def _beside(lateral: Lateral, steps: Steps) -> exp.Select:
@@ -216,11 +228,13 @@ def _sorted(key: SortKey) -> Tree:
 
 def _between(operator: LimitRows | PartitionLimit, rank: Tree, name: str, steps: Steps) -> exp.Select:
     """The rows whose rank is among the wanted ones."""
+    count, offset = operator.count, operator.offset
+    assert not isinstance(count, Computed), "limits of partitions are numbers"
+    assert not isinstance(offset, Computed), "limits of partitions are numbers"
     ranked = steps.add("ranked", select([star(), named(rank, name)], steps.rows(operator.input)))
-    kept = fragment(":rank > :offset", rank=column(name), offset=operator.offset)
-    if operator.count is not None:
-        kept = fragment(":kept AND :rank <= :last", kept=kept, rank=column(name),
-                        last=operator.offset + operator.count)
+    kept = fragment(":rank > :offset", rank=column(name), offset=offset)
+    if count is not None:
+        kept = fragment(":kept AND :rank <= :last", kept=kept, rank=column(name), last=offset + count)
     return select([star(without=[name])], ranked, where=kept)
 
 

@@ -32,7 +32,7 @@ class Steps:
         if isinstance(operator, Scan | Children):
             self._tables += 1
             return operator.name
-        if isinstance(operator, Iterated):
+        if isinstance(operator, Iterated) and not operator.so_far:
             return operator.key
         if isinstance(operator, Viewed):
             return self.rows(operator.input, prefix)

@@ -584,7 +584,7 @@ def question(draw: Draw, items: Sequence[Term], distinct: str, ours: str, theirs
         ours += " order by " + ", ".join(f"{n}{way}" for n, way in enumerate(ways, 1))
         theirs += " ORDER BY " + ", ".join(f"{n}{way or ' asc'} NULLS {'LAST' if way else 'FIRST'}"
                                            for n, way in enumerate(ways, 1))
-        limit = draw(st.sampled_from(["", " limit 3", " limit 2 offset 1"]))
+        limit = draw(st.sampled_from(["", " limit 3", " limit 2 offset 1", " limit 1 + 1 offset 2 - 1", " limit 40 %"]))
         ours, theirs = ours + limit, theirs + limit
     return Question(f"select {distinct}{listed_ours}{ours}", f"SELECT {distinct}{listed_theirs}{theirs}",
                     tuple(item.kind for item in items), ordered)
