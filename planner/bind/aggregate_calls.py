@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, Position
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.user_functions import bound_function
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.duckdb_calls import OF_DUCKDB, meant
@@ -24,30 +24,31 @@ ALL_ROWS = SqlExpr(exp.Star(), BIGINT)
 
 def aggregate_call(
     name: str, function: str, arguments: Sequence[SqlExpr], row: RowKey, node: exp.Expression | None = None, *,
-    precision: Precision = "ms", position: Position | None = None, taken: Taken | None = None,
+    precision: Precision = "ms", taken: Taken | None = None,
 ) -> AggregateCall:
     """Returns a call of the dialect as the column `name` of groups.
 
     `node` is the call, which may be bound to a user's function; `taken`: which rows it takes. Raises
-    InvalidStatementError for arguments that do not fit, and for DISTINCT and ORDER BY where they have no meaning.
+    InvalidStatementError, without a place, for arguments that do not fit, and for DISTINCT and ORDER BY where they have
+    no meaning.
     """
     bound = bound_function(node)
     if bound is not None:
         if taken is not None:
-            raise InvalidStatementError(f"{function}() takes no DISTINCT, ORDER BY or FILTER", position=position)
-        return bound.aggregate(name, arguments, row, node, precision, position)
-    named = require(function, position)
+            raise InvalidStatementError(f"{function}() takes no DISTINCT, ORDER BY or FILTER")
+        return bound.aggregate(name, arguments, row, node, precision)
+    named = require(function)
     spec = meant(named, arguments)
     if spec is not named:
         function = OF_DUCKDB + function
     result = check_call(spec, [argument.type for argument in arguments], [argument.constant for argument in arguments],
-                        precision=precision, position=position)
+                        precision=precision)
     if spec.check is not None:
-        spec.check(GroupedCall(function, tuple(arguments), result, row, position))
+        spec.check(GroupedCall(function, tuple(arguments), result, row))
     if spec.typed is not None:
-        result = spec.typed(GroupedCall(function, tuple(arguments), result, row, position))
+        result = spec.typed(GroupedCall(function, tuple(arguments), result, row))
     if taken is not None:
-        _check_taken(GroupedCall(function, tuple(arguments), result, row, position), spec, taken)
+        _check_taken(GroupedCall(function, tuple(arguments), result, row), spec, taken)
     return AggregateCall(name, function, tuple(arguments), row, result, node, taken=taken)
 
 
@@ -69,18 +70,17 @@ def _check_taken(call: GroupedCall, spec: FunctionSpec, taken: Taken) -> None:
     if spec.aggregate is None or along_time:
         what = "DISTINCT" if taken.distinct else "ORDER BY"
         raise InvalidStatementError(
-            f"{call.name}() takes no {what}: it goes along the time line", position=call.position,
+            f"{call.name}() takes no {what}: it goes along the time line",
             hint="write any_value(x), arg_min(x, by) or arg_max(x, by)")
     values = [argument.node for argument in call.arguments]
     if taken.distinct and any(isinstance(value, exp.Star) for value in values):
-        raise InvalidStatementError(f"{call.name}(DISTINCT *) is not possible: name a column", position=call.position)
+        raise InvalidStatementError(f"{call.name}(DISTINCT *) is not possible: name a column")
     if taken.distinct and not all(term.value.node in values for term in taken.order):
-        raise InvalidStatementError(f"ORDER BY beside DISTINCT must name an argument of {call.name}()",
-                                    position=call.position)
+        raise InvalidStatementError(f"ORDER BY beside DISTINCT must name an argument of {call.name}()")
     try:
         taking(spec.aggregate(call), taken, values)
     except InvalidStatementError as error:
-        raise InvalidStatementError(f"{call.name}(): {error.message}", position=call.position) from error
+        raise InvalidStatementError(f"{call.name}(): {error.message}") from error
 
 
 def selection_of(function: str) -> Selection:

@@ -76,6 +76,11 @@ class RelColumn:
         """The column of a table or a sub-query that this is, or this one if it is made of several."""
         return self.origins[0].root if len(self.origins) == 1 else self
 
+    def above(self, *, column: str | None = None, side: str | None = None) -> RelColumn:
+        """Returns a column that is made of this one, not read yet: with another name below, or of a side of a join."""
+        return RelColumn(self.name, self.type, column or self.column, self.qualifier, self.role, (self,), False,
+                         side or self.side, self.folded, self.merged)
+
     def use(self) -> SqlExpr:
         """Marks the column as read and returns it as an expression."""
         self.mark()
@@ -261,14 +266,15 @@ def resolve_table(name: Name, builder: Builder) -> Table:
     view, which only queries read.
     """
     database = name.database or builder.session.database
-    at = builder.place(name)
     if database is None:
-        raise InvalidStatementError(f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=at,
-                                    hint="USE a database, or write database.table")
+        raise InvalidStatementError(
+            f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=builder.place(name),
+            hint="USE a database, or write database.table")
     if builder.catalog.database(database) is None:
-        raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=at)
+        raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=builder.place(name))
     table = builder.catalog.table(database, name.name)
     if table is None:
+        at = builder.place(name)
         if builder.catalog.view(database, name.name) is not None:
             raise InvalidStatementError(
                 f"{database}.{name.name} is a view: a stream can't read one yet", position=at,
@@ -417,14 +423,14 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
                 builder: Builder) -> RelColumn:
     """Returns the column of this name. Raises NotFoundError, or InvalidStatementError if several match."""
     if qualifier is not None:
-        check_qualifier(relation, node, builder)
+        check_qualifier(relation, qualifier, node, builder)
     if STAR in node.meta:
         number: int = node.meta[STAR]
         return relation.star[number]
-    named = [column for column in relation.columns
-             if (qualifier is None and not column.merged) or (qualifier is not None and column.qualifier == qualifier)]
-    matches = [column for column in named if column.name == name] or [
-        column for column in named if column.folded == name]
+    matches = [column for column in relation.columns if name in (column.name, column.folded) and (
+        not column.merged if qualifier is None else column.qualifier == qualifier)]
+    if len(matches) > 1:
+        matches = [column for column in matches if column.name == name] or matches
     if len(matches) == 1:
         return matches[0]
     shown = f"{qualifier}.{name}" if qualifier else name
@@ -439,10 +445,12 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
                                 position=builder.position(node), hint=hint if relation.qualifiers else None)
 
 
-def check_qualifier(relation: Relation, node: exp.Expression, builder: Builder) -> None:
+def check_qualifier(relation: Relation, table: str, node: exp.Expression, builder: Builder) -> None:
     """Raises NotFoundError if a column or a star is of a table that isn't there."""
-    table, database = qualifier_of(node), node.text("db")
-    if table is None or ((database, table) in relation.homes if database else table in relation.qualifiers):
+    if node.args.get("db") is None and table in relation.qualifiers:
+        return
+    database = node.text("db")
+    if database and (database, table) in relation.homes:
         return
     raise NotFoundError(f"there is no table {database}.{table} in FROM" if database else
                         f"there is no table {table} in FROM", code=UNKNOWN_TABLE,
@@ -452,11 +460,10 @@ def check_qualifier(relation: Relation, node: exp.Expression, builder: Builder) 
 def qualifier_of(node: exp.Expression) -> str | None:
     """Returns the table part of a column reference, or None."""
     table = node.args.get("table")
-    return table.name if isinstance(table, exp.Identifier) else None
+    return table.this if isinstance(table, exp.Identifier) else None
 
 
 def is_pseudo(node: exp.Expression, *names: str) -> bool:
     """Tells whether the node is one of these pseudo columns."""
-    if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
-        return False
-    return not node.this.quoted and node.this.this in names
+    name = node.this if isinstance(node, exp.Column) else None
+    return isinstance(name, exp.Identifier) and name.this in names and not name.quoted

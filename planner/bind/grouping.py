@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from penstock.common.errors import PenstockError
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
 from penstock.planner.bind.binder import Builder, Relation, RelColumn
 from penstock.planner.bind.expressions import compile_expression
@@ -122,7 +123,11 @@ class Aggregation:
         if spec.one_table and (self.rows.table is None or self.rows.table.kind == "super"):
             raise self.builder.error(f"{name}() is for child and normal tables", node, code=NOT_ALLOWED_FUNCTION,
                                      hint="use apercentile()")
-        return self.add(fingerprint(node, self.scope), lambda column: self.value(column, spec, compiled, node))
+        try:
+            return self.add(fingerprint(node, self.scope), lambda column: self.value(column, spec, compiled, node))
+        except PenstockError as error:
+            error.position = error.position or self.builder.position(node)
+            raise
 
     def value(
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], node: exp.Expression
@@ -133,7 +138,7 @@ class Aggregation:
             if node.args.get("distinct") or node.args.get("order") is not None:
                 raise self.builder.error(f"{spec.name}() takes no DISTINCT or ORDER BY", node)
             check_call(spec, [value.type for value in arguments], [value.constant for value in arguments],
-                       precision=self.scope.precision, position=self.builder.position(node))
+                       precision=self.scope.precision)
             return self._covered(name, spec, arguments, time.use(), node)
         return self.aggregate_call(name, spec, arguments, node)
 
@@ -143,7 +148,7 @@ class Aggregation:
         """Returns a checked call of a function that needs nothing but the rows of a group."""
         row = self.row_key if spec.goes_by_order or not self.rows.is_numbered else RowKey(self._time)
         return aggregate_call(name, spec.name, arguments, row, node, precision=self.scope.precision,
-                              position=self.builder.position(node), taken=taken_rows(node, self.row_value))
+                              taken=taken_rows(node, self.row_value))
 
     @property
     def row_key(self) -> RowKey:
@@ -294,14 +299,19 @@ def constant_columns(relation: Relation, keys: Sequence[GroupKey], scope: RowSco
         return list(relation.driver)
     if table is None or table.kind == "system":
         return []
-    name = fingerprint(column_reference("tbname"), scope)
-    if table.kind in ("child", "normal") or any(key.mark == name for key in keys):
+    of_one = table.kind in ("child", "normal")
+    if keys and not of_one:
+        name = fingerprint(column_reference("tbname"), scope)
+        of_one = any(key.mark == name for key in keys)
+    if of_one:
         return [column for column in relation.columns if column.role in ("tag", "tbname")]
     return []
 
 
 def distinct_calls(calls: Sequence[exp.Anonymous], scope: RowScope) -> list[exp.Anonymous]:
     """Returns the calls without those that repeat an earlier one."""
+    if len(calls) < 2:
+        return list(calls)
     seen: dict[Hashable, exp.Anonymous] = {}
     for call in calls:
         seen.setdefault(fingerprint(call, scope), call)

@@ -6,7 +6,7 @@ It reads conditions that AND joins; what a kind of join makes of them is its pla
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -14,6 +14,7 @@ from penstock.planner.bind.binder import Relation, RelColumn
 from penstock.planner.bind.scopes import RowScope, has_query, unwrapped
 from penstock.planner.logical.operators import Comparison, Side
 from penstock.sql.tree.expression_nodes import DurationLiteral
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import Precision
 
 _COMPARISONS: dict[type[exp.Expression], Comparison] = {
@@ -46,8 +47,8 @@ def join_sides(left: Relation, right: Relation) -> Sides:
     sides: tuple[tuple[Side, Relation], ...] = (("l", left), ("r", right))
     for side, relation in sides:
         for column in relation.columns:
-            inner.append(replace(column, side=side, origins=(column,), used=False))
-            outer.append(replace(column, column=f"#{side}{len(outer)}", origins=(column,), used=False))
+            inner.append(column.above(side=side))
+            outer.append(column.above(column=f"#{side}{len(outer)}"))
     inside = Relation(
         columns=tuple(inner), star=tuple(inner), time=None, precision=left.precision, plan=left.plan,
         qualifiers=(*left.qualifiers, *right.qualifiers), homes=(*left.homes, *right.homes))
@@ -102,6 +103,10 @@ class Conditions:
     keys: tuple[Equality, ...]
     others: tuple[exp.Expression, ...]
 
+    def __add__(self, other: Conditions) -> Conditions:
+        """What must be true if both must."""
+        return Conditions(self.times + other.times, self.keys + other.keys, self.others + other.others)
+
     @property
     def truncated(self) -> bool:
         """Whether the times are equal once truncated, which bounds how far apart they are."""
@@ -151,7 +156,7 @@ def read_conditions(nodes: Iterable[exp.Expression], sides: Sides, scope: RowSco
 
 def sides_of(node: exp.Expression, sides: Sides, scope: RowScope) -> set[Side]:
     """Returns the sides whose columns an expression names."""
-    columns = [scope.find(column) for column in node.find_all(exp.Column)]
+    columns = [scope.find(column) for column in found_in(node, exp.Column)]
     return {sides.of(column) for column in columns if column is not None and column.role != "outer"}
 
 

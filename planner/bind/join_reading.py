@@ -85,9 +85,10 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     if source.variant == "asof":
         return replace(join, range=_asof_range(join))
     if source.kind == "inner":
-        elsewhere = tuple(_about_both(implied(where), join))
-        conditions = read_conditions([*conjuncts(source.on), *elsewhere], sides, scope)
-        join = replace(join, conditions=conditions, elsewhere=elsewhere)
+        elsewhere = list(_about_both(implied(where), join))
+        if elsewhere:
+            join = replace(join, conditions=sum((found for _, found in elsewhere), join.conditions),
+                           elsewhere=tuple(node for node, _ in elsewhere))
     bounded = next((found for found in join.conditions.ranges if found.is_bounded), None)
     return replace(join, range=bounded, looked_up=_looked_up(join, on_anything=on_anything))
 
@@ -103,15 +104,15 @@ def _has_times(relation: Relation) -> bool:
     return any(column.type.kind is Kind.TIMESTAMP for column in relation.columns)
 
 
-def _about_both(nodes: Iterable[exp.Expression], join: JoinReading) -> Iterator[exp.Expression]:
-    """Yields the conditions in WHERE on the times of both sides, and equalities between them."""
+def _about_both(nodes: Iterable[exp.Expression], join: JoinReading) -> Iterator[tuple[exp.Expression, Conditions]]:
+    """Yields the conditions in WHERE on the times of both sides, and equalities between them, with what they say."""
     for node in nodes:
         try:
             found = read_conditions([node], join.sides, join.scope)
         except (NotFoundError, InvalidStatementError):
             continue  # It is about a table of another join, or WHERE itself is going to tell what is wrong with it.
         if found.times or found.keys:
-            yield node
+            yield node, found
 
 
 def _looked_up(join: JoinReading, *, on_anything: bool) -> Side | None:

@@ -27,6 +27,7 @@ from penstock.planner.logical.operators import (
     Operator,
     Project,
 )
+from penstock.planner.scalar.scalar_compare import Comparer
 from penstock.sql.tree.statements import JoinSource, Select, SelectItem, SubquerySource
 from penstock.sql.types import BOOL, INTEGERS
 
@@ -192,8 +193,8 @@ def _columns(join: JoinReading) -> tuple[JoinColumn, ...]:
 def _key(key: Equality, join: JoinReading) -> JoinKey:
     left, right = compile_expression(key.left, join.scope), compile_expression(key.right, join.scope)
     kinds = {left.type.kind, right.type.kind}
-    equal = condition_of(exp.EQ(this=key.left.copy(), expression=key.right.copy()), join.scope)
-    return JoinKey(left, right, equal, as_they_are=len(kinds) == 1 or kinds <= set(INTEGERS))
+    equal = Comparer(join.scope.precision, join.scope.session.time_zone).compare(exp.EQ, left, right)
+    return JoinKey(left, right, SqlExpr(equal, BOOL), as_they_are=len(kinds) == 1 or kinds <= set(INTEGERS))
 
 
 def _time(time: TimeComparison, join: JoinReading) -> JoinTime:

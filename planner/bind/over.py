@@ -33,6 +33,7 @@ from penstock.planner.logical.group_values import RowKey
 from penstock.planner.scalar.common_type import brought_to
 from penstock.planner.scalar.duckdb_values import operand_tree
 from penstock.sql.tree.statements import Select
+from penstock.sql.tree.walking import copied
 from penstock.sql.types import BIGINT, Kind
 
 
@@ -52,7 +53,7 @@ def with_windows(select: Select, builder: Builder) -> Select:
         if part.args.get("partition_by") or (part.args.get("order") is not None and base.args.get("order") is not None):
             raise builder.error(f"the window {name.name} says that already", part)
         own = {key: value for key, value in part.args.items() if value and key != "alias"}
-        found = exp.Window(**{**base.copy().args, **own})
+        found = exp.Window(**{**copied(base).args, **own})
         found.meta.update(part.meta)
         return found
 
@@ -137,7 +138,7 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     arguments = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, scope)
                  for argument in call.expressions]
     row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
-    found = aggregate_call("", name, arguments, row, call, precision=scope.precision, position=scope.position(node),
+    found = aggregate_call("", name, arguments, row, call, precision=scope.precision,
                            taken=taken_rows(call, lambda part: compile_expression(part, scope)))
     compute = require(found.function).aggregate
     assert compute is not None

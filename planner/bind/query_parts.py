@@ -12,6 +12,7 @@ from penstock.planner.bind.binder import STAR, Builder, Plan, RelColumn
 from penstock.planner.bind.limits import Output
 from penstock.planner.logical.written import text_of as text_of
 from penstock.planner.logical.written import window_text as window_text
+from penstock.sql.tree.walking import copied
 from penstock.sql.types import Precision
 
 
@@ -87,6 +88,6 @@ def column_reference(name: str) -> exp.Column:
 
 def call_of(name: str, arguments: list[exp.Expression], origin: exp.Expression) -> exp.Anonymous:
     """Returns a call that stands where `origin` stands."""
-    call = exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
+    call = exp.Anonymous(this=name, expressions=list(map(copied, arguments)))
     call.meta.update(origin.meta)
     return call

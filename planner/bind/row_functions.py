@@ -16,6 +16,7 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import VALUE, Generated, OneRow
 from penstock.planner.scalar.duckdb_values import from_duckdb, operand_tree, type_name_of
 from penstock.sql.tree.statements import FunctionSource
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import Kind, other_type
 
 NAMES = ("range", "generate_series", "unnest")
@@ -31,7 +32,7 @@ def one_row(builder: Builder) -> Relation:
 
 def is_about_rows(source: FunctionSource) -> bool:
     """Whether an argument names a column, which must be one of what stands before the call."""
-    return source.call.find(exp.Column) is not None
+    return bool(found_in(source.call, exp.Column))
 
 
 def bind_function(source: FunctionSource, builder: Builder) -> Relation:

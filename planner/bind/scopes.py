@@ -15,7 +15,6 @@ from penstock.planner.bind.binder import (
     Relation,
     RelColumn,
     find_column,
-    is_pseudo,
     qualifier_of,
 )
 from penstock.planner.bind.expressions import compile_expression, condition_tree
@@ -25,7 +24,9 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
 from penstock.planner.functions.table import FunctionSpec
 from penstock.sql.schema import Session
+from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS
 from penstock.sql.tree.statements import Query
+from penstock.sql.tree.walking import copied, found_in, parts_of
 from penstock.sql.types import BOOL, DataType, Precision
 
 ILLEGAL_AGGREGATE = 0x2608
@@ -78,7 +79,7 @@ def replaced(
         return found
     if not _replaces_any(node, replacement):
         return node
-    root = node.copy()
+    root = copied(node)
     pending = [root]
     while pending:
         part = pending.pop()
@@ -106,7 +107,7 @@ def _replaces_any(
 ) -> bool:
     pending = [node]
     while pending:
-        for part in pending.pop().iter_expressions():
+        for part in parts_of(pending.pop()):
             found = replacement(part)
             if found is None:
                 if not is_query(part):
@@ -143,13 +144,13 @@ def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymou
             spec.selects is not None and not spec.selects.present)):
         raise builder.error(f"{call.this}() takes no FILTER", node, hint="it is for aggregates")
     if spec is not None and spec.selects is None and spec.by_stretches is None:
-        found = call.copy()
-        found.set("condition", condition.copy())
+        found = copied(call)
+        found.set("condition", copied(condition))
         return found
     first, *others = call.expressions or [exp.Null()]
-    value = exp.Literal.number(1) if isinstance(first, exp.Star) else first.copy()
-    chosen = exp.Case(ifs=[exp.If(this=condition.copy(), true=value)])
-    made = exp.Anonymous(this=call.this, expressions=[chosen, *(other.copy() for other in others)])
+    value = exp.Literal.number(1) if isinstance(first, exp.Star) else copied(first)
+    chosen = exp.Case(ifs=[exp.If(this=copied(condition), true=value)])
+    made = exp.Anonymous(this=call.this, expressions=[chosen, *map(copied, others)])
     made.meta.update(call.meta)
     for part in (chosen, chosen.args["ifs"][0]):
         part.meta.update(node.meta)
@@ -162,7 +163,7 @@ QUERIES = (exp.Subquery, exp.Exists, exp.Any, exp.All)
 
 def has_query(node: exp.Expression | None) -> bool:
     """Whether there is a query in an expression."""
-    return node is not None and next(node.find_all(*QUERIES), None) is not None
+    return node is not None and bool(found_in(node, *QUERIES))
 
 
 def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
@@ -170,19 +171,19 @@ def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
     pending = [node]
     while pending:
         part = pending.pop()
-        if isinstance(part, exp.Window):
+        if isinstance(part, exp.Column) or (isinstance(part, exp.Anonymous) and _looks_at_rows(part)):
+            yield part
+        elif isinstance(part, exp.Window):
             inner = part.this
             while not isinstance(inner, exp.Anonymous):
-                pending += [other for other in inner.iter_expressions() if other is not inner.this]
+                pending += [other for other in parts_of(inner) if other is not inner.this]
                 inner = inner.this
-            pending += [other for other in part.iter_expressions() if other is not part.this]
+            pending += [other for other in parts_of(part) if other is not part.this]
             pending += inner.expressions
         elif isinstance(part, exp.Filter) and _looks_at_rows(part):
             yield unfiltered(part)
-        elif isinstance(part, exp.Column) or _looks_at_rows(part):
-            yield part
-        elif not is_query(part):
-            pending += part.iter_expressions(reverse=True)
+        elif not part.is_primitive and not is_query(part):
+            pending += reversed(parts_of(part))
 
 
 def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
@@ -193,7 +194,7 @@ def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]
         if not isinstance(part, exp.Column):
             return None
         found = by_name.get(part.name) if qualifier_of(part) is None else None
-        return part if found is None else exp.Paren(this=found.copy())
+        return part if found is None else exp.Paren(this=copied(found))
 
     return replaced(node, replacement)
 
@@ -254,15 +255,18 @@ class RowScope:
 
     def find(self, node: exp.Expression) -> RelColumn | None:
         """Returns the column that a reference means, None for what is not a column; raises if it is unknown."""
-        if self.relation is None or not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        identifier = node.this if isinstance(node, exp.Column) else None
+        if self.relation is None or not isinstance(identifier, exp.Identifier):
             return None
-        if is_pseudo(node, *TIME_NAMES):
-            return self.time_of(node)
-        if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
-            return None
+        name = identifier.this
+        if name in PSEUDO_COLUMNS and not identifier.quoted:
+            if name in TIME_NAMES:
+                return self.time_of(node)
+            if name != "tbname" and not self.has_column(name):
+                return None
         if self.alias(node) is not None:
             return None
-        return self._look_up(node.this.this, qualifier_of(node), node)
+        return self._look_up(name, qualifier_of(node), node)
 
     def _look_up(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn:
         """Returns the column that a name means here, or in a query around this one."""
@@ -439,7 +443,13 @@ def fingerprint(node: exp.Expression, scope: RowScope) -> Mark:
 
     It is flat: nested values would be compared one in the other.
     """
-    return tuple(_marks(node, scope))
+    marks: list[Hashable] = []
+    pending: list[object] = [node]
+    while pending:
+        own, parts = _own_marks(pending.pop(), scope)
+        marks += own
+        pending += parts
+    return tuple(marks)
 
 
 def mark_of(column: RelColumn) -> Mark:
@@ -447,25 +457,17 @@ def mark_of(column: RelColumn) -> Mark:
     return (("column", id(column)),)
 
 
-def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
-    """Yields what tells a part from others, followed by the same for its own parts."""
-    pending: list[object] = [node]
-    while pending:
-        part = pending.pop()
-        while isinstance(part, exp.Paren):
-            part = part.this
-        if isinstance(part, exp.Column):
-            yield from _column_mark(part, scope)
-        elif isinstance(part, exp.Expression):
-            given = [(key, value) for key, value in sorted(part.args.items())
-                     if value is not None and value is not False]
-            yield (type(part).__name__, *(key for key, _ in given))
-            pending += [value for _, value in given]
-        elif isinstance(part, list):
-            yield "list", len(part)
-            pending += part
-        else:
-            yield part if isinstance(part, Hashable) else repr(part)
+def _own_marks(part: object, scope: RowScope) -> tuple[Mark, list[object]]:
+    """Returns what tells a part from others, and its own parts, which do so too."""
+    if isinstance(part, exp.Expression):
+        node = unwrapped(part)
+        if isinstance(node, exp.Column):
+            return _column_mark(node, scope), []
+        given = [key for key in sorted(node.args) if node.args[key] is not None and node.args[key] is not False]
+        return ((type(node).__name__, *given),), [node.args[key] for key in given]
+    if isinstance(part, list):
+        return (("list", len(part)),), part
+    return (part if isinstance(part, Hashable) else repr(part),), []
 
 
 def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
@@ -509,7 +511,8 @@ def with_placeholders(node: exp.Expression, keys: Sequence[GroupKey], scope: Row
     def replacement(part: exp.Expression) -> exp.Expression | None:
         if vector_spec(part) is not None:
             return part
-        if next(_marks(part, scope)) not in firsts:
+        own, _ = _own_marks(part, scope)
+        if own[0] not in firsts:
             return None  # and what is in it need not be looked at for this
         mark = fingerprint(part, scope)
         index = next((index for index, key in enumerate(keys) if key.mark == mark), None)
@@ -528,4 +531,6 @@ def key_of(node: exp.Expression, keys: Sequence[GroupKey]) -> GroupKey | None:
     if KEY in node.meta:
         number: int = node.meta[KEY]
         return keys[number]
+    if not keys:
+        return None
     return next((key for key in keys if key.alias == node.name), None)

@@ -35,8 +35,9 @@ def expand_items(select: Select, relation: Relation, builder: Builder) -> list[I
 
 
 def _expand_star(node: exp.Expression, relation: Relation, builder: Builder) -> list[Item]:
-    check_qualifier(relation, node, builder)
     qualifier = qualifier_of(node)
+    if qualifier is not None:
+        check_qualifier(relation, qualifier, node, builder)
     columns = relation.starred(qualifier)
     star = node.this if isinstance(node, exp.Column) else node
     excluded = {each.name: each for each in star.args.get("except_") or ()}

@@ -66,5 +66,5 @@ def _uids(names: Iterable[str], table: Table, scope: RowScope) -> tuple[int, ...
 
 def _only_tags(node: exp.Expression, scope: RowScope) -> bool:
     found = [scope.find(column) for column in columns_of(node)]
-    return bool(found) and next(vector_calls(node), None) is None and not has_query(node) and all(
-        column is not None and column.role in ("tag", "tbname") for column in found)
+    return bool(found) and all(column is not None and column.role in ("tag", "tbname") for column in found) and (
+        next(vector_calls(node), None) is None and not has_query(node))

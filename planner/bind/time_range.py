@@ -10,12 +10,13 @@ from sqlglot import exp
 from penstock.common.errors import PenstockError
 from penstock.planner.bind.binder import RelColumn
 from penstock.planner.bind.expressions import compile_expression
-from penstock.planner.bind.scopes import Bounds, RowScope, has_query, unwrapped
+from penstock.planner.bind.scopes import QUERIES, Bounds, RowScope, unwrapped
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.scalar.duckdb_values import instant_of
 from penstock.planner.scalar.scalar_cast import cast
 from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import Session
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import UNITS_PER_SECOND, Kind, Precision, timestamp
 
 _MIRROR: dict[type[exp.Expression], type[exp.Expression]] = {
@@ -65,7 +66,7 @@ def bounds_of(where: exp.Expression | None, scope: RowScope, time: RelColumn | N
         return EVERYTHING
 
     def constant(node: exp.Expression) -> float | int | None:
-        if next(node.find_all(exp.Column), None) is not None or has_query(node):
+        if found_in(node, exp.Column, *QUERIES):
             return None
         return time_constant(compile_expression(node, scope), scope.precision, scope.session)
 

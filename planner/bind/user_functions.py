@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, Position
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, null
 from penstock.planner.duckdb_sql.duckdb_tree import cast as duckdb_cast
 from penstock.planner.duckdb_sql.quoting import quote_stored
@@ -22,6 +22,7 @@ from penstock.planner.scalar.scalar_cast import cast
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import CatalogView, Session, UserFunction
 from penstock.sql.tree.statements import Statement
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import DOUBLE, DataType, Kind, Precision
 
 _META = "user_function"
@@ -40,9 +41,9 @@ class BoundFunction:
         # Copies of an expression are still calls in the same statement.
         return self
 
-    def scalar(self, arguments: Sequence[SqlExpr], precision: Precision, position: Position | None = None) -> SqlExpr:
+    def scalar(self, arguments: Sequence[SqlExpr], precision: Precision) -> SqlExpr:
         """Returns a call of a scalar function. Raises InvalidStatementError for arguments that don't fit."""
-        values, types, result = self._checked(arguments, precision, position)
+        values, types, result = self._checked(arguments, precision)
         used = UserCall("scalar", self.function, types, result)
         if used not in self._calls:
             self._calls.append(used)
@@ -50,37 +51,34 @@ class BoundFunction:
 
     def aggregate(
         self, name: str, arguments: Sequence[SqlExpr], row: RowKey, node: exp.Expression | None, precision: Precision,
-        position: Position | None,
     ) -> AggregateCall:
         """Returns a call of an aggregate as the column `name` of groups; raises as `scalar`."""
-        values, types, result = self._checked(arguments, precision, position)
+        values, types, result = self._checked(arguments, precision)
         converted = tuple(map(SqlExpr, values, types))
         return AggregateCall(name, self.function.name, converted, row, result, node, self.function)
 
     def _checked(
-        self, arguments: Sequence[SqlExpr], precision: Precision, position: Position | None
+        self, arguments: Sequence[SqlExpr], precision: Precision
     ) -> tuple[list[Tree], tuple[DataType, ...], DataType]:
         """Returns the arguments, converted to what is declared, their types and the result's."""
         if any(isinstance(argument.node, exp.Star) for argument in arguments):
-            raise InvalidStatementError(f"{self.function.name}() does not take *", position=position)
+            raise InvalidStatementError(f"{self.function.name}() does not take *")
         result = check_call(self.spec, [argument.type for argument in arguments],
-                            [argument.constant for argument in arguments], precision=precision, position=position)
+                            [argument.constant for argument in arguments], precision=precision)
         declared = self.function.arguments
         types = []
         for n, argument in enumerate(arguments):
             kind = declared[n] if declared is not None else argument.type
             types.append(_with_precision(DOUBLE if kind.kind is Kind.NULL else kind, precision))
-        values = [self._converted(argument, kind, precision, position)
+        values = [self._converted(argument, kind, precision)
                   for argument, kind in zip(arguments, types, strict=True)]
         return values, tuple(types), result
 
-    def _converted(
-        self, argument: SqlExpr, target: DataType, precision: Precision, position: Position | None
-    ) -> Tree:
+    def _converted(self, argument: SqlExpr, target: DataType, precision: Precision) -> Tree:
         if argument.type.kind is Kind.NULL:
             return null(target.duckdb())
         if argument.type.kind is not target.kind or target.kind is Kind.DECIMAL:
-            return cast(argument, target, precision, self._session.time_zone, position).node
+            return cast(argument, target, precision, self._session.time_zone).node
         return duckdb_cast(argument.node, target.duckdb())
 
 
@@ -103,7 +101,7 @@ def bind_user_functions(
     Functions of the dialect come first: no user's function can take their place. It can take that of one of DuckDB's.
     """
     calls = [] if calls is None else calls
-    for node in statement.find_all(exp.Anonymous):
+    for node in found_in(statement, exp.Anonymous):
         name = str(node.this).lower()
         function = None if name in FUNCTIONS else catalog.function(name)
         if function is not None:
@@ -119,8 +117,8 @@ def bound_function(node: object) -> BoundFunction | None:
 
 def function_of(node: exp.Anonymous) -> FunctionSpec | None:
     """Returns the function that a node calls, a user's or the dialect's, or None if there is none of its name."""
-    bound = bound_function(node)
-    return bound.spec if bound is not None else lookup(str(node.this))
+    bound: BoundFunction | None = node.meta.get(_META)
+    return lookup(node.this) if bound is None else bound.spec
 
 
 def _with_precision(type_: DataType, precision: Precision) -> DataType:

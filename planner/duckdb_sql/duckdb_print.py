@@ -6,7 +6,7 @@ classes that expressions and queries are made of are printed here in one loop, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -62,22 +62,23 @@ def render(tree: exp.Expression) -> str:
 
 def _printed(tree: exp.Expression, generator: Any) -> str:
     texts: list[str] = []
-    stack: list[Any] = [tree]
-    while stack:
-        part = stack.pop()
-        if type(part) is str:
-            texts.append(part)
-            continue
-        parts_of = _PARTS.get(type(part))
-        parts = None if parts_of is None else parts_of(part.args)
-        if type(parts) is str:
+    begun: list[Iterator[Any]] = [iter((tree,))]
+    while begun:
+        for part in begun[-1]:
+            if type(part) is str:
+                texts.append(part)
+                continue
+            parts_of = _PARTS.get(type(part))
+            parts = None if parts_of is None else parts_of(part.args)
+            if type(parts) is list:
+                begun.append(iter(parts))
+                break
+            if type(parts) is not str:
+                generator = generator or PlainDuckDB.Generator(dialect=PlainDuckDB(), **_PRINTING)
+                parts = generator.own_sql(part)
             texts.append(parts)
-        elif type(parts) is list:
-            parts.reverse()
-            stack += parts
         else:
-            generator = generator or PlainDuckDB.Generator(dialect=PlainDuckDB(), **_PRINTING)
-            texts.append(generator.own_sql(part))
+            begun.pop()
     return "".join(texts)
 
 

@@ -34,12 +34,12 @@ def quoted(name: str, mark: str = '"') -> str:
 
 def listed(begin: str, trees: Sequence[exp.Expression], end: str) -> Parts:
     """Returns the trees with commas between them."""
+    if not trees:
+        return [begin, end]
     parts: Parts = [begin]
     for tree in trees:
         parts += (tree, ", ")
-    if trees:
-        parts.pop()
-    parts.append(end)
+    parts[-1] = end
     return parts
 
 

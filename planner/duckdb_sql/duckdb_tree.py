@@ -18,6 +18,7 @@ from sqlglot import exp
 from penstock.planner.duckdb_sql.duckdb_print import PlainDuckDB
 from penstock.planner.duckdb_sql.duckdb_print import render as render
 from penstock.sql.tree.statements import RECURRING
+from penstock.sql.tree.walking import found_in
 
 Tree: TypeAlias = exp.Expression
 _LOOSE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Lambda, exp.Case, exp.Filter)
@@ -67,6 +68,11 @@ def parse_tree(sql: str) -> Tree:
     """Returns DuckDB SQL as a tree: of an expression, or a whole SELECT."""
     found: Tree = exp.maybe_parse(sql, dialect=PlainDuckDB)
     return found
+
+
+def printed(tree: Tree) -> exp.Var:
+    """Returns the tree as text that is printed as it is: for what is part of several queries."""
+    return made(exp.Var, this=render(tree))
 
 
 def let(value: Tree, body: Callable[[Tree], Tree]) -> Tree:
@@ -183,10 +189,10 @@ def or_null(value: Tree) -> Tree:
     """
     if isinstance(value, exp.Column | exp.Star):
         return value
-    names = set(map(called, value.find_all(exp.Anonymous)))
+    names = set(map(called, found_in(value, exp.Anonymous)))
     if "error" in names:
         value = value.transform(lambda node: exp.null() if called(node) == "error" else node)
-    return value if names & VOLATILE or value.find(exp.Window) is not None else call("TRY", value)
+    return value if names & VOLATILE or found_in(value, exp.Window) else call("TRY", value)
 
 
 @lru_cache(maxsize=_NAMES)
@@ -318,7 +324,7 @@ def is_column(tree: Tree, name: str) -> bool:
 
 def columns_in(tree: Tree) -> set[str]:
     """Returns the names of the columns that an expression reads."""
-    return {found.name for found in tree.find_all(exp.Column)}
+    return {found.name for found in found_in(tree, exp.Column)}
 
 
 def replaced_columns(tree: Tree, values: Mapping[str, Tree]) -> Tree:
@@ -389,7 +395,7 @@ def _maker(node: Tree) -> _Maker:
             several.append((key, [_maker_within(item, node) for item in value]))
 
     def make(holes: Mapping[str, Hole]) -> Tree:
-        args = constant.copy()
+        args = {**constant}
         for key, maker in one:
             args[key] = maker(holes)
         for key, makers in several:
@@ -409,7 +415,7 @@ def _maker_within(child: Any, parent: Tree) -> _Maker:
 
 
 def _has_holes(tree: Tree) -> bool:
-    return any(isinstance(found.this, str) for found in tree.find_all(exp.Placeholder))
+    return any(isinstance(found.this, str) for found in found_in(tree, exp.Placeholder))
 
 
 def _taker(name: str) -> _Maker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.common.errors import InvalidStatementError, Position
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.group_values import RowKey
@@ -67,7 +67,6 @@ class GroupedCall:
     arguments: tuple[SqlExpr, ...]
     result: DataType
     row: RowKey
-    position: Position | None = None
 
     @property
     def value(self) -> Tree:
@@ -97,4 +96,4 @@ class GroupedCall:
 
     def refuse(self, text: str, code: int) -> InvalidStatementError:
         """Returns the error for arguments that can't be meant."""
-        return InvalidStatementError(f"{self.name}(): {text}", code=code, position=self.position)
+        return InvalidStatementError(f"{self.name}(): {text}", code=code)

@@ -51,7 +51,8 @@ FUNCTIONS: dict[str, FunctionSpec] = {
 
 def lookup(name: str) -> FunctionSpec | None:
     """Returns the function or pseudo column of this name (any case), or DuckDB's function, or None."""
-    return FUNCTIONS.get(name.lower()) or duckdb_function(name.lower())
+    folded = name.lower()
+    return FUNCTIONS.get(folded) or duckdb_function(folded)
 
 
 def suggest(name: str) -> str | None:

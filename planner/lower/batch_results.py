@@ -48,6 +48,7 @@ from penstock.planner.lower.targets import (
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
 from penstock.planner.task_plans.user_calls import UserCall
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import BIGINT, UBIGINT, VARCHAR
 
 GROUP_ID, ENDS = "_gid", "_ends_at"
@@ -171,7 +172,7 @@ def results_sql(
     steps, found = lower_in_steps(below)
     steps.append(("grouped", found))
     if any(called(node) == "random" for tree in [*map(itemgetter(1), steps), *results]
-           for node in tree.find_all(exp.Anonymous)):
+           for node in found_in(tree, exp.Anonymous)):
         raise NotSupportedError("what rand() gives is never the same again: it can't be verified")
     # A result that doesn't fit its column is refused, as is one without a time.
     counts = [fragment(":time IS NOT NULL", time=column("r0"))]

@@ -12,6 +12,7 @@ from penstock.planner.logical.group_values import AggregateCall
 from penstock.planner.logical.operators import Aggregate, FillGaps, Project
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.lower.stages import aggregate_of
+from penstock.sql.tree.walking import found_in, nodes_of
 from penstock.sql.types import FLOATS
 
 #: What gives another value altogether where its argument is a little different.
@@ -43,14 +44,14 @@ def column_certainty(stream: LogicalStream, project: Project) -> ColumnCertainty
             unsure.add(place)
             continue
         node = project.columns[place].value.node
-        summed = [call for found in node.find_all(exp.Column) if (call := calls.get(found.name)) is not None
+        summed = [call for found in found_in(node, exp.Column) if (call := calls.get(found.name)) is not None
                   and call.type.kind in FLOATS and not _is_of_a_row(call)]
         jumps = target.type.kind not in FLOATS or any(
-            isinstance(each, _JUMPS) or called(each) in _JUMPING for each in node.walk())
+            isinstance(each, _JUMPS) or called(each) in _JUMPING for each in nodes_of(node))
         if isinstance(node, exp.Null) or (summed and jumps):
             unsure.add(place)
         if any(call.user is None and FUNCTIONS[call.function].adds_squares for call in summed) or any(
-                each.find(exp.Mul) for each in (node, *(part.node for call in summed for part in call.arguments))):
+                found_in(each, exp.Mul) for each in (node, *(part.node for call in summed for part in call.arguments))):
             squared.add(place)
     return ColumnCertainty(frozenset(unsure), frozenset(squared))
 

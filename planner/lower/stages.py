@@ -24,6 +24,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     fragment,
     made,
     named,
+    printed,
     render,
     replaced_columns,
     select,
@@ -404,7 +405,7 @@ def _scalar_source(rows: SourceRows, results: Sequence[Tree], *, keyed: bool) ->
 def _row_window_source(rows: SourceRows, marks: RowMarks, ts: Tree, partials: Sequence[Partial]) -> SourcePlan:
     """Returns what source tasks compute of windows that rows define."""
     kernel = _kernel(rows, (), partials, marks=marks)
-    base = _partials(rows, partials, "windowed", [])
+    base = _partials_per_group(rows, partials).of("windowed", [])
     ordered = render(rows_query(rows.steps(), marks, rows.gid, ts))
     return replace(_source(rows, base, kernel=kernel), rows_sql=ordered)
 
@@ -421,14 +422,16 @@ def _interval_source(
     start = interval_start(ts, *grid) if window.sliding is None else fragment(
         "unnest(:starts)", starts=expanded_windows(ts, *grid))
     steps = [*rows.steps(), ("windowed", select([star(), named(start, WINDOW_START)], "kept"))]
-    sql = _partials(rows, partials, "windowed", steps)
+    steps = [(name, printed(step)) for name, step in steps]
+    per_group = _partials_per_group(rows, partials).as_text()
+    sql = per_group.of("windowed", steps)
     if not ignore_expired:
         return _source(rows, sql, kernel=kernel)
     end = interval_end(column(WINDOW_START), *grid)
     last_end = interval_end(interval_start(column("_last"), *grid), *grid)
     expired = fragment("coalesce(:end < :last_end AND :end <= _limit, false)", end=end, last_end=last_end)
     live = select([star()], "windowed", where=fragment("NOT :expired", expired=expired))
-    late = _partials(rows, partials, "live", [*steps, ("live", live)])
+    late = per_group.of("live", [*steps, ("live", live)])
     gone = select([column("_row")], "windowed", group_by=[column("_row")],
                   having=fragment("bool_and(:expired)", expired=expired), steps=steps)
     return replace(_source(rows, sql, kernel=kernel), late_sql=render(late), expired_sql=render(gone))
@@ -527,10 +530,24 @@ def _value_keys(rows: SourceRows) -> ValueKeys | None:
                      any(columns_in(key.value) & of_tables for key in rows.keys))
 
 
-def _partials(
-    rows: SourceRows, partials: Sequence[Partial], source: str, steps: Sequence[tuple[str, Tree]]
-) -> exp.Select:
-    """Returns the SELECT of the partials per group and window of the rows of `source`."""
+@dataclass(frozen=True, slots=True)
+class _PartialsPerGroup:
+    """The partials per group and window: columns over rows, those that rows are grouped by, and columns over groups."""
+
+    inner: list[Tree]
+    grouped: list[Tree]
+    outer: list[Tree]
+
+    def of(self, source: str, steps: Sequence[tuple[str, Tree]]) -> exp.Select:
+        """Returns the SELECT of the partials of the rows of `source`."""
+        return select(self.outer, select(self.inner, source, group_by=self.grouped), steps=steps)
+
+    def as_text(self) -> _PartialsPerGroup:
+        """Returns the same as text, for several SELECTs."""
+        return _PartialsPerGroup(list(map(printed, self.inner)), self.grouped, list(map(printed, self.outer)))
+
+
+def _partials_per_group(rows: SourceRows, partials: Sequence[Partial]) -> _PartialsPerGroup:
     gid = rows.gid
     inner, grouped = [named(gid, "_gid")], [column("_gid"), column(WINDOW_START)]
     for key, value in zip(rows.keys, rows.key_columns(), strict=True):
@@ -552,7 +569,7 @@ def _partials(
         outer += [column(field.name) for field in fields]
         inner += [named(cast(value, field.duckdb()), field.name)
                   for field, value in zip(fields, part.columns, strict=True)]
-    return select(outer, select(inner, source, group_by=grouped), steps=steps)
+    return _PartialsPerGroup(inner, grouped, outer)
 
 
 def _source(rows: SourceRows, sql: Tree, *, kernel: SourceKernel | None = None) -> SourcePlan:

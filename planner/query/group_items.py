@@ -11,6 +11,7 @@ from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.query_parts import Item
 from penstock.planner.bind.scopes import unwrapped, vector_calls
 from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
+from penstock.sql.tree.walking import found_in
 
 MAX_SETS = 1024
 _Set = tuple[exp.Expression, ...]
@@ -31,7 +32,7 @@ def with_plain_groups(
     if _names_all(select.group_by):
         return select.with_changes(group_by=tuple(
             PartitionItem(item.expression, None, item.name) for item in items
-            if item.expression.find(exp.Window) is None and next(vector_calls(item.expression), None) is None)), None
+            if not found_in(item.expression, exp.Window) and next(vector_calls(item.expression), None) is None)), None
     if not any(isinstance(item.expression, _SETS) for item in select.group_by):
         return select, None
     sets: list[_Set] = [()]

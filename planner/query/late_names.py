@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from penstock.planner.bind.scopes import unwrapped
 from penstock.sql.tree.statements import IntervalWindow, PartitionItem
+from penstock.sql.tree.walking import found_in
 
 if TYPE_CHECKING:
     from penstock.planner.query.query_context import QueryContext
@@ -41,7 +42,7 @@ def late_key(query: QueryContext) -> LateKey | None:
     found = [item for item in keys if _is_name(query, unwrapped(item.expression))]
     before = [*(item.expression for item in keys if item not in found), *query.calls,
               *([select.where] if select.where is not None else [])]
-    if len(found) != 1 or any(_is_name(query, column) for node in before for column in node.find_all(exp.Column)):
+    if len(found) != 1 or any(_is_name(query, column) for node in before for column in found_in(node, exp.Column)):
         return None
     return LateKey(found[0])
 

@@ -28,6 +28,7 @@ from penstock.planner.bind.scopes import (
     TIME_NAMES,
     Bounds,
     GroupKey,
+    Mark,
     RowScope,
     condition_of,
     fingerprint,
@@ -57,9 +58,9 @@ class QueryContext:
     """One SELECT on its way through its steps: the relation it has come to, and what names mean there.
 
     `items` is the SELECT list with stars expanded, `calls` are the calls of functions over several rows in it, in
-    HAVING and in ORDER BY. `keys` are partition and group keys, which are columns of `relation`; `constants` are
-    columns that have one value per group. `bounds` is the range of time that WHERE leaves. `called`: what sub-queries
-    call the rows, once all is bound.
+    HAVING and in ORDER BY, `functions` what each of them calls. `keys` are partition and group keys, which are columns
+    of `relation`; `constants` are columns that have one value per group. `bounds` is the range of time that WHERE
+    leaves. `called`: what sub-queries call the rows, once all is bound.
     """
 
     def __init__(self, select: Select, builder: Builder, relation: Relation, items: Sequence[Item]) -> None:
@@ -77,6 +78,7 @@ class QueryContext:
         self.called: str | None = None
         self.scope = RowScope(relation, builder, "the SELECT list")
         self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
+        self.functions: list[FunctionSpec] = list(map(require_vector, self.calls))
 
     def with_names(self, groups: Plan) -> Plan:
         """Returns groups with names of child tables, where these were told apart by uids."""
@@ -91,11 +93,6 @@ class QueryContext:
             return NameTables(groups(), key, scan)
 
         return plan
-
-    @property
-    def functions(self) -> list[FunctionSpec]:
-        """The function of each call."""
-        return [require_vector(call) for call in self.calls]
 
     @property
     def has_queries(self) -> bool:
@@ -132,7 +129,8 @@ class QueryContext:
         condition = None if select.where is None else condition_of(select.where, self.scope)
         for time, slot in relation.times:
             if slot is not None:
-                slot.first_ts, slot.last_ts = bounds_of(select.where, scope, time)
+                slot.first_ts, slot.last_ts = self.bounds if time is relation.time else bounds_of(
+                    select.where, scope, time)
                 slot.ranges = self._ranges(slot, scope)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
@@ -165,9 +163,9 @@ class QueryContext:
         position = ordinal(node, len(self.items), self.builder)
         if position is not None:
             node = self.items[position].expression
-        elif isinstance(node, exp.Column) and qualifier_of(node) is None and not any(
-                column.name == node.name for column in self.relation.columns) and not is_pseudo(node, *TIME_NAMES):
-            node = next((other.expression for other in self.items if other.alias == node.name), node)
+        elif isinstance(node, exp.Column) and qualifier_of(node) is None and not self.scope.has_column(
+                name := node.name) and not is_pseudo(node, *TIME_NAMES):
+            node = next((other.expression for other in self.items if other.alias == name), node)
         scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
         column = f"#g{len(self.keys)}"
         if self.late_key is not None and self.late_key.item is item:
@@ -206,13 +204,12 @@ class QueryContext:
     def is_time(self, node: exp.Expression, scope: RowScope) -> bool:
         """Whether a result column is a time line that a query around this one can use."""
         node = unwrapped(node)
+        if not isinstance(node, exp.Column):
+            spec = vector_spec(node)
+            return spec is not None and spec.expands and len(node.expressions) == 1 and self.is_time(
+                node.expressions[0], scope)
         if is_pseudo(node, "_wstart", "_wend", "_irowts"):
             return True
-        spec = vector_spec(node)
-        if spec is not None and spec.expands and len(node.expressions) == 1:
-            return self.is_time(node.expressions[0], scope)
-        if not isinstance(node, exp.Column):
-            return False
         key = key_of(node, self.keys)
         if key is not None:
             return key.is_time
@@ -232,7 +229,7 @@ class QueryContext:
     def _terms(
         self, items: Sequence[OrderItem], outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
     ) -> list[OrderTerm]:
-        marks = [fingerprint(item.expression, self.scope) for item in self.items] if items else []
+        marks: list[Mark] = []
         terms = []
         for item in items:
             node = unwrapped(item.expression)
@@ -241,6 +238,7 @@ class QueryContext:
                 position = next((index for index, other in enumerate(self.items) if other.alias == node.name), None)
             if position is None:
                 mark = fingerprint(node, self.scope)
+                marks = marks or [fingerprint(other.expression, self.scope) for other in self.items]
                 position = marks.index(mark) if mark in marks else None
             hidden = compile_(node) if position is None else None
             terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first, item.expression))

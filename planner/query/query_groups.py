@@ -30,6 +30,7 @@ from penstock.planner.query.newest_needed import note_newest_rows
 from penstock.planner.query.query_context import QueryContext
 from penstock.planner.query.window_steps import assign_windows, interval_of
 from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.tree.walking import copied, found_in
 from penstock.sql.types import Kind
 
 
@@ -130,10 +131,10 @@ def _grouped(query: QueryContext, aggregation: Aggregation, groups: Sequence[str
 
 def _as_written(node: exp.Expression) -> exp.Expression:
     """Returns a call with plain names where it names what `*` stands for."""
-    if not any(STAR in column.meta for column in node.find_all(exp.Column)):
+    if not any(STAR in column.meta for column in found_in(node, exp.Column)):
         return node
-    shown = node.copy()
-    for column in shown.find_all(exp.Column):
+    shown = copied(node)
+    for column in found_in(shown, exp.Column):
         if STAR in column.meta:
             column.this.set("quoted", False)
     return shown

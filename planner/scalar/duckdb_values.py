@@ -17,6 +17,7 @@ from penstock.planner.duckdb_sql.folding import evaluate, is_implemented, type_o
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import local_timestamp
 from penstock.sql.tree.statements import Duration
+from penstock.sql.tree.walking import found_in, nodes_of
 from penstock.sql.types import (
     BIGINT,
     BOOL,
@@ -87,7 +88,7 @@ def from_duckdb(tree: Tree, name: str, precision: Precision, time_zone: str) -> 
 
 def instant_of(tree: Tree) -> int | None:
     """Returns the instant that a tree of units since the epoch is if it reads no columns, else None."""
-    known = not any(isinstance(node, exp.Column | exp.Query) or called(node) in VOLATILE for node in tree.walk())
+    known = not any(isinstance(node, exp.Column | exp.Query) or called(node) in VOLATILE for node in nodes_of(tree))
     value = evaluate(tree) if known else None
     return value if isinstance(value, int) else None
 
@@ -122,7 +123,7 @@ def _over_columns(make: Operator, operands: Sequence[SqlExpr]) -> tuple[Tree, di
     for place, operand in enumerate(operands):
         kind, constant = operand.type.kind, operand.constant
         known = kind is not Kind.TIMESTAMP and isinstance(constant, str | int | float | Duration)
-        constant_list = kind is Kind.OTHER and operand.node.find(exp.Identifier, exp.Query) is None
+        constant_list = kind is Kind.OTHER and not found_in(operand.node, exp.Identifier, exp.Query)
         if known or constant_list or kind is Kind.NULL:
             trees.append(operand_tree(operand, "UTC"))
             continue

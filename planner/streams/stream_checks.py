@@ -22,19 +22,20 @@ from penstock.sql.tree.statements import (
     SubquerySource,
     ValuesQuery,
 )
+from penstock.sql.tree.walking import found_in
 
 FUNCTION_NOT_ALLOWED = 0x265A
 
 
 def refuse_queries(statement: CreateStream) -> None:
     """Raises InvalidStreamError for what queries have beside those in FROM: streams compute none of it."""
-    for source in statement.query.find_all(JoinSource, SubquerySource, FunctionSource, ValuesQuery):
+    for source in found_in(statement.query, JoinSource, SubquerySource, FunctionSource, ValuesQuery):
         what, hint = _refused_source(source)
         if what:
             raise InvalidStreamError(f"{what} is not allowed in a stream", hint=hint)
     if not statement.query.nests and not statement.query.ctes:
         return
-    for found in statement.query.find_all(Cte, exp.Filter, exp.Window, exp.Anonymous, *QUERIES):
+    for found in found_in(statement.query, Cte, exp.Filter, exp.Window, exp.Anonymous, *QUERIES):
         if isinstance(found, Cte):
             raise InvalidStreamError("WITH is not allowed in a stream", hint="write the query into FROM")
         what = "sub-queries in expressions"
@@ -86,12 +87,12 @@ def check_shape(stream: StreamContext) -> None:
         if clause:
             raise InvalidStreamError(message, hint=hint)
     for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
-        for node in expression.find_all(exp.Column):
-            spec = FUNCTIONS.get(node.name) if not stream.rows.has_column(node.name) else None
-            if spec is not None and not spec.in_stream:
+        for node in found_in(expression, exp.Column):
+            spec = FUNCTIONS.get(node.name)
+            if spec is not None and not spec.in_stream and not stream.rows.has_column(node.name):
                 raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
                                          position=stream.position(node))
-    for call in stream.statement.find_all(exp.Anonymous):
+    for call in found_in(stream.statement, exp.Anonymous):
         spec = function_of(call)
         if spec is not None and spec.category == "scalar" and not spec.in_stream:
             raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
@@ -125,13 +126,13 @@ def check_aggregates(stream: StreamContext) -> None:
         if is_star(item.expression):
             raise InvalidStreamError("`*` is not allowed next to a window", hint="name the columns")
         for call in vector_calls(item.expression):
-            spec, at = require_vector(call), stream.position(call)
+            spec = require_vector(call)
             if spec.only_force_window_close:
                 raise InvalidStreamError(f"{spec.name} needs TRIGGER FORCE_WINDOW_CLOSE in a stream",
-                                         code=FUNCTION_NOT_ALLOWED, position=at)
+                                         code=FUNCTION_NOT_ALLOWED, position=stream.position(call))
             if not spec.in_stream:
                 raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED,
-                                         position=at)
+                                         position=stream.position(call))
             if spec.not_in_interval and interval:
                 raise InvalidStreamError(f"{spec.name} cannot be combined with INTERVAL", code=FUNCTION_NOT_ALLOWED,
-                                         position=at, hint="use last")
+                                         position=stream.position(call), hint="use last")

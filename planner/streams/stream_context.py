@@ -183,9 +183,9 @@ class StreamContext:
 
     def groups(self) -> tuple[GroupScope, StreamAggregation]:
         """Returns what names mean in results over groups, and the columns that these need."""
-        calls = distinct_calls(
-            [call for item in self.query.items for call in vector_calls(item.expression)], self.rows)
-        selecting = calls[0] if len(calls) == 1 and require_vector(calls[0]).has_companions else None
+        calls = [call for item in self.query.items for call in vector_calls(item.expression)]
+        selects = bool(calls) and require_vector(calls[0]).has_companions and len(distinct_calls(calls, self.rows)) == 1
+        selecting = calls[0] if selects else None
         aggregation = aggregation_of(self.rows, self.builder, [key.column for key in self.partition], self.follow)
         keys: list[GroupKey] = [*self.partition]
         if isinstance(self.query.window, StateWindow):

@@ -56,6 +56,7 @@ from penstock.planner.task_plans.stream_plan import (
 )
 from penstock.sql.schema import Column
 from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.tree.walking import found_in
 from penstock.sql.types import (
     BIGINT,
     INTEGERS,
@@ -265,7 +266,7 @@ def newest_sql(query: JoinedTables, side: JoinSide, policies: Policies) -> str |
     keys = [_key_value(key, join.other, scope, policies) for key in join.conditions.keys]
     names = {column.name for column in side.columns}
     used = {column.name for key in join.conditions.keys
-            for column in (key.left if join.other == "l" else key.right).find_all(exp.Column)}
+            for column in found_in(key.left if join.other == "l" else key.right, exp.Column)}
     if not used <= names:
         return None
     limit = max(1, query.described.limit or 1)

@@ -35,8 +35,12 @@ Filled = tuple[SqlExpr, FillColumn]
 
 def items_of(stream: StreamContext) -> list[Item]:
     """Returns the SELECT list with one item per result column."""
-    plain = [item.with_changes(expression=replaced(item.expression, _key_itself)) for item in stream.query.items]
-    items = expand_items(stream.query.with_changes(items=tuple(plain)), stream.relation, stream.builder)
+    query = stream.query
+    plain = [replaced(item.expression, _key_itself) for item in query.items]
+    if any(one is not item.expression for one, item in zip(plain, query.items, strict=True)):
+        query = query.with_changes(items=tuple(
+            item.with_changes(expression=one) for one, item in zip(plain, query.items, strict=True)))
+    items = expand_items(query, stream.relation, stream.builder)
     return items if stream.lookup is None else short_names(items)
 
 

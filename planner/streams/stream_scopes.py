@@ -38,9 +38,8 @@ class StreamAggregation(Aggregation):
     ) -> GroupValue:
         found = self.aggregate_call(name, spec, arguments, node)
         if found.user is None and require(found.function).split is None:
-            raise NotSupportedError(f"{spec.name} is not supported in streams yet",
-                                    position=self.builder.position(node))
-        check_stored(found.type, self.builder.position(node))
+            raise NotSupportedError(f"{spec.name} is not supported in streams yet")
+        check_stored(found.type)
         return found
 
     def constant_of_group(self, column: RelColumn) -> SqlExpr:

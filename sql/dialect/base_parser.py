@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import TypeVar, cast
 
 from sqlglot import exp
@@ -52,7 +52,6 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         self._depth = 0
         self._operands = 0
         self._tried: list[str] = []
-        self._tried_at = 0
 
     def begin(self, text: str, tokens: Iterable[Token] | None = None) -> None:
         """Goes to the first token of a text."""
@@ -71,8 +70,10 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
             del tokens[:index - 1]
             index = 1
         self._index = index
-        while len(tokens) < index + 2:
-            tokens.append(next(self._source))
+        missing = index + 2 - len(tokens)
+        if missing > 0:
+            tokens += islice(self._source, missing)
+        self._tried = []
         self._prev = tokens[index - 1] if index else _NO_TOKEN
         self._curr = token = tokens[index]
         self._next = tokens[index + 1]
@@ -140,7 +141,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
     def at(self, *words: str) -> bool:
         """Whether the next tokens are these keywords or operators."""
         if self.word != words[0]:
-            self.note(words[0])
+            self._tried += words[:1]
             return False
         return len(words) == 1 or all(self.peek(place) == word for place, word in enumerate(words) if place)
 
@@ -148,7 +149,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         """Whether the next token is one of these keywords or operators."""
         if self.word in words:
             return True
-        self.note(*words)
+        self._tried += words
         return False
 
     def at_type(self, kind: TokenType) -> bool:
@@ -178,11 +179,6 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
 
     def note(self, *words: str) -> None:
         """Keeps what was tried at this token: it may be what a misspelt word was meant to be."""
-        if self._curr.token_type is not TokenType.VAR:
-            return
-        if self._tried_at != self._curr.start:
-            self._tried_at = self._curr.start
-            self._tried = []
         self._tried += words
 
     @property
@@ -354,7 +350,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
 
     def guess(self) -> str | None:
         """Returns a hint if the current word looks like a misspelt keyword that was tried here."""
-        if not self.at_type(TokenType.VAR) or self._tried_at != self._curr.start:
+        if not self.at_type(TokenType.VAR):
             return None
         close = difflib.get_close_matches(self.word, self._tried, n=1, cutoff=0.7)
         return f"did you mean {close[0]}?" if close and close[0] != self.word else None

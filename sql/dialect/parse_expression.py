@@ -396,7 +396,7 @@ class ExpressionParser(PredicateParser):
         """Parses `[database.]table.*` if that follows."""
         if self._next.token_type is not TokenType.DOT or not self.at_name():
             return None
-        if self.peek(2) != "*" and (self.peek(3), self.peek(4)) != (".", "*"):
+        if self.peek(2) != "*" and not (self.peek(3) == "." and self.peek(4) == "*"):
             return None
         start = self.token.start
         parts: list[exp.Expression] = []

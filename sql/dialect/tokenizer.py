@@ -125,7 +125,7 @@ def scan(text: str, at: int = 0) -> Iterator[Token]:
         assert found is not None
         group = found.lastindex or _END
         start, at = found.span(group)
-        raw = found.group(group)
+        raw = text[start:at]
         last = at - 1
         if group == _WORD:
             kind = KEYWORDS.get(raw.upper(), TokenType.VAR)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_tra
 
 from sqlglot import exp
 
+from penstock.sql.tree.walking import copied, nodes_of
+
 if TYPE_CHECKING:
     class _Expression:
         """What this package uses of exp.Expression: spelled out, since types of attributes count in this package."""
@@ -117,17 +119,22 @@ class Node(_Expression):
         if self._hash is not None:
             self.set(name, None)
         if type(value) is tuple or type(value) is list:
-            children = self.args[name] = [_owned(item) for item in value]
+            children = self.args[name] = list(value)
             for index, item in enumerate(children):
                 if isinstance(item, exp.Expression):
-                    item.parent, item.arg_key, item.index = self, name, index
+                    children[index] = self._own(item, name, index)
         elif isinstance(value, exp.Expression):
-            child = self.args[name] = _owned(value)
-            child.parent, child.arg_key, child.index = self, name, None
+            self.args[name] = self._own(value, name, None)
         elif value is None:
             self.args.pop(name, None)
         else:
             self.args[name] = value
+
+    def _own(self, part: exp.Expression, name: str, index: int | None) -> exp.Expression:
+        """Returns an expression as a part of this node, or a copy if it is part of another: it has one parent."""
+        own = part if part.parent is None else copied(part)
+        own.parent, own.arg_key, own.index = self, name, index
+        return own
 
     def with_changes(self, **changes: object) -> Self:
         """Returns a copy in which some parts are others."""
@@ -169,7 +176,7 @@ def dissolve(tree: exp.Expression) -> None:
 
     Else it would be there until the garbage collector comes, which stops all threads while it looks at large trees.
     """
-    for node in tree.walk():
+    for node in nodes_of(tree):
         node.parent = None
 
 
@@ -177,19 +184,15 @@ def _reader(part: Part) -> Any:
     """Returns the property that reads a part."""
     name, default = part.name, None if part.default is MISSING else part.default
 
-    def read(node: exp.Expression) -> Any:
+    def read(node: Node) -> Any:
         value = node.args.get(name, default)
         return tuple(value) if type(value) is list else value
 
-    def read_meta(node: exp.Expression) -> Any:
-        return node.meta.get(name, default)
+    def read_meta(node: Node) -> Any:
+        meta = node._meta
+        return default if meta is None else meta.get(name, default)
 
     return property(read_meta if part.in_meta else read)
-
-
-def _owned(value: Any) -> Any:
-    """Returns an expression, or a copy if it is part of another already: an expression has one parent."""
-    return value.copy() if isinstance(value, exp.Expression) and value.parent is not None else value
 
 
 def _alike(one: Any, other: Any) -> bool:

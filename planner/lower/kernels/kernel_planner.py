@@ -17,6 +17,7 @@ from penstock.planner.duckdb_sql.interval_windows import grid_of
 from penstock.planner.functions.partials import Partial, PartialColumn
 from penstock.planner.task_plans.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel, ValueKeys
 from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.tree.walking import found_in, parts_of
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind, Precision
 
 Types = Mapping[str, Kind]
@@ -93,7 +94,7 @@ def _bounded(tree: exp.Expression) -> exp.Expression:
     them, and what is long takes NumPy longer than DuckDB."""
     level, nodes = [tree], 1
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in node.iter_expressions()]
+        level = [child for node in level if not node.is_primitive for child in parts_of(node)]
         if not level:
             return tree
         nodes += len(level)
@@ -115,7 +116,7 @@ def _aggregates(part: PartialColumn, types: Types) -> list[FieldKernel | PickKer
     _need(part.accumulator.kind != "udaf")
     if part.accumulator.kind == "wide_add":
         # Sums of rows that leave 64 bits are for DuckDB: what a kernel gives stays in them.
-        added = next(node for node in part.columns[0].find_all(exp.Anonymous) if called(node) == "sum")
+        added = next(node for node in found_in(part.columns[0], exp.Anonymous) if called(node) == "sum")
         total = _field(_bounded(added), part.accumulator.fields[0].type.kind, types)
         return [total, FieldKernel("zero", total.value)]
     return [_field(_bounded(column), field.type.kind, types)
@@ -187,17 +188,20 @@ def _boolean(node: exp.Expression, types: Types) -> Expr:
 
 def _expression(node: exp.Expression, types: Types) -> Expr:
     match node:
-        case exp.Paren():
-            return _expression(node.this, types)
         case exp.Column():
-            _need(not node.table and node.name in types)
-            return Expr("column", _plain(types[node.name]), value=node.name)
+            name = node.name
+            _need(not node.table and name in types)
+            return Expr("column", _plain(types[name]), value=name)
         case exp.Literal():
             return _literal(node)
-        case exp.Boolean():
-            return Expr("constant", Kind.BOOL, value=bool(node.this))
         case exp.Cast():
             return _cast(node, types)
+        case exp.Anonymous():
+            return _call(node, types)
+        case exp.Paren():
+            return _expression(node.this, types)
+        case exp.Boolean():
+            return Expr("constant", Kind.BOOL, value=bool(node.this))
         case exp.Neg():
             value = _expression(node.this, types)
             if value.op == "constant" and isinstance(value.value, int | float) and value.type is not Kind.BOOL:
@@ -230,8 +234,6 @@ def _expression(node: exp.Expression, types: Types) -> Expr:
             return Expr("null", Kind.BOOL, (_expression(node.this, types),))
         case exp.Case():
             return _case(node, types)
-        case exp.Anonymous():
-            return _call(node, types)
     raise _TooComplex
 
 
