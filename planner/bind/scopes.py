@@ -406,6 +406,8 @@ class OuterRows:
 
     def find(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn | None:
         """Returns the column of this name, or None. Raises as the query around does where it can't use that."""
+        if KEY in node.meta:  # it is a key of the query within
+            return None
         written = name, qualifier, node.text("db")
         known = self._columns.get(written)
         if known is not None:

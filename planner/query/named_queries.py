@@ -62,12 +62,12 @@ class NamedQuery:
     def _iterated(self) -> Planned | None:
         """The query if it reads itself: what it begins with, and the step that is repeated; else None."""
         cte, builder, query = self._cte, self._builder, self._cte.query
-        if not cte.recursive or not any(map(self._reads_itself, _parts(query))):
+        if not cte.key_columns and not (cte.recursive and any(map(self._reads_itself, _parts(query)))):
             return None
         if not isinstance(query, SetOperation) or query.kind != "union" or query.order_by or query.limit or any(
                 map(self._reads_itself, query.queries[:-1])):
             raise InvalidStatementError(
-                f"{cte.name} reads itself: it must be a query that doesn't, UNION [ALL], and one that does",
+                f"{cte.name} must be a query that doesn't read itself, UNION [ALL], and one that does",
                 position=builder.place(Name(cte.name, None, cte.offset)))
         *first, last = query.queries
         base = self._plan(query.with_changes(queries=tuple(first)) if len(first) > 1 else first[0], builder)

@@ -15,7 +15,7 @@ _TOKENS = re.compile(r"""
 #: Words that the dialect reserves, and that mean nothing to DuckDB: names, unless a parenthesis follows.
 _ONLY_OURS = {"CONTAINS", "FILL", "JLIMIT", "MATCH", "NMATCH", "SESSION", "SLIDING", "STABLE", "STREAM", "SUBTABLE",
               "TAG", "TAGS", "TODAY", "TRIGGER", "WATERMARK"}
-_NO_TABLES = {"SELECT", "VALUES", "TABLE", "JSON"}
+_NO_TABLES = {"CASE", "CAST", "FALSE", "JSON", "NOT", "NULL", "SELECT", "TABLE", "TRUE", "VALUES"}
 
 
 def rewritten(sql: str) -> str:
@@ -30,7 +30,7 @@ def rewritten(sql: str) -> str:
     for (_, before), (place, word), (_, behind) in zip([(-1, ""), *said], said, [*said[1:], (-1, "")], strict=False):
         if tokens[place][0] == "word" and word in KEYWORDS and (
                 before == "." or behind == "." or (word in _ONLY_OURS and behind != "(")
-                or (before in ("FROM", "JOIN") and word not in _NO_TABLES and behind != "(")):
+                or (before in ("FROM", "JOIN") and word not in _NO_TABLES and behind[:1] not in ("(", "'"))):
             tokens[place] = "name", f'"{word}"'
     turned: dict[str, Callable[[str], str]] = {
         "text": lambda text: text.replace("\\", "\\\\"),
