@@ -194,7 +194,9 @@ class Scans:
         self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
     ) -> ScanRelation:
         physical = [column.physical for column in columns]
-        relations = [snapshot.to_sql(physical, tuids, scan.first_ts, scan.last_ts, epochs=True)
+        stored = {column.name: column.physical for column in columns}
+        ranges = [(stored[name], first, last) for name, first, last in scan.ranges]
+        relations = [snapshot.to_sql(physical, tuids, scan.first_ts, scan.last_ts, ranges, epochs=True)
                      for snapshot in snapshots]
         values = ", ".join(["_tuid", *(_named(column) for column in columns)])
         union = "\nUNION ALL\n".join(f"({relation.sql})" for relation in relations)

@@ -71,6 +71,11 @@ class RelColumn:
             for origin in self.origins:
                 origin.mark()
 
+    @property
+    def root(self) -> RelColumn:
+        """The column of a table or a sub-query that this is, or this one if it is made of several."""
+        return self.origins[0].root if len(self.origins) == 1 else self
+
     def above(self, *, column: str | None = None, side: str | None = None) -> RelColumn:
         """Returns a column that is made of this one, not read yet: with another name below, or of a side of a join."""
         return RelColumn(self.name, self.type, column or self.column, self.qualifier, self.role, (self,), False,
@@ -160,16 +165,20 @@ class ScanSlot:
     newest: NewestRows | None = None
     counted: bool = False
     names: bool = False
+    ranges: tuple[tuple[str, int | None, int | None], ...] = ()
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
         return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision,
-                    self.newest, self.counted, self.names)
+                    self.newest, self.counted, self.names, self.ranges)
 
 
 class Around(Protocol):
-    """What a sub-query may name of the query around it."""
+    """What a sub-query may name of the query around it: columns of `relation`, if that has rows."""
+
+    @property
+    def relation(self) -> Relation | None: ...
 
     def find(self, name: str, qualifier: str | None, node: exp.Expression, /) -> RelColumn | None:
         """Returns the column of this name, or None; raises InvalidStatementError if it can't be used there."""

@@ -17,7 +17,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import all_of, call, fragment
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import ColumnExpr, Computed
 from penstock.planner.logical.operators import (
-    Filter,
     Join,
     JoinColumn,
     JoinedRows,
@@ -29,7 +28,7 @@ from penstock.planner.logical.operators import (
     Project,
 )
 from penstock.planner.scalar.scalar_compare import Comparer
-from penstock.sql.tree.statements import JoinSource, SubquerySource
+from penstock.sql.tree.statements import JoinSource, Select, SelectItem, SubquerySource
 from penstock.sql.types import BOOL, INTEGERS
 
 
@@ -160,11 +159,12 @@ def bind_lateral(source: JoinSource, inner: SubquerySource, left: Relation, buil
 
     Raises InvalidStatementError for joins that such a sub-query can't be part of.
     """
-    on_true = source.on is None or (isinstance(source.on, exp.Boolean) and source.on.this)
-    if source.variant or source.kind not in ("inner", "left") or source.using or source.natural or not (
-            on_true or source.kind == "inner"):
-        raise builder.error_at("LATERAL stands behind a comma, CROSS JOIN, JOIN ... ON, or LEFT JOIN ... ON true",
-                               source.place, hint="put the condition into the sub-query")
+    if source.variant or source.kind not in ("inner", "left") or source.using or source.natural:
+        raise builder.error_at("LATERAL stands behind a comma, CROSS JOIN, or [LEFT] JOIN ... ON", source.place,
+                               hint="put the condition into the sub-query")
+    if source.on is not None and not (isinstance(source.on, exp.Boolean) and source.on.this):
+        everything = Select((SelectItem(exp.Star(), None),), inner, where=source.on, nests=True)
+        inner = SubquerySource(everything, inner.alias)
     builder.called = None
     found = RowScope(left, builder, "FROM").inner(inner.query, source.on or exp.null())
     called, builder.called = builder.called or builder.fresh("#outer"), None
@@ -174,13 +174,8 @@ def bind_lateral(source: JoinSource, inner: SubquerySource, left: Relation, buil
     columns = tuple(ColumnExpr(column.column, column.type) for column in added)
     qualifiers = (*left.qualifiers, inner.alias) if inner.alias else left.qualifiers
     rows = replace(left, columns=(*left.columns, *added), star=(*left.star, *added), table=None, qualifiers=qualifiers)
-    rows = numbered(rows.over(
+    return numbered(rows.over(
         lambda below: Lateral(below, found.query, called, columns, outer=source.kind == "left")))
-    if on_true:
-        return rows
-    condition, on = condition_of(source.on, RowScope(rows, builder, "WHERE")), source.on
-    name, builder.called = builder.called, None
-    return rows.over(lambda below: Filter(below, condition, on, called=name))
 
 
 def _side(relation: Relation, order: tuple[str, ...]) -> JoinedRows:

@@ -111,8 +111,9 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
     name = str(call.this).lower()
     window = _window(node, scope)
     if name in WINDOW_FUNCTIONS:
-        if call is not inner or call.args.get("distinct") or call.args.get("order") is not None:
-            raise scope.builder.error(f"{name}() takes no FILTER, DISTINCT or ORDER BY", node)
+        order = call.args.get("order")
+        if call is not inner or call.args.get("distinct") or (order is not None and nulls is not None):
+            raise scope.builder.error(f"{name}() takes no FILTER, DISTINCT, or ORDER BY beside IGNORE NULLS", node)
         arguments = [compile_expression(argument, scope) for argument in call.expressions]
         if len(arguments) == 3:  # the value where there is no such row
             type_ = arguments[0].type
@@ -124,6 +125,10 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
             if last is None:
                 raise scope.builder.error(f"{name}() looks at no value that could be NULL", node)
             value.node.set("expressions", [*others, made(nulls, this=last)])
+        if order is not None:
+            *others, last = value.node.expressions or [None]
+            terms = [_ordered(term, compile_expression(term.this, scope).node) for term in order.expressions]
+            value.node.set("expressions", [*others, made(exp.Order, this=last, expressions=terms)])
         return SqlExpr(window(value.node), value.type)
     spec = vector_spec(call)
     if spec is None or spec.aggregate is None or spec.multi_row or spec.needs_time or nulls is not None or (
@@ -159,10 +164,13 @@ def _window(node: exp.Window, scope: RowScope) -> _Window:
     terms = []
     for term in order.expressions if order is not None else ():
         value = compile_expression(term.this, scope)
-        terms.append(ordered(operand_tree(value, scope.session.time_zone) if intervals else value.node,
-                             descending=term.args["desc"], nulls_first=term.args["nulls_first"]))
+        terms.append(_ordered(term, operand_tree(value, scope.session.time_zone) if intervals else value.node))
     frame = {name: bound.node if isinstance(bound, SqlExpr) else bound for name, bound in bounds.items()}
     return _Window(keys, terms, made(exp.WindowSpec, **frame) if frame else None)
+
+
+def _ordered(term: exp.Ordered, value: Tree) -> exp.Ordered:
+    return ordered(value, descending=term.args["desc"], nulls_first=term.args["nulls_first"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -397,11 +397,17 @@ class OuterRows:
         self._scope = scope
         self._around, self._name = scope.builder.around, scope.builder.called
         self.called: str | None = None
-        self._columns: dict[tuple[str, str | None], RelColumn] = {}
+        self._columns: dict[tuple[str, str | None, str], RelColumn] = {}
+
+    @property
+    def relation(self) -> Relation | None:
+        """The rows of the query around."""
+        return self._scope.relation
 
     def find(self, name: str, qualifier: str | None, node: exp.Expression) -> RelColumn | None:
         """Returns the column of this name, or None. Raises as the query around does where it can't use that."""
-        known = self._columns.get((name, qualifier))
+        written = name, qualifier, node.text("db")
+        known = self._columns.get(written)
         if known is not None:
             return known
         builder, around = self._scope.builder, self._scope.builder.around
@@ -420,7 +426,7 @@ class OuterRows:
                 self._name = builder.fresh("#outer")
             side = self.called = self._name
         found = RelColumn(name, value.type, value.node.name, qualifier, role="outer", used=True, side=side)
-        self._columns[name, qualifier] = found
+        self._columns[written] = found
         return found
 
 

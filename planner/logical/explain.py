@@ -155,10 +155,14 @@ def _scan(scan: Scan) -> Properties:
     if scan.counted:
         properties.append(("rows", "counted"))
     if scan.first_ts is not None or scan.last_ts is not None:
-        first = "" if scan.first_ts is None else str(scan.first_ts)
-        last = "" if scan.last_ts is None else str(scan.last_ts)
-        properties.append(("time", f"[{first}..{last}]"))
+        properties.append(("time", _between(scan.first_ts, scan.last_ts)))
+    if scan.ranges:
+        properties.append(("ranges", " ".join(f"{name}{_between(first, last)}" for name, first, last in scan.ranges)))
     return properties
+
+
+def _between(first: int | None, last: int | None) -> str:
+    return f"[{'' if first is None else first}..{'' if last is None else last}]"
 
 
 def _grid(grid: WindowGrid) -> str:

@@ -61,7 +61,8 @@ class Scan:
     rows may be left out but the newest one, if `values` in a column are needed only where none of these is NULL.
     `counted`: nothing matters but the number of rows and their first and last times; each row of the relation has ROWS,
     how many it stands for, and those with these times are among them. It has no columns but the primary timestamp.
-    `names`: no rows of the table, but one per child table, with its uid and `tbname`.
+    `names`: no rows of the table, but one per child table, with its uid and `tbname`. `ranges`: such bounds on other
+    timestamps, by column.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Scan:
     newest: NewestRows | None = None
     counted: bool = False
     names: bool = False
+    ranges: tuple[tuple[str, int | None, int | None], ...] = ()
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

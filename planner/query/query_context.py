@@ -13,6 +13,7 @@ from penstock.planner.bind.binder import (
     Plan,
     Relation,
     RelColumn,
+    ScanSlot,
     is_pseudo,
     names_of_tables,
     qualifier_of,
@@ -50,7 +51,7 @@ from penstock.planner.query.group_items import with_plain_groups
 from penstock.planner.query.late_names import LateKey, late_key
 from penstock.planner.query.row_limits import bound_limit
 from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
-from penstock.sql.types import UBIGINT
+from penstock.sql.types import UBIGINT, Kind
 
 
 class QueryContext:
@@ -130,6 +131,7 @@ class QueryContext:
             if slot is not None:
                 slot.first_ts, slot.last_ts = self.bounds if time is relation.time else bounds_of(
                     select.where, scope, time)
+                slot.ranges = self._ranges(slot, scope)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
         self.late_key = late_key(self) if self._sets is None else None
@@ -142,6 +144,19 @@ class QueryContext:
         self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
         if self._sets is None:
             self.constants = constant_columns(self.relation, self.keys, self.scope)
+
+    def _ranges(self, slot: ScanSlot, scope: RowScope) -> tuple[tuple[str, int | None, int | None], ...]:
+        """The bounds that WHERE leaves of the timestamps of a table that aren't primary."""
+        found = []
+        for column in self.relation.columns:
+            if not column.used or column.type.kind is not Kind.TIMESTAMP or column.type.precision != scope.precision:
+                continue
+            root = column.root
+            if root.role == "column" and root in slot.columns[1:]:
+                first, last = bounds_of(self.select.where, scope, column)
+                if first is not None or last is not None:
+                    found.append((root.name, first, last))
+        return tuple(found)
 
     def _key(self, item: PartitionItem) -> Computed:
         node = item.expression

@@ -165,7 +165,14 @@ def _inner(query: Query, builder: QueryBuilder) -> Inner:
 
 
 def _plan_select(select: Select, builder: QueryBuilder) -> Planned:
-    builder.called = None
+    builder.called, around, builder.aliases = None, builder.aliases, {}
+    planned = _plan_named(select, builder)
+    builder.aliases = around
+    return planned
+
+
+def _plan_named(select: Select, builder: QueryBuilder) -> Planned:
+    """Plans a query; the names of its SELECT list mean something from WHERE on."""
     select = with_windows(select, builder)
     _check_limits(select)
     query = _bound_query(select, builder)
@@ -190,7 +197,7 @@ def _bound_query(select: Select, builder: QueryBuilder) -> QueryContext:
     relation = one_row(builder) if select.source is None else _bind(select.source, select, builder)
     if select.tags_only and (relation.table is None or not relation.table.tags):
         raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
-    select = with_fields(select, relation)
+    select = with_fields(select, relation, builder)
     items = expand_items(select, relation, builder)
     if not items:
         raise builder.error("there are no columns that * could stand for", select.items[0].expression)

@@ -41,15 +41,19 @@ def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: B
     outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
     return ended(query, outputs, first.precision, builder, lambda: Combined(
-        tuple(part() for part in parts), query.kind, query.all))
+        tuple(part() for part in parts), query.kind, query.all), [side.columns for side in sides[1:]])
 
 
 def ended(
-    query: SetOperation | ValuesQuery, outputs: Sequence[Output], precision: Precision, builder: Builder, rows: Plan
+    query: SetOperation | ValuesQuery, outputs: Sequence[Output], precision: Precision, builder: Builder, rows: Plan,
+    others: Sequence[Sequence[Output]] = (),
 ) -> Planned:
-    """Returns a query whose rows are those, in the order and up to the limit that it says."""
+    """Returns a query whose rows are those, in the order and up to the limit that it says.
+
+    `others`: what ORDER BY may call its columns as well, in the order of these.
+    """
     terms = [OrderTerm(place, None, item.descending, item.nulls_first, item.expression)
-             for item in query.order_by for place in _positions(item, query, outputs, builder)]
+             for item in query.order_by for place in _positions(item, query, (outputs, *others), builder)]
     keys = tuple(term.key(index) for index, term in enumerate(terms))
     limit = bound_limit(query.limit, builder)
 
@@ -86,30 +90,32 @@ def _bare(column: Output) -> str:
     return column.alias or column.name
 
 
-def _positions(item: OrderItem, query: SetOperation | ValuesQuery, outputs: Sequence[Output], builder: Builder
+def _positions(item: OrderItem, query: SetOperation | ValuesQuery, sides: Sequence[Sequence[Output]], builder: Builder
                ) -> Sequence[int]:
     """Returns which result columns an item of ORDER BY names."""
     if isinstance(item.expression, exp.Var):
-        return range(len(outputs))
-    return (_position(item, query, outputs, builder),)
+        return range(len(sides[0]))
+    return (_position(item, query, sides, builder),)
 
 
-def _position(item: OrderItem, query: SetOperation | ValuesQuery, outputs: Sequence[Output], builder: Builder) -> int:
-    """Returns which result column an item of ORDER BY names."""
-    position = ordinal(item.expression, len(outputs), builder)
+def _position(item: OrderItem, query: SetOperation | ValuesQuery, sides: Sequence[Sequence[Output]], builder: Builder
+              ) -> int:
+    """Returns which result column an item of ORDER BY names: as one of the queries does, the first one first."""
+    position = ordinal(item.expression, len(sides[0]), builder)
     if position is not None:
         return position
-    names = [output.name for output in outputs]
     spelled = [text_of(item.expression)]
     if isinstance(item.expression, exp.Column):
         spelled.insert(0, item.expression.name)
-    folded = [name.lower() for name in names]
-    for known, asked in ((names, spelled), (folded, [name.lower() for name in spelled])):
-        for name in asked:
-            if name in known:
-                return known.index(name)
+    for side in sides:
+        names = [output.name for output in side]
+        folded = [name.lower() for name in names]
+        for known, asked in ((names, spelled), (folded, [name.lower() for name in spelled])):
+            for name in asked:
+                if name in known:
+                    return known.index(name)
     raise builder.error(f"ORDER BY of {_named(query)} must name a column of its result", item.expression, code=0x2602,
-                        hint="columns are named by the first query")
+                        hint="write its name, or its place")
 
 
 def _named(query: SetOperation | ValuesQuery) -> str:

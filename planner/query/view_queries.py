@@ -62,5 +62,7 @@ def plan_view(view: View, source: TableSource, builder: QueryBuilder, plan: Plan
 class _Unknown:
     """A query around a view, which has no names for it."""
 
+    relation = None
+
     def find(self, name: str, qualifier: str | None, node: exp.Expression, /) -> RelColumn | None:
         return None

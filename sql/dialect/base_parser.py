@@ -207,11 +207,13 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
 
     # --- lists ---
 
-    def csv(self, parse_item: Callable[[], _Item]) -> tuple[_Item, ...]:
-        """Parses `item, ...` with at least one item."""
+    def csv(self, parse_item: Callable[[], _Item], end: str = "") -> tuple[_Item, ...]:
+        """Parses `item, ...` with at least one item; a comma may stand before the word `end`, too."""
         items = [parse_item()]
         while self._curr.token_type is TokenType.COMMA:
             self._advance()
+            if end and self.word == end:
+                break
             items.append(parse_item())
         return tuple(items)
 

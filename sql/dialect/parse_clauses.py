@@ -139,7 +139,7 @@ class ClauseParser(WindowParser):
             if self.take("ALL"):
                 return Limit(None, first or self._parse_offset() or 0)
             count = self._parse_row_count("LIMIT")
-            if self.take("%"):
+            if self.take_any("%", "PERCENT"):
                 return Limit(count, first or self._parse_offset() or 0, percent=True)
             if self.take(","):
                 return Limit(self._parse_row_count("LIMIT"), count)

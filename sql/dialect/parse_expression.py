@@ -16,7 +16,7 @@ from sqlglot.tokens import Token, TokenType
 from penstock.sql.dialect.base_parser import NAMES
 from penstock.sql.dialect.literals import parse_integer
 from penstock.sql.dialect.parse_predicate import PredicateParser
-from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
+from penstock.sql.dialect.tokenizer import KEYWORDS, NOT_AN_ALIAS
 from penstock.sql.tree.expression_nodes import (
     DurationLiteral,
     JsonGet,
@@ -31,6 +31,8 @@ MAX_DEPTH = 600
 # Reserved words that are functions when a parenthesis follows.
 _CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST", "CONTAINS", "JSON", "FILL"})
 _POSTFIX = frozenset({TokenType.ARROW, TokenType.DARROW, TokenType.DCOLON, TokenType.L_BRACKET, TokenType.DOT})
+#: Behind these even a reserved word is an alias.
+_BEHIND_ALIASES = (TokenType.COMMA, TokenType.R_PAREN, TokenType.SENTINEL, TokenType.SEMICOLON)
 _NO_OPERATOR = (0, exp.Expression)
 _EPOCH = "1970-01-01T00:00:00Z"
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
@@ -362,6 +364,8 @@ class ExpressionParser(PredicateParser):
     def parse_alias(self) -> str | None:
         """Parses `[AS] alias` if one follows. Raises SqlSyntaxError."""
         if self.take("AS"):
+            if self.word in KEYWORDS and (self._next.token_type in _BEHIND_ALIASES or self.peek() == "FROM"):
+                return str(self.advance().text).lower()
             return self.name("an alias")
         if self.at_name() and self.word not in NOT_AN_ALIAS:
             return self.name("an alias")

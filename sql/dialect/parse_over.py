@@ -30,7 +30,8 @@ class OverParser(TypeParser):
     def parse_call(self, name: str, parse_argument: Callable[[], exp.Expression], start: int) -> exp.Expression:
         """Parses the arguments of the call that begins at `start`, with DISTINCT, ORDER BY and IGNORE NULLS."""
         distinct = self.at("DISTINCT") and self.peek() not in (",", ")", ".") and self.take("DISTINCT")
-        node = exp.Anonymous(this=name, expressions=list(self.csv(parse_argument)))
+        arguments = [] if self.at("ORDER", "BY") else list(self.csv(parse_argument))
+        node = exp.Anonymous(this=name, expressions=arguments)
         order = self.parse_order()
         if distinct or order is not None:
             self.nests = True
@@ -44,10 +45,9 @@ class OverParser(TypeParser):
             return call
         if self.at("WITHIN", "GROUP", "("):
             call = self._parse_within_group(call, start)
-        if self.at("FILTER", "(", "WHERE"):
-            self.take("FILTER", "(")
+        if self.take("FILTER", "("):
             where_start = self.token.start
-            self.expect("WHERE")
+            self.take("WHERE")
             self.enter()
             where = self.mark(exp.Where(this=self.parse_expression()), where_start)
             self.leave()

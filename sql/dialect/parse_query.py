@@ -233,12 +233,7 @@ class QueryParser(SourceParser):
 
     def _parse_items(self) -> tuple[SelectItem, ...]:
         """Parses the SELECT list; a comma may stand before FROM."""
-        items = [self.parse_select_item()]
-        while self.take(","):
-            if self.at("FROM"):
-                break
-            items.append(self.parse_select_item())
-        return tuple(items)
+        return self.csv(self.parse_select_item, "FROM")
 
     def _parse_distinct(self) -> tuple[bool, tuple[exp.Expression, ...]]:
         """Parses DISTINCT, with what follows ON if that is there, or ALL."""

@@ -42,7 +42,7 @@ class SourceParser(ClauseParser):
         """Parses VALUES of a query: the rows, which are one token behind this word, are expressions here."""
         self.expand_rows()
         self.expect("VALUES")
-        return ValuesQuery(self.csv(self.parse_tuple))
+        return ValuesQuery(self.csv(self.parse_tuple, ")"))
 
     def parse_source(self) -> Source:
         source = self._parse_joins(self._parse_simple_source())

@@ -30,17 +30,20 @@ _LENGTHS = dict(_SIZED_TYPES.values())
 #: What CAST takes as well, without a length.
 _OTHER_NAMES: dict[str, Kind] = {
     "VARCHAR": Kind.VARCHAR, "BINARY": Kind.VARCHAR, "NCHAR": Kind.NCHAR, "TEXT": Kind.VARCHAR, "STRING": Kind.VARCHAR,
-    "BOOLEAN": Kind.BOOL, "REAL": Kind.FLOAT, "FLOAT4": Kind.FLOAT, "FLOAT8": Kind.DOUBLE, "INT2": Kind.SMALLINT,
-    "INT4": Kind.INT, "INT8": Kind.BIGINT, "BYTEA": Kind.VARBINARY, "BLOB": Kind.VARBINARY, "CHAR": Kind.VARCHAR,
+    "BOOLEAN": Kind.BOOL, "REAL": Kind.FLOAT, "FLOAT4": Kind.FLOAT, "FLOAT8": Kind.DOUBLE, "INT1": Kind.TINYINT,
+    "INT2": Kind.SMALLINT, "INT16": Kind.SMALLINT, "INT4": Kind.INT, "INT32": Kind.INT, "INT8": Kind.BIGINT,
+    "INT64": Kind.BIGINT, "UINT8": Kind.UTINYINT, "UINT16": Kind.USMALLINT, "UINT32": Kind.UINT,
+    "UINT64": Kind.UBIGINT, "BYTEA": Kind.VARBINARY, "BLOB": Kind.VARBINARY, "CHAR": Kind.VARCHAR,
     "VARBINARY": Kind.VARBINARY, "UTINYINT": Kind.UTINYINT, "USMALLINT": Kind.USMALLINT, "UINTEGER": Kind.UINT,
     "UBIGINT": Kind.UBIGINT, "DATETIME": Kind.TIMESTAMP, "TIMESTAMPTZ": Kind.TIMESTAMP,
-    "TIMESTAMP_S": Kind.TIMESTAMP, "TIMESTAMP_MS": Kind.TIMESTAMP, "TIMESTAMP_NS": Kind.TIMESTAMP,
+    "TIMESTAMP_S": Kind.TIMESTAMP, "TIMESTAMP_MS": Kind.TIMESTAMP, "TIMESTAMP_US": Kind.TIMESTAMP,
+    "TIMESTAMP_NS": Kind.TIMESTAMP,
 }
 #: DuckDB's types that have no name here, by the names that they may be given.
 _OF_DUCKDB: dict[str, str] = {
     "DATE": "DATE", "TIME": "TIME", "TIMETZ": "TIME WITH TIME ZONE", "INTERVAL": "INTERVAL", "UUID": "UUID",
     "HUGEINT": "HUGEINT", "INT128": "HUGEINT", "UHUGEINT": "UHUGEINT", "BIT": "BIT", "BITSTRING": "BIT",
-    "BIGNUM": "BIGNUM",
+    "BIGNUM": "BIGNUM", "TIME_NS": "TIME_NS", "VARIANT": "VARIANT",
 }
 _TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
 
@@ -91,7 +94,7 @@ class TypeParser(BaseParser):
 
     def _parse_item_type(self) -> DataType:
         word = self.word
-        if word in ("STRUCT", "MAP", "UNION", "ENUM") and self.peek() == "(":
+        if word in ("STRUCT", "ROW", "MAP", "UNION", "ENUM") and self.peek() == "(":
             return self._parse_nested_type()
         if word in ("DECIMAL", "NUMERIC") and self.peek() != "(":
             self.advance()
@@ -119,7 +122,7 @@ class TypeParser(BaseParser):
         self.leave()
         if word == "MAP" and len(parts) != 2:
             raise self.fail("a MAP has a type of keys and one of values")
-        return other_type(f"{word}({', '.join(parts)})")
+        return other_type(f"{'STRUCT' if word == 'ROW' else word}({', '.join(parts)})")
 
     def _parse_field(self) -> str:
         name = self.advance().text if self.at_type(TokenType.STRING) else self.name("a field")

@@ -95,7 +95,7 @@ class ValueParser(OverParser):
 
     def _items(self, end: str) -> list[exp.Expression]:
         self.enter()
-        items = [] if self.at(end) else list(self.csv(self.parse_expression))
+        items = [] if self.at(end) else list(self.csv(self.parse_expression, end))
         self.leave()
         self.expect(end)
         return items
@@ -105,7 +105,7 @@ class ValueParser(OverParser):
         start = self.token.start
         self.expect("{")
         self.enter()
-        fields = list(self.csv(self._parse_field_value))
+        fields = list(self.csv(self._parse_field_value, "}"))
         self.leave()
         self.expect("}")
         return self.mark(exp.Struct(expressions=fields), start)
@@ -152,24 +152,26 @@ class ValueParser(OverParser):
         """Parses `[i]`, or `[i:j:step]`, which is a call of array_slice. Raises SqlSyntaxError."""
         self.expect("[")
         self.enter()
-        first = None if self.at(":") else self.parse_expression()
+        first = None if self.at_any(":", "::") else self.parse_expression()
         if first is not None and not self.at(":"):
             parsed: exp.Expression = exp.Bracket(this=value, expressions=[first])
         else:
-            bounds = [value, first or self._bound(1)]
-            self.expect(":")
-            bounds.append(self._bound(-1) if self.at_any("]", ":") else self.parse_expression())
-            if self.take(":"):
+            bounds = [value, first or self._open_bound()]
+            both_open = self.take("::")
+            if not both_open:
+                self.expect(":")
+            open_end = both_open or self.at_any("]", ":") or (self.at("-", ":") and self.take("-"))
+            bounds.append(self._open_bound() if open_end else self.parse_expression())
+            if both_open or self.take(":"):
                 bounds.append(self.parse_expression())
             parsed = exp.Anonymous(this="array_slice", expressions=bounds)
         self.leave()
         self.expect("]")
         return self.mark(parsed, start)
 
-    def _bound(self, value: int) -> exp.Expression:
-        start = self._prev.start
-        number = self.mark(exp.Literal.number(str(abs(value))), start)
-        return number if value >= 0 else self.mark(exp.Neg(this=number), start)
+    def _open_bound(self) -> exp.Expression:
+        """Returns what DuckDB takes for a bound that isn't given: an empty list."""
+        return self._call("list_value", [], self._prev.start)
 
     def parse_part(self, value: exp.Expression, start: int) -> exp.Expression:
         """Parses `.name`, a field of a struct, which is a call of struct_extract. Raises SqlSyntaxError."""

@@ -87,7 +87,7 @@ def _say_what_is_taken(call: exp.Anonymous) -> None:
         call.set("distinct", None)
     order = call.args.get("order")
     if order is not None:
-        *others, last = call.expressions
+        *others, last = call.expressions or [None]
         call.set("expressions", [*others, exp.Order(this=last, expressions=order.expressions)])
         call.set("order", None)
 

@@ -38,7 +38,7 @@ KEYWORDS: dict[str, TokenType] = {
 
 # Words that are names elsewhere, but after an expression or a table they continue the statement.
 NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
-    "ANOMALY_WINDOW", "ANTI", "ASOF", "CROSS", "EXCEPT", "FETCH", "FILE", "INTERSECT", "NATURAL", "NOTIFY", "NULLS",
+    "ANOMALY_WINDOW", "ANTI", "ASOF", "CROSS", "EXCEPT", "FETCH", "FILE", "INTERSECT", "NATURAL", "NOTIFY",
     "OFFSET", "POSITIONAL", "QUALIFY", "RANGE", "SEMI", "TRUE_FOR", "WINDOW",
 })
 

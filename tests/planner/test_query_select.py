@@ -177,6 +177,28 @@ def test_conditions_on_tags_narrow_the_scan(db: Harness, condition: str, childre
     assert tuids == (None if children is None else tuple(db.tables[name].uid for name in children))
 
 
+@pytest.mark.parametrize(("condition", "ranges"), [
+    (f"at >= {T0} and v > 1 and {T0 + 5} > at", (("at", T0, T0 + 4),)),
+    (f"at = {T0} or at is null", ()),
+    (f"at in ({T0}, {T0 + 9}) and until <= {T0}", (("at", T0, T0 + 9), ("until", None, T0))),
+    (f"n.ts >= {T0} and at > n.ts", ()),
+])
+def test_bounds_of_other_timestamps(condition: str, ranges: tuple[tuple[str, int | None, int | None], ...]) -> None:
+    """The scan gets what the conditions say of timestamps that aren't primary, in joins as well."""
+    harness = Harness()
+    harness.create("n", {"v": INT, "at": timestamp("ms"), "until": timestamp("ms")})
+    harness.create("o", {"w": INT})
+    for query in (f"select count(v) from n where {condition}",
+                  f"select n.v from o left join n on o.ts = n.ts where {condition}"):
+        assert next(scan for scan in harness.plan(query).scans if scan.table.name == "n").ranges == ranges
+
+
+def test_queries_in_expressions_name_nothing(db: Harness) -> None:
+    """What such a query reads stands where it reads it: DuckDB computes what WITH names for all rows around it."""
+    plan = db.plan("select v from n where v > (select avg(x) from (select k.v x from k, n m where k.v = n.v) y)")
+    assert "WITH" not in plan.sql.removeprefix("WITH")
+
+
 def test_columns_called_as_pseudo_columns_are_columns_like_others() -> None:
     """Results of streams have `_wstart`, which is computed with; beside a window that is the start of the window."""
     results = Harness()

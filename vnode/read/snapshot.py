@@ -199,15 +199,18 @@ class Snapshot:
         return found
 
     def to_sql(self, columns: Sequence[str] | None = None, tuids: pa.Array | None = None,
-                 first_ts: int | None = None, last_ts: int | None = None, *, epochs: bool = False) -> SnapshotSql:
+                 first_ts: int | None = None, last_ts: int | None = None,
+               ranges: Sequence[tuple[str, int | None, int | None]] = (), *, epochs: bool = False) -> SnapshotSql:
         """Returns the same rows as `to_arrow`, unsorted, as DuckDB SQL over the parts and some Arrow tables.
 
+        `ranges`: rows may be left out whose value of a timestamp isn't between these, both included.
         `epochs`: timestamps are BIGINT in their own units, which DuckDB computes with several times faster.
         """
         names = self._columns(columns)
         first = TS_MIN if first_ts is None else first_ts
         last = TS_MAX if last_ts is None else last_ts
-        sql = SqlBuilder(self.schema, self._key_names, names, self.version, first, last, tuids, epochs=epochs)
+        sql = SqlBuilder(self.schema, self._key_names, names, self.version, first, last, tuids, ranges,
+                         epochs=epochs)
         parts = [p for p in self._parts if p.info.max_ts >= first and p.info.min_ts <= last]
         runs = [r for r in self._runs if r.max_ts >= first and r.min_ts <= last]
         # Where keys may exist more than once: elsewhere nobody must look for the newest version of each.

@@ -86,8 +86,9 @@ class SqlBuilder:
     """Builds the SELECTs of one `SnapshotSql` and collects its Arrow tables."""
 
     def __init__(self, schema: pa.Schema, keys: list[str], names: list[str], version: int, first: int, last: int,
-                 tuids: pa.Array | None, *, epochs: bool = False) -> None:
-        """`epochs`: timestamps are integers."""
+                 tuids: pa.Array | None, ranges: Sequence[tuple[str, int | None, int | None]] = (), *,
+                 epochs: bool = False) -> None:
+        """`ranges`: see `Snapshot.to_sql`. `epochs`: timestamps are integers."""
         self._schema = schema
         self._keys = keys
         self._names = names
@@ -95,6 +96,7 @@ class SqlBuilder:
         self._version = version
         self._first = first
         self._last = last
+        self._ranges = ranges
         self._epochs = epochs
         self.tables: dict[str, pa.Table] = {}
         self._tuid_filter = self._filter_tuids(tuids)
@@ -122,7 +124,7 @@ class SqlBuilder:
         micros = ts * (1000 if unit == "ms" else 1)
         return f"make_timestamp({min(max(micros, -_US_LIMIT), _US_LIMIT)})"
 
-    def _where(self, which: _Which, *, newer_possible: bool, integers: bool) -> str:
+    def _where(self, present: set[str], which: _Which, *, newer_possible: bool, integers: bool) -> str:
         ts = quoted(self._keys[0])
 
         def bound(time: int) -> str:
@@ -133,6 +135,11 @@ class SqlBuilder:
             conditions.append(f"{ts} >= {bound(self._first)}")
         if self._last != TS_MAX:
             conditions.append(f"{ts} <= {bound(self._last)}")
+        if not which.inside:  # there, older versions of a row must not stand in for one that is left out
+            for name, first, last in self._ranges:
+                if name in present:
+                    conditions += [f"{quoted(name)} {sign} {bound(limit)}"
+                                   for sign, limit in ((">=", first), ("<=", last)) if limit is not None]
         if which.inside:
             conditions.append("(" + " OR ".join(
                 f"{ts} >= {bound(low)} AND {ts} <= {bound(high)}" for low, high in which.inside) + ")")
@@ -160,7 +167,7 @@ class SqlBuilder:
             else:
                 value = quoted(name)
             columns.append(value)
-        where = self._where(which, newer_possible=newer_possible, integers=integers)
+        where = self._where(available, which, newer_possible=newer_possible, integers=integers)
         return f"SELECT _tuid, {', '.join(columns)}, _ver FROM {source}{where}"
 
     def rows(self, parts: Sequence[PartHandle], runs: Sequence[Run], tombstones: Sequence[Tombstone], *,

@@ -16,7 +16,6 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     made,
     named,
     number,
-    over_nested,
     select,
     so_far,
     with_recursion,
@@ -68,14 +67,15 @@ from penstock.planner.lower.duckdb.interpolation_sql import interpolated
 from penstock.planner.lower.duckdb.join_sql import joined_rows
 from penstock.planner.lower.duckdb.series_sql import picked, ran
 from penstock.planner.lower.duckdb.steps import Steps
+from penstock.planner.lower.duckdb.steps import nested as nested_steps
 from penstock.planner.lower.duckdb.window_sql import windowed
 
 
 def lower(plan: Operator, shared: Sequence[Operator] = (), depth: int = 0) -> exp.Query:
     """Returns the query of a plan, over the relations of its scans. Raises what `lower_in_steps` raises."""
     steps, query = lower_in_steps(plan, shared, depth)
-    # DuckDB repeats rows of a LATERAL in another query about rows if there is a WITH in it.
-    return over_nested(steps, query) if depth > 1 else with_steps(steps, query)
+    # DuckDB repeats rows where a query about others has a WITH: in LATERAL within another, and in ON of outer joins.
+    return nested_steps(steps, query) if depth else with_steps(steps, query)
 
 
 def lower_in_steps(

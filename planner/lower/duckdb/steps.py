@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, over_nested
 from penstock.planner.logical.operators import Children, Iterated, Operator, Scan, Shared, Viewed
 
 MAX_STEPS = 900
@@ -51,8 +51,24 @@ class Steps:
 
     def check(self) -> None:
         """Raises InvalidStatementError for more than DuckDB can bind."""
-        steps = len(self.named) + self._tables
-        if steps > MAX_STEPS:
-            raise InvalidStatementError(
-                f"the query has {steps} steps, at most {MAX_STEPS} are possible: each SELECT and each table "
-                "counts", hint="unite or join fewer queries at once")
+        _check(len(self.named) + self._tables)
+
+
+def nested(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query:
+    """Returns the query with each step where it is read. Raises InvalidStatementError for more than DuckDB can bind."""
+    counts: dict[str, int] = {}
+    for name, step in steps:
+        counts[name] = _count(step, counts)
+    _check(_count(query, counts))
+    return over_nested(steps, query)
+
+
+def _count(query: Tree, counts: Mapping[str, int]) -> int:
+    return 1 + sum(counts.get(table.name, 0) for table in query.find_all(exp.Table))
+
+
+def _check(steps: int) -> None:
+    if steps > MAX_STEPS:
+        raise InvalidStatementError(
+            f"the query has {steps} steps, at most {MAX_STEPS} are possible: each SELECT and each table "
+            "counts", hint="unite or join fewer queries at once")

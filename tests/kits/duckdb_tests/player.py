@@ -49,11 +49,19 @@ DECISIONS: Sequence[tuple[str, Decision]] = (
     ("states of aggregates as values", lambda sql, named, played: "export_state" in named),
     ("parameters", lambda sql, named, played: re.search(r"\$\d|\$[a-z]|(?<![?@])\?(?![?@])", sql) is not None),
     ("rowid", lambda sql, named, played: "rowid" in named),
+    ("rows by their place: POSITIONAL, #1", lambda sql, named, played: "positional" in named
+     or re.search(r"#\d", sql) is not None),
+    ("DESCRIBE and SHOW in FROM", lambda sql, named, played: bool({"describe", "summarize"} & named)
+     or re.search(r"\(\s*show\s", sql, re.I) is not None),
+    ("changes of tables within a query", lambda sql, named, played: bool(_CHANGES & named)),
+    ("types behind a schema", lambda sql, named, played: re.search(r"::\s*main\.", sql, re.I) is not None),
+    ("times have no infinity", lambda sql, named, played: "infinity" in sql.lower()),
 )
 #: The same for another answer alone.
 MEANINGS: Sequence[tuple[str, Decision]] = (
     ("columns with COLLATE", lambda sql, named, played: played.collated),
-    ("times have no infinity", lambda sql, named, played: played.infinite or "infinity" in sql.lower()),
+    ("times have no infinity", lambda sql, named, played: played.infinite),
+    ("numbers beyond 64 bits are DOUBLE", lambda sql, named, played: re.search(r"(?<![\w.'])\d{20,}", sql) is not None),
     ("TIMESTAMP is an instant", lambda sql, named, played: re.search(r"at\s+time\s+zone", sql, re.I) is not None),
     ("names of types", lambda sql, named, played: "typeof" in named),
     ("CAST is TDengine's", lambda sql, named, played: "::" in sql or "cast" in named),
@@ -61,6 +69,9 @@ MEANINGS: Sequence[tuple[str, Decision]] = (
         "ascii", "concat", "concat_ws", "from_base64", "greatest", "least", "length", "log", "mode", "regexp_extract",
         "stddev", "substr", "substring", "variance", "week", "weekday"})),
 )
+#: Why a query is answered that DuckDB refuses with such an error.
+REFUSALS = {"ConversionException": "what CAST cannot convert is NULL",
+            "OutOfRangeException": "what is beyond its range is NULL"}
 _MADE = re.compile(r"create\s+(?:or\s+replace\s+)?(?:temp\w*\s+)?(?:macro|function|type|sequence|schema)\s+"
                    r"(?:if\s+not\s+exists\s+)?(?:\w+\.)?\"?(\w+)", re.IGNORECASE)
 
@@ -211,6 +222,8 @@ class Player:
             if _is_broken(error):
                 return self._failed(each, sql, error, played)
             return Verdict(each.line, sql, "passed")
+        if (decision := REFUSALS.get(why)) is not None:
+            return Verdict(each.line, sql, "decided", decision)
         return Verdict(each.line, sql, "accepted", f"DuckDB refuses: {why}")
 
     def _failed(self, each: Recorded, sql: str, error: Exception, played: Played) -> Verdict:

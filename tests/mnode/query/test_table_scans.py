@@ -96,6 +96,22 @@ def test_bounds_leave_out_what_lies_outside(db: Embedded) -> None:
         assert sorted(row[1] for row in found) == [5, 5, 6, 6, 7, 7]
 
 
+def test_ranges_leave_out_what_lies_outside(db: Embedded) -> None:
+    """A scan with a range of another timestamp reads in place only what that allows, and no replaced row."""
+    fresh(db)
+    ts = T0 * 1000
+    db.execute("INSERT INTO m1 USING m TAGS (1, NULL) VALUES "
+               + " ".join(f"({ts + i}, {i}, {'NULL' if i == 4 else ts + i}, NULL)" for i in range(10)))
+    db.execute("FLUSH DATABASE d")
+    wanted = (("at", ts + 3, ts + 6),)
+    assert [row[1] for row in read(db, "m", ("v", "at"), 0, ranges=wanted)] == [3, 5, 6]
+    assert [row[1] for row in read(db, "m", ("v", "at"), 0, ranges=(("at", None, ts + 1),))] == [0, 1]
+    db.execute(f"INSERT INTO m1 VALUES ({ts + 5}, 50, {ts + 9}, NULL) ({ts + 20}, 20, {ts + 6}, NULL)")
+    found = {row[1:] for row in read(db, "m", ("v", "at"), 0, ranges=wanted)}
+    assert {(3, ts + 3), (6, ts + 6), (20, ts + 6)} <= found
+    assert not {v for v, _ in found} & {5, 4}
+
+
 def test_a_child_is_read_alone(db: Embedded) -> None:
     """A child table's scan has its rows only, with its own name and tags."""
     fresh(db)
