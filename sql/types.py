@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -105,6 +105,11 @@ class DataType:
     digits: int | None = None
     scale: int | None = None
     precision: Precision = "ms"
+
+    def with_precision(self, precision: Precision) -> DataType:
+        """Returns the type as it is in a database of this precision, which matters to times alone."""
+        fits = self.kind is not Kind.TIMESTAMP or self.precision == precision
+        return self if fits else replace(self, precision=precision)
 
     @property
     def is_numeric(self) -> bool:

@@ -304,7 +304,7 @@ def external_relation(source: ExternalSource, builder: Builder, precision: Preci
                             position=builder.place(name),
                             hint=did_you_mean(name.name, builder.catalog.external_connection_names()))
     table = builder.catalog.external_table(connection.name, source.table)
-    columns = tuple(replace(column, type=_with_precision(column.type, precision)) for column in table.columns)
+    columns = tuple(replace(column, type=column.type.with_precision(precision)) for column in table.columns)
     return scan_table(replace(table, columns=columns), source.alias, builder, precision=precision)
 
 
@@ -330,9 +330,9 @@ def scan_table(
     if database is not None:
         precision = database.precision
     qualifier = alias or table.name
-    columns = [RelColumn(c.name, _with_precision(c.type, precision), c.name, qualifier)
+    columns = [RelColumn(c.name, c.type.with_precision(precision), c.name, qualifier)
                for c in table.columns]
-    tags = [RelColumn(c.name, _with_precision(c.type, precision), c.name, qualifier, "tag")
+    tags = [RelColumn(c.name, c.type.with_precision(precision), c.name, qualifier, "tag")
             for c in table.tags]
     members = (*columns, *tags)
     if stored and table.column("tbname") is None:
@@ -367,10 +367,6 @@ def _named(relation: Relation, name: str, qualifier: str) -> Relation:
         return Project(below, named, extends=True) if tbname.used else below
 
     return replace(relation.over(plan), columns=(*relation.columns, tbname))
-
-
-def _with_precision(type_: DataType, precision: Precision) -> DataType:
-    return replace(type_, precision=precision) if type_.kind is Kind.TIMESTAMP else type_
 
 
 def children_table(table: Table, catalog: CatalogView) -> pa.Table:

@@ -448,9 +448,16 @@ def fingerprint(node: exp.Expression, scope: RowScope) -> Mark:
     marks: list[Hashable] = []
     pending: list[object] = [node]
     while pending:
-        own, parts = _own_marks(pending.pop(), scope)
-        marks += own
-        pending += parts
+        part = pending.pop()
+        if isinstance(part, exp.Expression):
+            own, parts = _own_mark(part, scope)
+            marks.append(own)
+            pending += parts
+        elif isinstance(part, list):
+            marks.append(("list", len(part)))
+            pending += part
+        else:
+            marks.append(part if isinstance(part, Hashable) else repr(part))
     return tuple(marks)
 
 
@@ -459,25 +466,22 @@ def mark_of(column: RelColumn) -> Mark:
     return (("column", id(column)),)
 
 
-def _own_marks(part: object, scope: RowScope) -> tuple[Mark, list[object]]:
-    """Returns what tells a part from others, and its own parts, which do so too."""
-    if isinstance(part, exp.Expression):
-        node = unwrapped(part)
-        if isinstance(node, exp.Column):
-            return _column_mark(node, scope), []
-        given = [key for key in sorted(node.args) if node.args[key] is not None and node.args[key] is not False]
-        return ((type(node).__name__, *given),), [node.args[key] for key in given]
-    if isinstance(part, list):
-        return (("list", len(part)),), part
-    return (part if isinstance(part, Hashable) else repr(part),), []
+def _own_mark(node: exp.Expression, scope: RowScope) -> tuple[Hashable, list[object]]:
+    """Returns what tells a node from others, and its parts, which do so too."""
+    node = unwrapped(node)
+    if isinstance(node, exp.Column):
+        return _column_mark(node, scope), []
+    args = node.args
+    given = [key for key in sorted(args) if args[key] is not None and args[key] is not False]
+    return (type(node).__name__, *given), [args[key] for key in given]
 
 
-def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
+def _column_mark(column: exp.Column, scope: RowScope) -> Hashable:
     try:
         found = scope.find(column)
     except (InvalidStatementError, NotFoundError):
         found = None
-    return (("name", str(column.name), qualifier_of(column)),) if found is None else mark_of(found)
+    return ("name", str(column.name), qualifier_of(column)) if found is None else mark_of(found)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,8 +517,8 @@ def with_placeholders(node: exp.Expression, keys: Sequence[GroupKey], scope: Row
     def replacement(part: exp.Expression) -> exp.Expression | None:
         if vector_spec(part) is not None:
             return part
-        own, _ = _own_marks(part, scope)
-        if own[0] not in firsts:
+        own, _ = _own_mark(part, scope)
+        if own not in firsts:
             return None  # and what is in it need not be looked at for this
         mark = fingerprint(part, scope)
         index = next((index for index, key in enumerate(keys) if key.mark == mark), None)

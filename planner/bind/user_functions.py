@@ -5,7 +5,6 @@ What the functions do is not known here; they aren't loaded.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from sqlglot import exp
@@ -69,7 +68,7 @@ class BoundFunction:
         types = []
         for n, argument in enumerate(arguments):
             kind = declared[n] if declared is not None else argument.type
-            types.append(_with_precision(DOUBLE if kind.kind is Kind.NULL else kind, precision))
+            types.append(DOUBLE if kind.kind is Kind.NULL else kind.with_precision(precision))
         values = [self._converted(argument, kind, precision)
                   for argument, kind in zip(arguments, types, strict=True)]
         return values, tuple(types), result
@@ -119,10 +118,6 @@ def function_of(node: exp.Anonymous) -> FunctionSpec | None:
     """Returns the function that a node calls, a user's or the dialect's, or None if there is none of its name."""
     bound: BoundFunction | None = node.meta.get(_META)
     return lookup(node.this) if bound is None else bound.spec
-
-
-def _with_precision(type_: DataType, precision: Precision) -> DataType:
-    return dataclasses.replace(type_, precision=precision) if type_.kind is Kind.TIMESTAMP else type_
 
 
 def _spec(function: UserFunction) -> FunctionSpec:

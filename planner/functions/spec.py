@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, Position
@@ -259,8 +259,7 @@ def check_call(
     for index, given in enumerate(types):
         constant = constants[index] if index < len(constants) else None
         _check_argument(spec, index, given, constant, position)
-    result = spec.result(types)
-    return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
+    return spec.result(types).with_precision(precision)
 
 
 def _check_argument(

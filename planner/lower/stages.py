@@ -429,7 +429,7 @@ def _interval_source(
         return _source(rows, sql, kernel=kernel)
     end = interval_end(column(WINDOW_START), *grid)
     last_end = interval_end(interval_start(column("_last"), *grid), *grid)
-    expired = fragment("coalesce(:end < :last_end AND :end <= _limit, false)", end=end, last_end=last_end)
+    expired = printed(fragment("coalesce(:end < :last_end AND :end <= _limit, false)", end=end, last_end=last_end))
     live = select([star()], "windowed", where=fragment("NOT :expired", expired=expired))
     late = per_group.of("live", [*steps, ("live", live)])
     gone = select([column("_row")], "windowed", group_by=[column("_row")],

@@ -7,7 +7,6 @@ prefix or 0, texts that are too long are cut.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, integer, let, null, number, try_cast
@@ -218,9 +217,7 @@ def timestamp_constant(value: int, precision: Precision) -> SqlExpr:
 def cast(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str,
          position: Position | None = None) -> SqlExpr:
     """Compiles CAST(expression AS target). Raises InvalidStatementError for pairs of types without a conversion."""
-    source, kind = expression.type.kind, target.kind
-    if kind is Kind.TIMESTAMP:
-        target = replace(target, precision=precision)
+    source, kind, target = expression.type.kind, target.kind, target.with_precision(precision)
     if source is Kind.NULL:
         return SqlExpr(null_of(target), target)
     if source is Kind.OTHER and kind in STRINGS:

@@ -103,7 +103,7 @@ def check_shape(stream: StreamContext) -> None:
 
 def _check_no_aggregates(stream: StreamContext) -> None:
     """Refuses functions over several rows in a stream without a window, INTERP aside."""
-    for call in (call for item in stream.query.items for call in vector_calls(item.expression)):
+    for call in stream.calls:
         spec = require_vector(call)
         if spec.in_stream and not spec.instants:
             raise InvalidStreamError(f"{call.this} needs a window in a stream", position=stream.position(call),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sqlglot import exp
 
@@ -144,6 +145,11 @@ class StreamContext:
             return None
         return History(*bounds_of(self.query.where, self.rows, self.relation.time))
 
+    @cached_property
+    def calls(self) -> list[exp.Anonymous]:
+        """The calls of functions over several rows in the SELECT list."""
+        return [call for item in self.query.items for call in vector_calls(item.expression)]
+
     # -- groups ----------------------------------------------------------------------------------------------
 
     def read_keys(self) -> None:
@@ -183,7 +189,7 @@ class StreamContext:
 
     def groups(self) -> tuple[GroupScope, StreamAggregation]:
         """Returns what names mean in results over groups, and the columns that these need."""
-        calls = [call for item in self.query.items for call in vector_calls(item.expression)]
+        calls = self.calls
         selects = bool(calls) and require_vector(calls[0]).has_companions and len(distinct_calls(calls, self.rows)) == 1
         selecting = calls[0] if selects else None
         aggregation = aggregation_of(self.rows, self.builder, [key.column for key in self.partition], self.follow)

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStreamError
 from penstock.planner.bind.query_parts import Item
-from penstock.planner.bind.scopes import columns_of, key_of, require_vector, vector_calls
+from penstock.planner.bind.scopes import columns_of, key_of, require_vector
 from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     cast,
@@ -76,7 +76,7 @@ def plan_force(stream: StreamContext) -> StreamPlan:
     Raises what `plan_query` raises, and InvalidStreamError for what this trigger doesn't allow.
     """
     query = stream.query
-    functions = [require_vector(call) for item in query.items for call in vector_calls(item.expression)]
+    functions = list(map(require_vector, stream.calls))
     instants = any(spec.instants for spec in functions)
     window = _interp_step(query) if instants else _window(stream)
     if stream.table.kind == "super" and stream.key_of_source(TBNAME) is None:

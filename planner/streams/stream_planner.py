@@ -109,7 +109,7 @@ def _context(
 
 def _trigger(stream: StreamContext) -> TriggerPlan:
     defaults = stream.defaults
-    return plan_trigger(stream.statement, defaults.trigger,
+    return plan_trigger(stream.statement, stream.calls, defaults.trigger,
                         defaults.ignore_expired and defaults.time.late == "drop", defaults.ignore_update)
 
 

@@ -22,7 +22,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.operators import TBNAME as TABLE_NAME
 from penstock.planner.logical.stream import GROUP, Target
 from penstock.planner.lower.stages import TBNAME
-from penstock.planner.lower.targets import converted, problem_of, sink_plan
+from penstock.planner.lower.targets import always_fits, converted, problem_of, sink_plan
 from penstock.planner.streams.external_sink import avro_schema, plan_external_sink
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
@@ -84,9 +84,10 @@ def _table(stream: StreamContext, projections: Projections, prepended: bool) -> 
     _check_key(stream, projections, columns)
     child, tag_values, tag_problem = _children(stream, tags)
     uid = existing.uid if existing else 0
+    fit = all(always_fits(value, column.type) for value, column in zip(values, columns, strict=True))
     return BoundTarget(
         Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None,
-               checks_results=problem_of(values, columns) is not None, tag_problem=tag_problem), tuple(values))
+               checks_results=not fit, tag_problem=tag_problem), tuple(values))
 
 
 def _new_columns(

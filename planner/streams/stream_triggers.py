@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from penstock.common.errors import InvalidStreamError
-from penstock.planner.bind.scopes import require_vector, vector_calls
+from penstock.planner.bind.scopes import require_vector
 from penstock.planner.functions.table import lookup
 from penstock.planner.streams.dead_letters import late_choice
 from penstock.planner.task_plans.stream_plan import Trigger
@@ -36,12 +39,13 @@ def is_joined(query: Select) -> bool:
 
 
 def plan_trigger(
-    statement: CreateStream, mode: Trigger, ignore_expired: bool, ignore_update: bool
+    statement: CreateStream, calls: Sequence[exp.Anonymous], mode: Trigger, ignore_expired: bool, ignore_update: bool
 ) -> TriggerPlan:
     """Checks the trigger against the query and the other options; raises InvalidStreamError.
 
-    `mode`, `ignore_expired` and `ignore_update` say what options mean that are left out. A stream without a window
-    always runs at once, so there TRIGGER may be left out, but no other mode may be asked for. A join has a time, too.
+    `calls`: those of functions over several rows in the SELECT list. `mode`, `ignore_expired` and `ignore_update` say
+    what options mean that are left out. A stream without a window always runs at once, so there TRIGGER may be left
+    out, but no other mode may be asked for. A join has a time, too.
     """
     options, query = statement.options, statement.query
     if options.trigger is not None:
@@ -56,7 +60,7 @@ def plan_trigger(
     if is_joined(query):
         _check_joined(mode)
     if mode != "force_window_close":
-        _check_event_time(query, mode)
+        _check_event_time(query, calls, mode)
     match mode:
         case "max_delay":
             delay = options.max_delay
@@ -66,15 +70,15 @@ def plan_trigger(
         case "continuous_window_close":
             return _continuous(statement)
         case "force_window_close":
-            _check_force(statement)
+            _check_force(statement, calls)
             return TriggerPlan(mode, 0, True, True)
         case _:
             return TriggerPlan(mode, 0, ignore_expired, ignore_update)
 
 
-def _check_event_time(query: Select, mode: Trigger) -> None:
+def _check_event_time(query: Select, calls: Sequence[exp.Anonymous], mode: Trigger) -> None:
     interp = query.range is not None or query.every is not None
-    if interp or any(require_vector(call).instants for item in query.items for call in vector_calls(item.expression)):
+    if interp or any(require_vector(call).instants for call in calls):
         raise InvalidStreamError("INTERP in a stream needs TRIGGER FORCE_WINDOW_CLOSE", code=FUNCTION_NOT_ALLOWED)
     if query.window is None and not is_joined(query) and mode != "at_once":
         raise InvalidStreamError(
@@ -103,7 +107,7 @@ def _continuous(statement: CreateStream) -> TriggerPlan:
     return TriggerPlan("continuous_window_close", period, False, False)
 
 
-def _check_force(statement: CreateStream) -> None:
+def _check_force(statement: CreateStream, calls: Sequence[exp.Anonymous]) -> None:
     options, query = statement.options, statement.query
     if query.window is not None and not isinstance(query.window, IntervalWindow):
         raise InvalidStreamError("FORCE_WINDOW_CLOSE needs an INTERVAL window")
@@ -115,8 +119,7 @@ def _check_force(statement: CreateStream) -> None:
     if options.source_rate is not None or options.history_rate is not None:
         raise InvalidStreamError("FORCE_WINDOW_CLOSE has no SOURCE_RATE and HISTORY_RATE",
                                  hint="the rows of a window are read when it ends")
-    for item in query.items:
-        for call in vector_calls(item.expression):
-            spec = lookup(str(call.this))
-            if spec is not None and not spec.in_stream:
-                raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED)
+    for call in calls:
+        spec = lookup(str(call.this))
+        if spec is not None and not spec.in_stream:
+            raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=FUNCTION_NOT_ALLOWED)

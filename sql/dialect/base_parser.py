@@ -141,7 +141,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
     def at(self, *words: str) -> bool:
         """Whether the next tokens are these keywords or operators."""
         if self.word != words[0]:
-            self._tried += words[:1]
+            self._tried.append(words[0])
             return False
         return len(words) == 1 or all(self.peek(place) == word for place, word in enumerate(words) if place)
 

@@ -96,7 +96,7 @@ class ExpressionParser(PredicateParser):
         return _balanced(operands, exp.And)
 
     def _parse_equality(self) -> exp.Expression:
-        start = self.token.start
+        start = self._curr.start
         if self.take("NOT"):
             self.enter()
             node = self.mark(exp.Not(this=self._parse_equality()), start)
@@ -153,7 +153,8 @@ class ExpressionParser(PredicateParser):
             self.enter()
             levels += 1
             node = follows
-        self.leave(levels)
+        if levels:
+            self.leave(levels)
         return node
 
     def _parse_behind(self, node: exp.Expression, start: int) -> exp.Expression | None:

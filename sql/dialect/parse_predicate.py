@@ -23,7 +23,7 @@ class PredicateParser(ValueParser):
 
     def parse_predicate(self) -> exp.Expression:
         """Parses an operand and the comparison behind it, if there is one. Raises SqlSyntaxError."""
-        start = self.token.start
+        start = self._curr.start
         left = self.parse_operand()
         comparison = self.COMPARISON.get(self._curr.token_type)
         if comparison is not None:

@@ -194,7 +194,6 @@ class QueryParser(SourceParser):
         """Parses one SELECT without UNION. Raises SqlSyntaxError."""
         source = self.parse_source() if self.take("FROM") else None
         distinct_on: tuple[exp.Expression, ...] = ()
-        items: tuple[SelectItem, ...] = (SelectItem(exp.Star(), None),)
         distinct = tags_only = False
         if source is None or self.at("SELECT"):
             self.expect("SELECT")
@@ -202,6 +201,8 @@ class QueryParser(SourceParser):
             tags_only = self.take("TAGS")
             items = self._parse_items()
             source = source or self._parse_from(items[-1])
+        else:
+            items = (SelectItem(exp.Star(), None),)
         where = self.parse_expression() if self.take("WHERE") else None
         partition_by: tuple[PartitionItem, ...] = ()
         if self.take("PARTITION"):
