@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from decimal import Decimal
 
 from sqlglot import exp
 
@@ -55,8 +57,22 @@ def _number_of_text(expression: SqlExpr, *, as_float: bool) -> Tree:
     return text_to_double(expression.node)
 
 
+def _as_decimal(constant: object, type_: DataType) -> Tree | None:
+    """Returns a constant as a DECIMAL of a type, None if a comparison as DOUBLE might say something else."""
+    digits, scale = type_.digits or 38, type_.scale or 0
+    if not isinstance(constant, int | float) or not abs(constant) < 10 ** (digits - scale):
+        return None
+    number = Decimal(repr(constant))
+    if digits > sys.float_info.dig or number != round(number, scale):
+        return None
+    return cast(text(f"{number:.{scale}f}"), type_.sql())
+
+
 def _numbers(left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
-    """Two numbers. A FLOAT meets a constant as FLOAT, so that it equals the literal it was written as."""
+    """Two numbers. A FLOAT meets a constant as FLOAT, so that it equals the literal it was written as.
+
+    A DECIMAL meets a constant as it is, for which DuckDB looks into what Parquet says of its columns.
+    """
     a, b = left.type.kind, right.type.kind
     if a is Kind.FLOAT and _fits_float(right.constant):
         return left.node, cast(right.node, "FLOAT")
@@ -64,6 +80,10 @@ def _numbers(left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
         return cast(left.node, "FLOAT"), right.node
     if a is b or (a in INTEGERS and b in INTEGERS):
         return left.node, right.node
+    if a is Kind.DECIMAL and (number := _as_decimal(right.constant, left.type)) is not None:
+        return left.node, number
+    if b is Kind.DECIMAL and (number := _as_decimal(left.constant, right.type)) is not None:
+        return number, right.node
     return to_double(left), to_double(right)
 
 

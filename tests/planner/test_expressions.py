@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kits.basics.expression_support import (
     NOW_MS,
@@ -217,6 +217,36 @@ def test_decimals_at_their_ends() -> None:
     for expression, digits, scale in (("greatest(a, b)", 38, 3), ("case when 1 then a else a end", 8, 2),
                                       ("case when 1 then b else c end", 38, 3)):
         assert compiled(expression, scope).type == DataType(Kind.DECIMAL, digits=digits, scale=scale)
+
+
+@given(
+    st.sampled_from([(15, 2), (15, 15), (15, 0), (9, 4), (17, 2), (38, 10)]),
+    st.lists(st.integers(0, 10**17), min_size=1, max_size=4),
+    st.sampled_from(["0", "24", "-3", "0.07", "0.06 + 0.01", "1.005", "1e300", "1e-9", "-99999999999999.9",
+                     "900000000000000", "9999999999999.99"]))
+@example((17, 2), [1], "900000000000000")
+def test_decimals_and_constants_compare_as_doubles(type_: tuple[int, int], whole: list[int], constant: str) -> None:
+    """Where DECIMALs are compared as such, that says the same."""
+    digits, scale = type_
+    value = float(0.07 if "+" in constant else constant)
+    near = round(min(abs(value), 1e20) * 10**scale)
+    units = [number % 10**min(digits, 17) for number in (*whole, near, near + 1)]
+    numbers = [Decimal(unit).scaleb(-scale) for unit in (*units, *(-unit for unit in units))]
+    data: dict[str, tuple[DataType, list[Any]]] = {"a": (DataType(Kind.DECIMAL, digits=digits, scale=scale), numbers)}
+    for operator, holds in (("=", float.__eq__), ("<=", float.__le__), (">", float.__gt__)):
+        want = [place for place, number in enumerate(numbers) if holds(float(number), value)]
+        assert rows_where(f"a {operator} {constant}", data) == want
+    assert rows_where(f"a between -1 and {constant}", data) == [
+        place for place, number in enumerate(numbers) if -1 <= float(number) <= value]
+    assert rows_where(f"a in ({constant}, 1e30)", data) == [
+        place for place, number in enumerate(numbers) if float(number) == value]
+
+
+def test_decimals_meet_constants_as_they_are() -> None:
+    """So DuckDB can tell by what Parquet says of a column which rows it needn't read."""
+    scope = TableScope({"a": DataType(Kind.DECIMAL, digits=15, scale=2)})
+    assert "DOUBLE" not in render(compiled("a between 0.06 - 0.01 and 24", scope).node)
+    assert "DOUBLE" in render(compiled("a < 0.005", scope).node)
 
 
 def test_json_values_compare_by_their_own_type() -> None:
