@@ -209,7 +209,7 @@ class Snapshot:
         names = self._columns(columns)
         first = TS_MIN if first_ts is None else first_ts
         last = TS_MAX if last_ts is None else last_ts
-        sql = SqlBuilder(self.schema, self._key_names, names, self.version, first, last, tuids, ranges,
+        sql = SqlBuilder(self.schema, self._key_names, names, self.version, (first, last), tuids, ranges,
                          epochs=epochs)
         parts = [p for p in self._parts if p.info.max_ts >= first and p.info.min_ts <= last]
         runs = [r for r in self._runs if r.max_ts >= first and r.min_ts <= last]

@@ -85,17 +85,16 @@ class _Which:
 class SqlBuilder:
     """Builds the SELECTs of one `SnapshotSql` and collects its Arrow tables."""
 
-    def __init__(self, schema: pa.Schema, keys: list[str], names: list[str], version: int, first: int, last: int,
+    def __init__(self, schema: pa.Schema, keys: list[str], names: list[str], version: int, times: TimeRange,
                  tuids: pa.Array | None, ranges: Sequence[tuple[str, int | None, int | None]] = (), *,
                  epochs: bool = False) -> None:
-        """`ranges`: see `Snapshot.to_sql`. `epochs`: timestamps are integers."""
+        """`times`: both are included. `ranges`: see `Snapshot.to_sql`. `epochs`: timestamps are integers."""
         self._schema = schema
         self._keys = keys
         self._names = names
         self._read = list(dict.fromkeys([*keys, *names]))
         self._version = version
-        self._first = first
-        self._last = last
+        self._first, self._last = times
         self._ranges = ranges
         self._epochs = epochs
         self.tables: dict[str, pa.Table] = {}
