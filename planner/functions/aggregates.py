@@ -416,9 +416,11 @@ FUNCTIONS = (
         (NUMBER, Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),
          Argument("bins", TEXTS, literal=True),
          Argument("normalized", INTEGER_KINDS, literal=True, choices=(0, 1))),
-        always(DataType(Kind.VARCHAR, 512)), "One row per bin: its bounds and how many values fall into it, as JSON.",
+        always(DataType(Kind.VARCHAR, 512)),
+        "One row per bin: its bounds and how many values fall into it, as JSON. With one or two arguments it is "
+        "DuckDB's `histogram(value[, bins])`, a map.",
         in_stream=False, multi_row=True, example="histogram(v, 'user_input', '[0, 2, 8]', 0) FROM m",
-        aggregate=_histogram, check=_bins),
+        aggregate=_histogram, check=_bins, counts_of_duckdb=(1, 2)),
     FunctionSpec(
         "leastsquares", "aggregate",
         (NUMBER, Argument("start", NUMBERS, literal=True), Argument("step", NUMBERS, literal=True)),
