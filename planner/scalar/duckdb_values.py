@@ -122,13 +122,19 @@ def _over_columns(make: Operator, operands: Sequence[SqlExpr]) -> tuple[Tree, di
     for place, operand in enumerate(operands):
         kind, constant = operand.type.kind, operand.constant
         known = kind is not Kind.TIMESTAMP and isinstance(constant, str | int | float | Duration)
-        constant_list = kind is Kind.OTHER and operand.node.find(exp.Identifier, exp.Query) is None
-        if known or constant_list or kind is Kind.NULL:
+        if known or (kind is Kind.OTHER and not _reads_rows(operand.node)) or kind is Kind.NULL:
             trees.append(operand_tree(operand, "UTC"))
             continue
         columns[f"a{place}"] = operand.type.duckdb_name()
         trees.append(exp.column(f"a{place}"))
     return make(*trees), columns
+
+
+def _reads_rows(tree: Tree) -> bool:
+    """Whether there is a column, a variable or a query in a tree; names of fields are none."""
+    fields = {id(field.this) for field in tree.find_all(exp.PropertyEQ)}
+    return any(isinstance(part, exp.Identifier | exp.Query) and id(part) not in fields
+               for part in tree.walk(prune=lambda part: isinstance(part, exp.DataType)))
 
 
 def no_operator(words: str, operands: Sequence[SqlExpr]) -> InvalidStatementError:

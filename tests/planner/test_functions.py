@@ -44,7 +44,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "lower/duckdb/group_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest",
-                                         "coalesce", "nullif"},
+                                         "coalesce", "nullif", "try"},
                                         "DuckDB's functions, which kernels compute, too"),
     "query/counted_rows.py": ({"count", "first", "last", "last_row", "max", "min", "spread"},
                               "what the number of rows and their first and last times answer"),
