@@ -93,9 +93,11 @@ def instant_of(tree: Tree) -> int | None:
 
 
 def operand_tree(operand: SqlExpr, time_zone: str) -> Tree:
-    """Returns a value as DuckDB is given it: times as its own, integers that are known as bare numbers, which fit into
-    all of its types.
+    """Returns a value as DuckDB is given it: times as its own, integers that are known as bare numbers, and columns
+    without a type as a bare NULL, which fit into all of its types.
     """
+    if operand.type.kind is Kind.NULL:
+        return exp.Null()
     if operand.type.kind is Kind.TIMESTAMP:
         return local_timestamp(operand.node, operand.type.precision, time_zone)
     constant = operand.constant

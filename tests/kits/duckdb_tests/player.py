@@ -48,7 +48,8 @@ DECISIONS: Sequence[tuple[str, Decision]] = (
         (played.made | {"nextval", "currval"}) & named)),
     ("states of aggregates as values", lambda sql, named, played: bool(
         {"export_state", "finalize", "to_aggregate_state", "combine"} & named)),
-    ("what DuckDB knows of its storage", lambda sql, named, played: re.search(r"\bstats\s*\(", sql, re.I) is not None),
+    ("what DuckDB knows of its storage", lambda sql, named, played: re.search(
+        r"\bstats\s*\(|\bbitstring_agg\s*\([^,()]*\)", sql, re.I) is not None),
     ("GEOMETRY is TDengine's", lambda sql, named, played: any(name.startswith(("st_", "vertex_")) for name in named)),
     ("the first of rows in no order", lambda sql, named, played: _FIRST.search(sql) is not None),
     ("parameters", lambda sql, named, played: re.search(r"\$\d|\$[a-z]|(?<![?@])\?(?![?@])", sql) is not None),
