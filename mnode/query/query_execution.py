@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # the process of the queries has no use for the planner
 
 
 _OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve required statistics", "Frame end",
-                  "Frame start", "GROUPING statement", "Histogram bin", "RESPECT/IGNORE NULLS")
+                  "Frame start", "GROUPING statement", "Histogram bin", "ORDER BY non-integer literal",
+                  "RESPECT/IGNORE NULLS")
 """How DuckDB begins to say what is wrong with a statement that it only sees as it binds the whole query."""
 
 

@@ -62,6 +62,7 @@ MEANINGS: Sequence[tuple[str, Decision]] = (
     ("TIMESTAMP is an instant", lambda sql, named, played: re.search(r"at\s+time\s+zone", sql, re.I) is not None),
     ("names of types", lambda sql, named, played: "typeof" in named),
     ("CAST is TDengine's", lambda sql, named, played: "::" in sql or "cast" in named),
+    ("arithmetic is TDengine's", lambda sql, named, played: "try" in named),
     ("functions that TDengine defines", lambda sql, named, played: bool(named & {
         "ascii", "concat", "concat_ws", "from_base64", "greatest", "least", "length", "log", "mode", "regexp_extract",
         "stddev", "substr", "substring", "variance", "week", "weekday"})),
