@@ -18,8 +18,8 @@ import duckdb
 LIST = Path(__file__).resolve().parent.parent / "planner" / "functions" / "duckdb_list.py"
 EXCLUDED = {
     "operators, and what DuckDB keeps for itself":
-        r".*[^a-z0-9_].*|_.*|remap_struct|unpivot_list|constant_or_null|sum_no_overflow|count_star|stats|vector_type|"
-        r"is_histogram_other_bin|json_copy_.*|invoke|switch|alias|decimal_average|decimal_division",
+        r".*[^a-z0-9_].*|_.*|unpivot_list|constant_or_null|sum_no_overflow|count_star|stats|vector_type|"
+        r"json_copy_.*|invoke|switch|alias",
     "they tell of the process, the session, its settings or its variables":
         r"current_.*|session_user|user|version|txid_current|transaction_timestamp|getvariable|inet_.*|get_current_.*|"
         r"now|today|ago|timezone|timezone_.*",
@@ -34,8 +34,8 @@ EXCLUDED = {
         r"repeat|lpad|rpad",
     "they are about types, of which the dialect has other ones":
         r"make_type|cast_to_type|can_cast_implicitly|get_type|replace_type|enum_.*|variant_.*|st_.*|vertex_extract",
-    "they order texts by a language, or make keys to order by":
-        r"(icu_)?collate_.*|icu_sort_key|create_sort_key|index_key|.*_byte_comparable",
+    "they order texts by a language, or make keys of the storage":
+        r"(icu_)?collate_.*|icu_sort_key|create_sort_key|index_key",
     "they are halves of aggregates": r"finalize|combine|combine_aggr|to_aggregate_state",
     "they give several rows": r"unnest|regexp_split_to_table|generate_subscripts",
 }

@@ -33,6 +33,12 @@ if TYPE_CHECKING:  # the process of the queries has no use for the planner
     from penstock.planner.task_plans.user_calls import UserCall
 
 
+_OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve required statistics", "Frame end",
+                  "Frame start", "GROUPING statement", "Histogram bin", "ORDER BY non-integer literal",
+                  "RESPECT/IGNORE NULLS")
+"""How DuckDB begins to say what is wrong with a statement that it only sees as it binds the whole query."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnableQuery:
     """SQL for DuckDB over `tables`, which it finds by these names, and over files; results have the `schema`.
@@ -171,6 +177,8 @@ def _translated(error: Exception) -> PenstockError:
     # Intervals that range() refuses in FROM, and LIMIT, may be constants, which DuckDB sees as it binds the query.
     if of_value or (kind.endswith("Binder") and ("interval" in text or text.startswith("LIMIT"))):
         return InvalidValueError(f"a value in the query is not possible: {text}")
+    if kind.endswith(("Binder", "Parser")) and text.startswith(_OF_STATEMENTS):
+        return InvalidStatementError(text)
     if kind.startswith("Cannot perform list_reduce"):  # DuckDB doesn't say of which kind this error is
         return InvalidValueError(f"a value in the query is not possible: {kind}")
     if kind.endswith("FATAL"):

@@ -8,11 +8,12 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bind.user_functions import bound_function
+from penstock.planner.duckdb_sql.duckdb_tree import VOLATILE, Tree, called
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.functions.duckdb_calls import OF_DUCKDB, meant
+from penstock.planner.functions.duckdb_calls import meant
 from penstock.planner.functions.grouped_call import GroupedCall, Selection
 from penstock.planner.functions.spec import FunctionSpec, check_call
-from penstock.planner.functions.table import require
+from penstock.planner.functions.table import name_in_plans, require
 from penstock.planner.functions.taken_rows import taking
 from penstock.planner.logical.group_values import AggregateCall, OrderedBy, RowKey, Taken
 from penstock.planner.scalar.scalar_cast import to_bool
@@ -37,18 +38,16 @@ def aggregate_call(
         if taken is not None:
             raise InvalidStatementError(f"{function}() takes no DISTINCT, ORDER BY or FILTER")
         return bound.aggregate(name, arguments, row, node, precision)
-    named = require(function)
-    spec = meant(named, arguments)
-    if spec is not named:
-        function = OF_DUCKDB + function
+    spec = meant(require(function), arguments)
+    function = name_in_plans(spec)
     result = check_call(spec, [argument.type for argument in arguments], [argument.constant for argument in arguments],
                         precision=precision)
     if spec.check is not None:
-        spec.check(GroupedCall(function, tuple(arguments), result, row))
+        spec.check(GroupedCall(spec.name, tuple(arguments), result, row))
     if spec.typed is not None:
-        result = spec.typed(GroupedCall(function, tuple(arguments), result, row))
+        result = spec.typed(GroupedCall(spec.name, tuple(arguments), result, row))
     if taken is not None:
-        _check_taken(GroupedCall(function, tuple(arguments), result, row), spec, taken)
+        _check_taken(GroupedCall(spec.name, tuple(arguments), result, row), spec, taken)
     return AggregateCall(name, function, tuple(arguments), row, result, node, taken=taken)
 
 
@@ -75,12 +74,18 @@ def _check_taken(call: GroupedCall, spec: FunctionSpec, taken: Taken) -> None:
     values = [argument.node for argument in call.arguments]
     if taken.distinct and any(isinstance(value, exp.Star) for value in values):
         raise InvalidStatementError(f"{call.name}(DISTINCT *) is not possible: name a column")
-    if taken.distinct and not all(term.value.node in values for term in taken.order):
-        raise InvalidStatementError(f"ORDER BY beside DISTINCT must name an argument of {call.name}()")
+    if taken.distinct and not all(_is_made_of(term.value.node, values) for term in taken.order):
+        raise InvalidStatementError(f"ORDER BY beside DISTINCT must be made of arguments of {call.name}()")
     try:
         taking(spec.aggregate(call), taken, values)
     except InvalidStatementError as error:
         raise InvalidStatementError(f"{call.name}(): {error.message}") from error
+
+
+def _is_made_of(tree: Tree, values: Sequence[Tree]) -> bool:
+    """Whether a tree reads nothing but the values."""
+    return not any(part not in values and (isinstance(part, exp.Column | exp.Query) or called(part) in VOLATILE)
+                   for part in tree.walk(prune=lambda part: part in values))
 
 
 def selection_of(function: str) -> Selection:

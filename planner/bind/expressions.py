@@ -33,6 +33,7 @@ from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import add_months
 from penstock.planner.functions import string
 from penstock.planner.functions.duckdb_calls import meant
+from penstock.planner.functions.lists import items_of
 from penstock.planner.functions.table import require
 from penstock.planner.scalar import arithmetic, scalar_json
 from penstock.planner.scalar.common_type import brought_to, common_type
@@ -52,7 +53,7 @@ from penstock.sql.tree.expression_nodes import (
     Trim,
     cast_type,
 )
-from penstock.sql.tree.statements import Duration
+from penstock.sql.tree.statements import Duration, Query
 from penstock.sql.types import (
     BIGINT,
     BOOL,
@@ -291,7 +292,9 @@ class _Compiler(ValueCompiler):
     def _comparison(self, node: exp.Expression) -> SqlExpr:
         other = node.expression
         if isinstance(other, exp.Any | exp.All):
-            value, query = self._values(other, node.this, "a query behind ANY and ALL")
+            of_query = isinstance(other.this, Query)
+            value, query = (self._values(other, node.this, "a query behind ANY and ALL") if of_query
+                            else self._items(other, node.this))
             quantified = made(type(other), this=made(exp.Subquery, this=query))
             return SqlExpr(made(type(node), this=value, expression=quantified), BOOL)
         return SqlExpr(self._comparer.compare(type(node), self.compile(node.this), self.compile(other)), BOOL)
@@ -353,6 +356,16 @@ class _Compiler(ValueCompiler):
         values = [value for value, _ in pairs]
         return (closed(values[0]) if len(values) == 1 else made(exp.Tuple, expressions=values),
                 select([compared for _, compared in pairs], nested(query)))
+
+    def _items(self, node: exp.Expression, left: exp.Expression) -> tuple[Tree, exp.Query]:
+        """Returns both sides of a comparison of a value with the items of a list, as a query of these."""
+        if self._variables:
+            raise self._wrong("ANY and ALL are not allowed in a lambda", node)
+        items = items_of(self.compile(node.this), self._precision)
+        if items is None:
+            raise self._wrong("a list or a query is expected behind ANY and ALL", node)
+        value, compared = self._comparer.pair(self.compile(left), items)
+        return closed(value), select([compared])
 
     def _in(self, node: exp.In) -> SqlExpr:
         inner = node.args.get("query")

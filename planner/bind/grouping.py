@@ -35,7 +35,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import fragment, number
 from penstock.planner.duckdb_sql.pieces import ignoring_nulls, over
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.pseudo import pseudo_column
-from penstock.planner.functions.table import FunctionSpec, check_call, require
+from penstock.planner.functions.table import FunctionSpec, check_call, name_in_plans, require
 from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import (
     AggregateCall,
@@ -48,7 +48,7 @@ from penstock.planner.logical.group_values import (
 )
 from penstock.planner.logical.window_kinds import END, START
 from penstock.sql.tree.statements import Duration
-from penstock.sql.types import BIGINT, DOUBLE
+from penstock.sql.types import DOUBLE, timestamp
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Aggregation:
     ) -> AggregateCall:
         """Returns a checked call of a function that needs nothing but the rows of a group."""
         row = self.row_key if spec.goes_by_order or not self.rows.is_numbered else RowKey(self._time)
-        return aggregate_call(name, spec.name, arguments, row, node, precision=self.scope.precision,
+        return aggregate_call(name, name_in_plans(spec), arguments, row, node, precision=self.scope.precision,
                               taken=taken_rows(node, self.row_value))
 
     @property
@@ -159,7 +159,7 @@ class Aggregation:
     @property
     def _time(self) -> SqlExpr:
         time = self.rows.time
-        return time.use() if time is not None else SqlExpr(number(0), BIGINT)
+        return time.use() if time is not None else SqlExpr(number(0), timestamp(self.rows.precision))
 
     def _covered(
         self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], ts: SqlExpr, node: exp.Expression,

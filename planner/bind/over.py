@@ -25,7 +25,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.pieces import ordered
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.grouped_call import GroupedCall
-from penstock.planner.functions.table import require
+from penstock.planner.functions.table import name_in_plans, require
 from penstock.planner.functions.taken_rows import in_aggregates, taking
 from penstock.planner.functions.window import WINDOW_FUNCTIONS, window_function
 from penstock.planner.logical.expr import Computed
@@ -34,7 +34,7 @@ from penstock.planner.scalar.common_type import brought_to
 from penstock.planner.scalar.duckdb_values import operand_tree
 from penstock.sql.tree.statements import Select
 from penstock.sql.tree.walking import copied
-from penstock.sql.types import BIGINT, Kind
+from penstock.sql.types import Kind, timestamp
 
 
 def with_windows(select: Select, builder: Builder) -> Select:
@@ -137,8 +137,8 @@ def _computed(node: exp.Window, scope: RowScope) -> SqlExpr:
                                   hint="write an aggregate such as avg(x), row_number(), lag(x) or first_value(x)")
     arguments = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, scope)
                  for argument in call.expressions]
-    row = RowKey(SqlExpr(exp.Literal.number(0), BIGINT))
-    found = aggregate_call("", name, arguments, row, call, precision=scope.precision,
+    row = RowKey(SqlExpr(exp.Literal.number(0), timestamp(scope.precision)))
+    found = aggregate_call("", name_in_plans(spec), arguments, row, call, precision=scope.precision,
                            taken=taken_rows(call, lambda part: compile_expression(part, scope)))
     compute = require(found.function).aggregate
     assert compute is not None

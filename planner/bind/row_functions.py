@@ -43,7 +43,7 @@ def bind_function(source: FunctionSource, builder: Builder) -> Relation:
         raise builder.error(f"{name}() gives no rows: {', '.join(NAMES)} do", node, hint=did_you_mean(name, NAMES))
     scope = RowScope(one_row(builder), builder, "FROM")
     arguments = [compile_expression(argument, scope) for argument in node.expressions]
-    zone = builder.session.time_zone
+    zone = "UTC" if name == "unnest" else builder.session.time_zone  # in which times in lists are
     type_name = type_name_of(lambda *trees: call(name, *trees), arguments)
     if type_name is None or (name != "unnest" and not type_name.endswith("[]")):
         raise builder.error(f"there is no {name}({', '.join(each.type.sql() for each in arguments)}) in FROM", node,

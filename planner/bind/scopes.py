@@ -143,7 +143,7 @@ def unfiltered(node: exp.Filter, builder: Builder | None = None) -> exp.Anonymou
     if builder is not None and (spec is None or spec.category == "timeseries" or not call.expressions or (
             spec.selects is not None and not spec.selects.present)):
         raise builder.error(f"{call.this}() takes no FILTER", node, hint="it is for aggregates")
-    if spec is not None and spec.selects is None and spec.by_stretches is None:
+    if spec is not None and not spec.has_companions and spec.by_stretches is None:
         found = copied(call)
         found.set("condition", copied(condition))
         return found

@@ -14,6 +14,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, null
 from penstock.planner.duckdb_sql.duckdb_tree import cast as duckdb_cast
 from penstock.planner.duckdb_sql.quoting import quote_stored
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.duckdb_calls import of_form
 from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
 from penstock.planner.functions.table import FUNCTIONS, lookup
 from penstock.planner.logical.group_values import AggregateCall, RowKey
@@ -115,9 +116,12 @@ def bound_function(node: object) -> BoundFunction | None:
 
 
 def function_of(node: exp.Anonymous) -> FunctionSpec | None:
-    """Returns the function that a node calls, a user's or the dialect's, or None if there is none of its name."""
+    """Returns the function that a node calls, a user's, the dialect's or DuckDB's, or None if there is none."""
     bound: BoundFunction | None = node.meta.get(_META)
-    return lookup(node.this) if bound is None else bound.spec
+    if bound is not None:
+        return bound.spec
+    spec = lookup(node.this)
+    return None if spec is None else of_form(spec, len(node.expressions), ordered=node.args.get("order") is not None)
 
 
 def _spec(function: UserFunction) -> FunctionSpec:

@@ -18,7 +18,8 @@ from penstock.planner.duckdb_sql.duckdb_select_parts import SELECT_PARTS, Args, 
 from penstock.planner.duckdb_sql.quoting import quote_name
 
 _PRINTING: dict[str, Any] = {"normalize_functions": False, "comments": False, "unsupported_level": None}
-_TYPE_NAMES = {"TEXT": "VARCHAR", "INT128": "HUGEINT", "UINT128": "UHUGEINT", "REAL": "FLOAT", "INT": "INTEGER"}
+_TYPE_NAMES = {"TEXT": "VARCHAR", "INT128": "HUGEINT", "UINT128": "UHUGEINT", "REAL": "FLOAT", "INT": "INTEGER",
+               "NULL": '"NULL"'}
 """sqlglot's names of types that DuckDB calls otherwise."""
 
 

@@ -68,7 +68,7 @@ def _some_value(type_name: str) -> str:
 @lru_cache(maxsize=_REMEMBERED)
 def _error_of(sql: str) -> InvalidStatementError | None:
     try:
-        _asked(lambda connection: connection.execute(sql).fetchone())
+        _asked(lambda connection: connection.execute(sql).to_arrow_table())  # Python doesn't hold all values
     except duckdb.Error as error:
         return _refused(error)
     return None

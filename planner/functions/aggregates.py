@@ -357,6 +357,12 @@ def _irate(given: GroupedCall) -> Tree:
         "* :per_second::DOUBLE / (:p[1].t - :p[2].t) END", p=p, per_second=per_second))
 
 
+def _grouping(name: str, summary: str) -> FunctionSpec:
+    return FunctionSpec(name, "aggregate", (Argument("key", EVERY, repeats=60),), always(BIGINT), summary,
+                        in_stream=False, example=f"{name}(s), count(*) FROM m GROUP BY ROLLUP (s) ORDER BY 1, 2",
+                        counts=True, of_keys=True)
+
+
 FUNCTIONS = (
     FunctionSpec(
         "count", "aggregate", (Argument("value", EVERY, star=True),), always(BIGINT),
@@ -399,11 +405,9 @@ FUNCTIONS = (
     FunctionSpec(
         "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
-    FunctionSpec(
-        "grouping", "aggregate", (Argument("key", EVERY, repeats=60),), always(BIGINT),
-        "Which of these keys of GROUP BY a group of GROUPING SETS, ROLLUP or CUBE has no part in: a bit per key, the "
-        "last one counts 1.", in_stream=False, example="grouping(s), count(*) FROM m GROUP BY ROLLUP (s) ORDER BY 1, 2",
-        counts=True, of_keys=True),
+    _grouping("grouping", "Which of these keys of GROUP BY a group of GROUPING SETS, ROLLUP or CUBE has no part in: a "
+              "bit per key, the last one counts 1."),
+    _grouping("grouping_id", "The same as grouping."),
     FunctionSpec(
         "group_concat", "aggregate",
         (Argument("text", TEXTS), Argument("text or separator", TEXTS, optional=True, repeats=8)), text_of_all,
@@ -416,9 +420,11 @@ FUNCTIONS = (
         (NUMBER, Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),
          Argument("bins", TEXTS, literal=True),
          Argument("normalized", INTEGER_KINDS, literal=True, choices=(0, 1))),
-        always(DataType(Kind.VARCHAR, 512)), "One row per bin: its bounds and how many values fall into it, as JSON.",
+        always(DataType(Kind.VARCHAR, 512)),
+        "One row per bin: its bounds and how many values fall into it, as JSON. With one or two arguments it is "
+        "DuckDB's `histogram(value[, bins])`, a map.",
         in_stream=False, multi_row=True, example="histogram(v, 'user_input', '[0, 2, 8]', 0) FROM m",
-        aggregate=_histogram, check=_bins),
+        aggregate=_histogram, check=_bins, counts_of_duckdb=(1, 2)),
     FunctionSpec(
         "leastsquares", "aggregate",
         (NUMBER, Argument("start", NUMBERS, literal=True), Argument("step", NUMBERS, literal=True)),

@@ -6,9 +6,18 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, let
+from penstock.planner.duckdb_sql.duckdb_tree import VOLATILE, Tree, call, called, fragment, let
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.functions.spec import ANY, EVERY, Argument, FunctionSpec, ScalarBuilder, always, same_as_first
+from penstock.planner.functions.spec import (
+    ANY,
+    EVERY,
+    WRONG_ARGUMENT_VALUE,
+    Argument,
+    FunctionSpec,
+    ScalarBuilder,
+    always,
+    same_as_first,
+)
 from penstock.planner.scalar.common_type import brought_to, common_type
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import to_bool
@@ -69,6 +78,14 @@ def _is_not_null(given: ScalarCall) -> Tree:
     return fragment("NOT (:missing)", missing=_is_null(given))
 
 
+def _try(given: ScalarCall) -> Tree:
+    value = given.arguments[0].node
+    if any(isinstance(part, exp.Query) or called(part) in VOLATILE | {"error"} for part in value.walk()):
+        raise given.refuse("it takes no sub-queries, no random values, and no functions that bound what they make",
+                           WRONG_ARGUMENT_VALUE)
+    return call("try", value)
+
+
 def _first_known(name: str, arguments: tuple[Argument, ...], example: str, summary: str) -> FunctionSpec:
     return FunctionSpec(name, "scalar", arguments, common_type, summary, example=example, scalar=_coalesce)
 
@@ -89,6 +106,8 @@ FUNCTIONS = (
                  scalar=_nvl2),
     FunctionSpec("nullif", "scalar", (_VALUE, _OTHER), same_as_first,
                  "NULL if both are equal, else the first.", example="nullif(v, 3) FROM m", scalar=_nullif),
+    FunctionSpec("try", "scalar", (_VALUE,), same_as_first, "The value; NULL if it can't be computed.",
+                 example="try(cast(s as date)) FROM m", scalar=_try),
     _test("isnull", _is_null, "Whether the value is NULL."),
     _test("isnotnull", _is_not_null, "Whether the value is not NULL."),
 )

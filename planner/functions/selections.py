@@ -38,7 +38,7 @@ def _extreme(name: str, summary: str, example: str) -> FunctionSpec:
 
     return FunctionSpec(name, "selection", (_ORDERED,), same_as_first, summary, example=example,
                         aggregate=lambda given: call(name, given.value), split=split,
-                        selects=Selection(ascending=least, by_value=True))
+                        selects=Selection(ascending=least, by_value=True), counts_of_duckdb=(2,))
 
 
 def _end_of_line(name: str, function: str, selects: Selection, summary: str, example: str) -> FunctionSpec:

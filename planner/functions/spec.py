@@ -96,6 +96,7 @@ class FunctionSpec:
     `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
     `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `by_stretches`: what it
     computes of the stretches of time between rows.
+    `counts_of_duckdb`: with so many arguments a call is of DuckDB's function of the same name.
     `adds_squares`: it is made of a sum of squares. `along_rows`: it takes all rows of a group in their order.
     `selects`: which row it takes its value from, if columns of that row can stand next to it; `selects_equal`: they
     can, and the row is the first that has its value.
@@ -133,6 +134,7 @@ class FunctionSpec:
     along: AlongRows | None = None
     picks: PicksRows | None = None
     adds_squares: bool = False
+    counts_of_duckdb: tuple[int, ...] = ()
     along_rows: bool = False
     pseudo: PseudoColumn | None = None
 
@@ -232,8 +234,12 @@ def describe_kinds(kinds: frozenset[Kind]) -> str:
     if kinds == TIMES:
         return "a timestamp, an integer or a string that reads as a time"
     if kinds > NUMBERS:
-        return " or ".join(["a number", *sorted(kind.value for kind in kinds - NUMBERS)])
-    return " or ".join(sorted(kind.value for kind in kinds))
+        return " or ".join(["a number", *_names(kinds - NUMBERS)])
+    return " or ".join(_names(kinds))
+
+
+def _names(kinds: frozenset[Kind]) -> list[str]:
+    return sorted("a type of DuckDB's" if kind is Kind.OTHER else kind.value for kind in kinds)
 
 
 def check_call(

@@ -29,7 +29,7 @@ from penstock.planner.functions.spec import (
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.planner.scalar.scalar_cast import text_to_double
 from penstock.planner.scalar.scalar_compare import check_pattern
-from penstock.sql.types import BIGINT, FLOATS, STRINGS, VARCHAR, DataType, Kind
+from penstock.sql.types import BIGINT, FLOATS, STRINGS, VARCHAR, DataType, Kind, other_type
 
 # No text has a place so far out, and DuckDB takes it.
 _FAR = 1 << 31
@@ -187,6 +187,12 @@ def _repeat(given: ScalarCall) -> Tree:
         "repeat(:x, CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN :n END)", x=x, n=n, longest=LONGEST))
 
 
+def _bitstring(given: ScalarCall) -> Tree:
+    return let(given.integer(1), lambda n: call("bitstring", given.arguments[0].node, fragment(
+        "CASE WHEN :n > 8 * :longest THEN :refused ELSE :n END::INTEGER", n=n, longest=LONGEST,
+        refused=too_long(given.name))))
+
+
 def _substring_index(given: ScalarCall) -> Tree:
     def head(whole: Tree, delimiter: Tree, count: Tree) -> Tree:
         return fragment(
@@ -304,6 +310,9 @@ FUNCTIONS = (
               "what the first group has matched. An error if length and replacement allow for more than 16 MiB."),
     _function("repeat", (_TEXT, _COUNT), text_of_first, _repeat, "repeat('ab', 3)",
               "The text `count` times; empty if count is less than 1, NULL if that is longer than 65517 bytes."),
+    _function("bitstring", (Argument("bits", TEXTS | {Kind.OTHER}), Argument("length", INTEGER_KINDS)),
+              always(other_type("BIT")), _bitstring, "bitstring('101', 8)",
+              "The bits, with zeros before them up to the length; an error if that is longer than 65517 bytes."),
     _function("position", (Argument("search", TEXTS), _TEXT), always(BIGINT), "strpos(:text, :search)",
               "position('l' IN 'Hello')",
               "Where a text first occurs in another, from 1; 0 if it doesn't: `position(search in text)`."),

@@ -21,7 +21,7 @@ from penstock.planner.functions import (
     text_sets,
     time,
 )
-from penstock.planner.functions.duckdb_calls import duckdb_function, listed
+from penstock.planner.functions.duckdb_calls import OF_DUCKDB, duckdb_function, listed
 from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
@@ -37,6 +37,7 @@ __all__ = [
     "FunctionSpec",
     "check_call",
     "lookup",
+    "name_in_plans",
     "require",
     "suggest",
 ]
@@ -53,6 +54,11 @@ def lookup(name: str) -> FunctionSpec | None:
     """Returns the function or pseudo column of this name (any case), or DuckDB's function, or None."""
     folded = name.lower()
     return FUNCTIONS.get(folded) or duckdb_function(folded)
+
+
+def name_in_plans(spec: FunctionSpec) -> str:
+    """Returns by which name `lookup` finds the function again: DuckDB's may have that of one of the dialect."""
+    return spec.name if FUNCTIONS.get(spec.name, spec) is spec else OF_DUCKDB + spec.name
 
 
 def suggest(name: str) -> str | None:

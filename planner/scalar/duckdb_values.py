@@ -17,7 +17,7 @@ from penstock.planner.duckdb_sql.folding import evaluate, is_implemented, type_o
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.duckdb_sql.timezones import local_timestamp
 from penstock.sql.tree.statements import Duration
-from penstock.sql.tree.walking import found_in, nodes_of
+from penstock.sql.tree.walking import nodes_of
 from penstock.sql.types import (
     BIGINT,
     BOOL,
@@ -94,9 +94,11 @@ def instant_of(tree: Tree) -> int | None:
 
 
 def operand_tree(operand: SqlExpr, time_zone: str) -> Tree:
-    """Returns a value as DuckDB is given it: times as its own, integers that are known as bare numbers, which fit into
-    all of its types.
+    """Returns a value as DuckDB is given it: times as its own, integers that are known as bare numbers, and columns
+    without a type as a bare NULL, which fit into all of its types.
     """
+    if operand.type.kind is Kind.NULL:
+        return exp.Null()
     if operand.type.kind is Kind.TIMESTAMP:
         return local_timestamp(operand.node, operand.type.precision, time_zone)
     constant = operand.constant
@@ -123,13 +125,19 @@ def _over_columns(make: Operator, operands: Sequence[SqlExpr]) -> tuple[Tree, di
     for place, operand in enumerate(operands):
         kind, constant = operand.type.kind, operand.constant
         known = kind is not Kind.TIMESTAMP and isinstance(constant, str | int | float | Duration)
-        constant_list = kind is Kind.OTHER and not found_in(operand.node, exp.Identifier, exp.Query)
-        if known or constant_list or kind is Kind.NULL:
+        if known or (kind is Kind.OTHER and not _reads_rows(operand.node)) or kind is Kind.NULL:
             trees.append(operand_tree(operand, "UTC"))
             continue
         columns[f"a{place}"] = operand.type.duckdb_name()
         trees.append(exp.column(f"a{place}"))
     return make(*trees), columns
+
+
+def _reads_rows(tree: Tree) -> bool:
+    """Whether there is a column, a variable or a query in a tree; names of fields are none."""
+    fields = {id(field.this) for field in tree.find_all(exp.PropertyEQ)}
+    return any(isinstance(part, exp.Identifier | exp.Query) and id(part) not in fields
+               for part in tree.walk(prune=lambda part: isinstance(part, exp.DataType)))
 
 
 def no_operator(words: str, operands: Sequence[SqlExpr]) -> InvalidStatementError:

@@ -41,6 +41,8 @@ def refuse_queries(statement: CreateStream) -> None:
         what = "sub-queries in expressions"
         if isinstance(found, exp.Filter | exp.Window):
             what = "FILTER and OVER"
+        elif isinstance(found, exp.Any | exp.All):
+            what = "ANY and ALL"
         elif isinstance(found, exp.Anonymous):
             if not found.args.get("distinct") and found.args.get("order") is None:
                 continue

@@ -89,9 +89,12 @@ class OverParser(TypeParser):
         if plain is None:
             return self.mark(exp.Anonymous(this=call.this, expressions=call.expressions, order=order), start)
         first, *others = order.expressions
-        if others or (first.args["desc"] and call.this != "mode"):
-            raise self.fail(f"{call.this}() takes one value, in ascending order", hint="write 1 - p for descending")
-        return self.mark(exp.Anonymous(this=plain, expressions=[first.this, *call.expressions]), start)
+        if others:
+            raise self.fail(f"{call.this}() takes one value")
+        of = exp.Anonymous(this=plain, expressions=[first.this, *call.expressions])
+        if first.args["desc"]:
+            of.set("order", order)
+        return self.mark(of, start)
 
     def parse_over_window(self, call: exp.Expression, start: int) -> exp.Expression:
         """Parses what stands behind OVER, or a name of WINDOW, in parentheses. Raises SqlSyntaxError."""

@@ -93,12 +93,22 @@ class PredicateParser(ValueParser):
         return self.mark(exp.Not(this=node), start) if negated else node
 
     def _parse_compared(self) -> exp.Expression:
-        """Parses what a value is compared with: an operand, or ANY or ALL of a query's values."""
-        if self.at_any("ANY", "SOME", "ALL") and self.peek() == "(" and self.query_starts(2):
-            start = self.token.start
+        """Parses what a value is compared with: an operand, or ANY or ALL of the values of a query or a list."""
+        if self.at_any("ANY", "SOME", "ALL") and self.peek() == "(":
+            start, of_query = self.token.start, self.query_starts(2)
             quantifier = exp.All if self.advance().text.upper() == "ALL" else exp.Any
-            return self.mark(quantifier(this=self.parse_subquery()), start)
+            return self.mark(quantifier(this=self.parse_subquery() if of_query else self._parse_list()), start)
         return self.parse_operand()
+
+    def _parse_list(self) -> exp.Expression:
+        """Parses the expression of a list, in parentheses."""
+        self.nests = True
+        self.expect("(")
+        self.enter()
+        found = self.parse_expression()
+        self.leave()
+        self.expect(")")
+        return found
 
     def query_starts(self, distance: int) -> bool:
         """Whether the token so many ahead is the SELECT or WITH of a query; a lone expression has none."""

@@ -32,8 +32,8 @@ Operators
     JsonContains        `x CONTAINS 'key'`.
 Queries
     exp.Subquery        a query as a value, or as the list of an exp.In: `this` is a `statements.Query`.
-    exp.Exists          `this` is a query, and so it is of
-    exp.Any, exp.All    what a comparison has on its right side.
+    exp.Exists          `this` is a query.
+    exp.Any, exp.All    what a comparison has on its right side: `this` is a query, or the expression of a list.
 Calls
     exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
                         typed (`*` is exp.Star); `distinct`, and `order`, an exp.Order, say what an aggregate takes

@@ -19,7 +19,7 @@ FLOAT = DataType(Kind.FLOAT)
 NOT_IN_STREAMS = {
     "leastsquares", "percentile", "top", "bottom", "derivative", "irate", "histogram", "diff", "statecount",
     "stateduration", "csum", "mavg", "sample", "tail", "unique", "mode", "corr", "group_concat", "lag", "lead",
-    "fill_forward", "grouping", "unnest", "range", "generate_series",
+    "fill_forward", "grouping", "grouping_id", "unnest", "range", "generate_series",
 }
 ONLY_FORCED = {"elapsed", "twa", "interp"}
 
@@ -44,7 +44,7 @@ NAMED: dict[str, tuple[set[str], str]] = {
     "lower/duckdb/group_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
     "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt", "greatest",
-                                         "coalesce", "nullif"},
+                                         "coalesce", "nullif", "try"},
                                         "DuckDB's functions, which kernels compute, too"),
     "query/counted_rows.py": ({"count", "first", "last", "last_row", "max", "min", "spread"},
                               "what the number of rows and their first and last times answer"),

@@ -46,7 +46,12 @@ DECISIONS: Sequence[tuple[str, Decision]] = (
         name.startswith(("duckdb_", "pragma_", "pg_", "test_all_", "test_vector_", "sql_auto_")) for name in named)),
     ("what CREATE MACRO, TYPE, SEQUENCE or SCHEMA has made", lambda sql, named, played: bool(
         (played.made | {"nextval", "currval"}) & named)),
-    ("states of aggregates as values", lambda sql, named, played: "export_state" in named),
+    ("states of aggregates as values", lambda sql, named, played: bool(
+        {"export_state", "finalize", "to_aggregate_state", "combine"} & named)),
+    ("what DuckDB knows of its storage", lambda sql, named, played: re.search(
+        r"\bstats\s*\(|\bbitstring_agg\s*\([^,()]*\)", sql, re.I) is not None),
+    ("GEOMETRY is TDengine's", lambda sql, named, played: any(name.startswith(("st_", "vertex_")) for name in named)),
+    ("the first of rows in no order", lambda sql, named, played: _FIRST.search(sql) is not None),
     ("parameters", lambda sql, named, played: re.search(r"\$\d|\$[a-z]|(?<![?@])\?(?![?@])", sql) is not None),
     ("rowid", lambda sql, named, played: "rowid" in named),
     ("rows by their place: POSITIONAL, #1", lambda sql, named, played: "positional" in named
@@ -65,6 +70,7 @@ MEANINGS: Sequence[tuple[str, Decision]] = (
     ("TIMESTAMP is an instant", lambda sql, named, played: re.search(r"at\s+time\s+zone", sql, re.I) is not None),
     ("names of types", lambda sql, named, played: "typeof" in named),
     ("CAST is TDengine's", lambda sql, named, played: "::" in sql or "cast" in named),
+    ("arithmetic is TDengine's", lambda sql, named, played: "try" in named),
     ("functions that TDengine defines", lambda sql, named, played: bool(named & {
         "ascii", "concat", "concat_ws", "from_base64", "greatest", "least", "length", "log", "mode", "regexp_extract",
         "stddev", "substr", "substring", "variance", "week", "weekday"})),
@@ -72,6 +78,8 @@ MEANINGS: Sequence[tuple[str, Decision]] = (
 #: Why a query is answered that DuckDB refuses with such an error.
 REFUSALS = {"ConversionException": "what CAST cannot convert is NULL",
             "OutOfRangeException": "what is beyond its range is NULL"}
+#: A call over rows without an order.
+_FIRST = re.compile(r"\b(?:first|last)\s*\((?:(?!order\s+by)[^()])*\)(?!\s*over\b)", re.IGNORECASE)
 _MADE = re.compile(r"create\s+(?:or\s+replace\s+)?(?:temp\w*\s+)?(?:macro|function|type|sequence|schema)\s+"
                    r"(?:if\s+not\s+exists\s+)?(?:\w+\.)?\"?(\w+)", re.IGNORECASE)
 

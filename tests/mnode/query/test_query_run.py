@@ -8,7 +8,13 @@ import pytest
 from kits.basics.query_harness import Harness
 
 from penstock.common.closed_duckdb import RenewableDuckdb
-from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
+from penstock.common.errors import (
+    CancelledError,
+    InternalError,
+    InvalidStatementError,
+    InvalidValueError,
+    PenstockError,
+)
 from penstock.mnode.query.query_execution import typed
 from penstock.mnode.query.query_runner import EngineBackend, OpenQuery
 from penstock.planner.logical.operators import OneRow
@@ -47,6 +53,17 @@ def test_errors_of_duckdb_are_translated(sql: str) -> None:
     """No DuckDB error gets out."""
     with pytest.raises(PenstockError):
         OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), EngineBackend(RenewableDuckdb(duckdb.connect))).table()
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT bitstring_agg(x) AS o0 FROM (SELECT unnest([1]) AS x)",
+    "SELECT histogram(x, [NULL]) AS o0 FROM (SELECT 1 AS x)",
+    "SELECT row_number() OVER (RANGE BETWEEN UNBOUNDED FOLLOWING AND UNBOUNDED PRECEDING) AS o0",
+])
+def test_what_is_wrong_with_the_statement_is_no_internal_error(sql: str) -> None:
+    """DuckDB sees it only as it binds the whole query."""
+    with pytest.raises(InvalidStatementError):
+        opened(sql, ResultColumn("x", INT)).table()
 
 
 @pytest.mark.parametrize("sql", [
