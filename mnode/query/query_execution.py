@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the process of the queries has no use for the planner
 
 _OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve required statistics", "Frame end",
                   "Frame start", "GROUPING statement", "Histogram bin", "ORDER BY non-integer literal",
-                  "RESPECT/IGNORE NULLS")
+                  "PERCENTILEs", "RESPECT/IGNORE NULLS")
 """How DuckDB begins to say what is wrong with a statement that it only sees as it binds the whole query."""
 
 
