@@ -33,9 +33,11 @@ if TYPE_CHECKING:  # the process of the queries has no use for the planner
     from penstock.planner.task_plans.user_calls import UserCall
 
 
-_OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve required statistics", "Frame end",
-                  "Frame start", "GROUPING statement", "Histogram bin", "ORDER BY non-integer literal",
-                  "PERCENTILEs", "RESPECT/IGNORE NULLS")
+_OF_STATEMENTS = ("Could not choose a best candidate", "Could not retrieve required statistics",
+                  "EXCLUDE is not supported", "FILL ", "Frame end", "Frame start", "GROUPING statement",
+                  "Histogram bin", "LATERAL join cannot contain aggregates", "Non-constant limit",
+                  "ORDER BY non-integer literal", "PERCENTILEs", "RESPECT/IGNORE NULLS", "UNNEST",
+                  "WHERE clause cannot contain aggregates", "window functions are not allowed in window definitions")
 """How DuckDB begins to say what is wrong with a statement that it only sees as it binds the whole query."""
 
 

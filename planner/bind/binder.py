@@ -119,8 +119,14 @@ class Relation:
 
     def starred(self, qualifier: str | None) -> list[tuple[int, RelColumn]]:
         """Returns what `*`, or that of a table, stands for: columns with their numbers in `star`."""
-        return [(number, column) for number, column in enumerate(self.star)
-                if (not column.merged if qualifier is None else column.qualifier == qualifier)]
+        numbered = enumerate(self.star)
+        if qualifier is None:
+            return [(number, column) for number, column in numbered if not column.merged]
+        found = [(number, column) for number, column in numbered if column.qualifier == qualifier]
+        if any(column.merged for column in self.star):  # USING puts columns of the right side where the left has its
+            places = {id(column): place for place, column in enumerate(self.columns)}
+            found.sort(key=lambda each: places[id(each[1])])
+        return found
 
     def is_time_line(self, column: RelColumn | None) -> bool:
         return any(column is line for line in self.time_lines)

@@ -32,7 +32,8 @@ def with_plain_groups(
     if _names_all(select.group_by):
         return select.with_changes(group_by=tuple(
             PartitionItem(item.expression, None, item.name) for item in items
-            if not found_in(item.expression, exp.Window) and next(vector_calls(item.expression), None) is None)), None
+            if not isinstance(item.expression, exp.Literal) and not found_in(item.expression, exp.Window)
+            and next(vector_calls(item.expression), None) is None)), None
     if not any(isinstance(item.expression, _SETS) for item in select.group_by):
         return select, None
     sets: list[_Set] = [()]

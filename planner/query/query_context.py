@@ -70,7 +70,8 @@ class QueryContext:
         self.relation = relation
         self.items = list(items)
         self.having = None if select.having is None else self._with_items(select.having)
-        self.qualify = None if select.qualify is None else self._with_items(select.qualify)
+        self.qualify = None if select.qualify is None else self._with_items(select.qualify, of_groups=bool(
+            select.group_by or select.window))
         self.keys: list[GroupKey] = []
         self.constants: list[RelColumn] = []
         self.late_key: LateKey | None = None
@@ -108,17 +109,19 @@ class QueryContext:
             nodes.append(self.qualify)
         return [*nodes, *(item.expression for item in self.select.order_by)]
 
-    def _with_items(self, having: exp.Expression) -> exp.Expression:
-        """Returns HAVING with the expressions of the SELECT list in place of their aliases.
+    def _with_items(self, condition: exp.Expression, *, of_groups: bool = True) -> exp.Expression:
+        """Returns HAVING or QUALIFY with the expressions of the SELECT list in place of their aliases.
 
-        A column that the rows are grouped by keeps its meaning.
+        A column that the rows are grouped by keeps its meaning; so does any column where they aren't grouped.
         """
-        aliases = {item.alias: item.expression for item in self.select.items if item.alias is not None}
+        kept = set() if of_groups else {column.name for column in self.relation.columns}
+        aliases = {item.alias: item.expression for item in self.select.items
+                   if item.alias is not None and item.alias not in kept}
         for item in (*self.select.group_by, *self.select.partition_by):
             name = item.alias if item.alias is not None else item.expression.name
             if item.alias is not None or any(column.name == name for column in self.relation.columns):
                 aliases.pop(name, None)
-        return replaced_columns(having, aliases) if aliases else having
+        return replaced_columns(condition, aliases) if aliases else condition
 
     def read_rows(self) -> None:
         """Filters the rows and adds the partition and group keys as columns."""
