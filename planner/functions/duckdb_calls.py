@@ -21,14 +21,12 @@ from penstock.planner.functions.spec import (
     FunctionSpec,
     always,
 )
-from penstock.planner.scalar.duckdb_values import duckdb_value, type_name_of
+from penstock.planner.scalar.duckdb_values import duckdb_value
 from penstock.planner.scalar.scalar_call import ScalarCall
 from penstock.sql.types import NULL, Kind, Precision
 
 OF_DUCKDB = "duckdb."
 """Stands before the name of a function in plans where the dialect has one of the same name."""
-_COMPARED = frozenset((Kind.BOOL, Kind.TIMESTAMP, Kind.VARBINARY))
-"""Kinds that are neither numbers nor texts, and have an order."""
 # As many as a statement has room for: lists are written as calls.
 _ARGUMENTS = (Argument("value", EVERY, optional=True, repeats=1_000_000),)
 
@@ -70,17 +68,16 @@ def of_form(spec: FunctionSpec, count: int, *, ordered: bool) -> FunctionSpec:
 
 
 def meant(spec: FunctionSpec, arguments: Sequence[SqlExpr]) -> FunctionSpec:
-    """Returns DuckDB's function of the same name where the dialect's takes no values of such types: of those that only
-    DuckDB has, and of others if an aggregate of DuckDB's takes them.
+    """Returns DuckDB's function of the same name where the dialect's takes no values of types that only DuckDB has.
+
+    What it refuses of its own types is refused: so does TDengine.
     """
-    refused = {argument.type.kind for place, argument in enumerate(arguments)
-               if place >= spec.maximum or argument.type.kind not in spec.argument(place).accepts}
-    if Kind.OTHER in refused:
-        return duckdb_function(spec.name) or spec
-    if spec.category == "scalar" or not refused or not refused <= _COMPARED:
-        return spec
-    own = duckdb_function(spec.name)
-    return spec if own is None or type_name_of(partial(call, own.name), arguments) is None else own
+    def refused(place: int, argument: SqlExpr) -> bool:
+        return argument.type.kind is Kind.OTHER and (
+            place >= spec.maximum or Kind.OTHER not in spec.argument(place).accepts)
+
+    own = duckdb_function(spec.name) if any(refused(*each) for each in enumerate(arguments)) else None
+    return own or spec
 
 
 @cache
