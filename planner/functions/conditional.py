@@ -107,7 +107,7 @@ FUNCTIONS = (
     FunctionSpec("nullif", "scalar", (_VALUE, _OTHER), same_as_first,
                  "NULL if both are equal, else the first.", example="nullif(v, 3) FROM m", scalar=_nullif),
     FunctionSpec("try", "scalar", (_VALUE,), same_as_first, "The value; NULL if it can't be computed.",
-                 example="try(cast(s as date)) FROM m", scalar=_try),
+                 example="try(ln(v)) FROM m", scalar=_try),
     _test("isnull", _is_null, "Whether the value is NULL."),
     _test("isnotnull", _is_not_null, "Whether the value is not NULL."),
 )
