@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -221,6 +222,12 @@ class GroupScope(OverScope):
         self.selecting = selecting
         self.constants = constants
         self.windowed = windowed
+
+    def without_selected_row(self) -> GroupScope:
+        """Returns the same names but the columns of a selected row."""
+        found = copy(self)
+        found.selecting = None
+        return found
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = key_of(node, self.keys) if qualifier is None else None

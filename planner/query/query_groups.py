@@ -89,8 +89,9 @@ def plan_groups(query: QueryContext) -> Planned:
                    for item, output in zip(query.items, outputs, strict=True)]
     terms = query.order_terms(outputs, lambda node: _ordering(query, node, scope))
     default = groups if select.window is None else [*query.key_columns, START]
-    return query.finish(plan, outputs, terms, default=lambda: default, having=query.compiled_having(scope), sort=True,
-                        scope=scope)
+    # Of all rows together TDengine's HAVING knows no row that a function picks.
+    having = query.compiled_having(scope if query.keys or select.window is not None else scope.without_selected_row())
+    return query.finish(plan, outputs, terms, default=lambda: default, having=having, sort=True, scope=scope)
 
 
 def _ordering(query: QueryContext, node: exp.Expression, scope: GroupScope) -> SqlExpr:
