@@ -19,7 +19,7 @@ FLOAT = DataType(Kind.FLOAT)
 NOT_IN_STREAMS = {
     "leastsquares", "percentile", "top", "bottom", "derivative", "irate", "histogram", "diff", "statecount",
     "stateduration", "csum", "mavg", "sample", "tail", "unique", "mode", "corr", "group_concat", "lag", "lead",
-    "fill_forward", "grouping", "grouping_id", "unnest", "range", "generate_series",
+    "fill_forward", "grouping", "grouping_id", "unnest", "range", "generate_series", "bitstring",
 }
 ONLY_FORCED = {"elapsed", "twa", "interp"}
 
