@@ -199,7 +199,7 @@ class Snapshot:
         return found
 
     def to_sql(self, columns: Sequence[str] | None = None, tuids: pa.Array | None = None,
-                 first_ts: int | None = None, last_ts: int | None = None,
+               first_ts: int | None = None, last_ts: int | None = None,
                ranges: Sequence[tuple[str, int | None, int | None]] = (), *, epochs: bool = False) -> SnapshotSql:
         """Returns the same rows as `to_arrow`, unsorted, as DuckDB SQL over the parts and some Arrow tables.
 

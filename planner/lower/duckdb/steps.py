@@ -10,6 +10,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_sql.duckdb_tree import Tree, over_nested
 from penstock.planner.logical.operators import Children, Iterated, Operator, Scan, Shared, Viewed
+from penstock.sql.tree.walking import found_in
 
 MAX_STEPS = 900
 
@@ -56,6 +57,8 @@ class Steps:
 
 def nested(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query:
     """Returns the query with each step where it is read. Raises InvalidStatementError for more than DuckDB can bind."""
+    if not steps:
+        return query
     counts: dict[str, int] = {}
     for name, step in steps:
         counts[name] = _count(step, counts)
@@ -64,7 +67,7 @@ def nested(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query:
 
 
 def _count(query: Tree, counts: Mapping[str, int]) -> int:
-    return 1 + sum(counts.get(table.name, 0) for table in query.find_all(exp.Table))
+    return 1 + sum(counts.get(table.name, 0) for table in found_in(query, exp.Table))
 
 
 def _check(steps: int) -> None:
