@@ -137,20 +137,26 @@ class StreamAudit:
         clock, share = self._services.clock, self._services.config.audit_share
         start = clock.processor()
         stream = self._next()
-        if stream is not None:
-            self._turn += 1
-            self._audited[stream.id].turn = self._turn
-            self._look_at(stream)
-            self._look_ahead()
+        if stream is None:
+            return _REST_LEAST_S
+        self._turn += 1
+        known = self._audited[stream.id]  # kept here, since the stream may be dropped meanwhile
+        known.turn = self._turn
+        self._look_at(stream, known)
+        self._look_ahead()
         rest_s = max(_REST_LEAST_S, (clock.processor() - start) * (1 / share - 1)) if share else _REST_LEAST_S
-        if stream is not None:
-            self._audited[stream.id].taken_s += max(rest_s, _TURN_LEAST_S)
+        known.taken_s += max(rest_s, _TURN_LEAST_S)
         return rest_s
 
     def _run(self) -> None:
         rest_s = _REST_LEAST_S
         while not self._services.clock.wait(self._closing, rest_s):
-            rest_s = self.step()
+            try:
+                rest_s = self.step()
+            except Exception:  # noqa: BLE001
+                # A defect of one step must not end the audit of all streams.
+                _log.exception("a step of the audit failed")
+                rest_s = _REST_LEAST_S
 
     # --- which stream, and what of it ----------------------------------------------------------------------------
 
@@ -178,8 +184,7 @@ class StreamAudit:
             with suppress(PenstockError):  # its turn tells
                 known.horizon = self._comparison.reached(self._subject(stream, known))
 
-    def _look_at(self, stream: StreamRecord) -> None:
-        known = self._audited[stream.id]
+    def _look_at(self, stream: StreamRecord, known: _Audited) -> None:
         note = ""
         try:
             with self._activity.statement(0, f"audit of stream {stream.name}", timeout_s=LOOK_MAX_S):

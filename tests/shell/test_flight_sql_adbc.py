@@ -201,12 +201,16 @@ def test_many_connections(server: Served) -> None:
         do(con, "CREATE DATABASE crowd VGROUPS 2", "CREATE STABLE crowd.s (ts TIMESTAMP, v INT) TAGS (n INT)")
     together = threading.Barrier(CONNECTIONS)
 
-    def visit(number: int) -> list[tuple[Any, ...]]:
-        with connect(server) as con:
-            do(con, "USE crowd")
-            together.wait(timeout=60)
-            do(con, f"INSERT INTO d{number} USING s TAGS ({number}) VALUES ({T0}, {number})")
-            return rows_of(con, f"SELECT v, n FROM s WHERE n = {number}")
+    def visit(number: int) -> list[tuple[Any, ...]] | Exception:
+        try:
+            with connect(server) as con:
+                do(con, "USE crowd")
+                together.wait(timeout=300)
+                do(con, f"INSERT INTO d{number} USING s TAGS ({number}) VALUES ({T0}, {number})")
+                return rows_of(con, f"SELECT v, n FROM s WHERE n = {number}")
+        except Exception as error:  # noqa: BLE001
+            together.abort()  # the others don't wait for who won't come, and all that went wrong is shown
+            return error
 
     with ThreadPoolExecutor(CONNECTIONS) as visitors:
         assert list(visitors.map(visit, range(CONNECTIONS))) == [[(number, number)] for number in range(CONNECTIONS)]

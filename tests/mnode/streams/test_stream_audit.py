@@ -115,6 +115,23 @@ def test_a_join_that_reads_one_side_is_found_within_a_minute(kind: str, monkeypa
         assert {line[:2] for line in bed.rows(INCIDENTS)} == {("missing" if kind == "JOIN" else "differs", 1_000)}
 
 
+def test_a_stream_may_be_dropped_while_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit goes on with the others."""
+    with made(STREAMS[1], STREAMS[1]) as bed:
+        insert(bed, 0, 1, 5)
+        insert(bed, 0, 22, 7)
+        look = StreamComparison.reached
+
+        def dropping(self: StreamComparison, subject: Subject) -> Any:
+            if bed.rows("SHOW STREAMS LIKE 's0'"):
+                bed.execute("DROP STREAM s0")
+            return look(self, subject)
+
+        monkeypatch.setattr(StreamComparison, "reached", dropping)
+        audit(bed)
+        assert shown(bed, "mismatches, last_audit IS NULL", "s1") == (0, False)
+
+
 def test_an_incident_has_what_is_needed_to_see_why() -> None:
     """Its folder holds the statement, the plan, the cut, the checkpoints, and the rows of its window."""
     with made(STREAMS[1]) as bed:
