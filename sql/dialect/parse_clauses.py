@@ -167,8 +167,10 @@ class ClauseParser(WindowParser):
         number = self.token_ahead(ahead - 1).token_type is TokenType.NUMBER
         if number and self.token_ahead(ahead).token_type not in self.OPERATORS:
             return self.integer(f"the number of rows of {word}")
-        self.nests = True
-        return self.parse_expression()
+        nests = self.nests
+        count = self.parse_expression()
+        self.nests = nests  # queries in it see none of the rows
+        return count
 
     def parse_column_names(self) -> tuple[str, ...]:
         """Parses names of columns in parentheses, if these follow."""
