@@ -11,7 +11,7 @@ from penstock.common.connection import ExternalConnection
 from penstock.common.errors import LimitExceededError
 from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
-from penstock.sql.types import DataType, Precision
+from penstock.sql.types import DataType, Kind, Precision, timestamp
 
 VIEWS_MAX = 50
 """Views that one statement reads, those in views included."""
@@ -33,6 +33,11 @@ class Column:
     physical: str
     primary_key: bool = False
     comment: str | None = None
+
+
+#: The columns by which rows of a table with a KEY are stored, which nobody sees: see `sql.rows.keyed_rows`.
+PLACE = Column("#place", timestamp("ns"), "#place")
+KEY_TEXT = Column("#key", DataType(Kind.VARCHAR), "#key", primary_key=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,9 @@ class Table:
     """A super, child, normal or system table, the tags of a super table's children, a table of an external server, or
     what a view is to who asks which tables there are: of a view only names and types of columns count.
 
-    `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
-    `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
+    `columns` begins with the primary timestamp, or with a part of the KEY: then the table has no time of its own, and
+    one row for each key, which are the columns flagged `primary_key`. A child table has its super table's columns and
+    tags, `super_uid`, `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
     `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
     `vgroup_id` is None for super and system tables. `replaces`: the uid of the table whose place this one is going to
     take, or 0 if its stream is only being created; until then no name leads to it.
@@ -106,15 +112,30 @@ class Table:
         return self.super_uid if self.super_uid is not None else self.uid
 
     @property
+    def keyed(self) -> bool:
+        """Whether it has a KEY in place of a primary timestamp."""
+        return any(column.primary_key for column in self.columns[:1])
+
+    @property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """The columns of stored rows: `columns`, and what a KEY is stored as before them."""
+        return (PLACE, KEY_TEXT, *self.columns) if self.keyed else self.columns
+
+    @property
     def time_column(self) -> Column:
-        return self.columns[0]
+        return self.stored_columns[0]
 
     @property
     def key_column(self) -> Column | None:
         """The second part of a composite primary key, or None."""
-        if len(self.columns) > 1 and self.columns[1].primary_key:
-            return self.columns[1]
-        return None
+        second = self.stored_columns[1:2]
+        return second[0] if second and second[0].primary_key else None
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns that tell a table's rows apart: the KEY, or the primary timestamp and what goes with it."""
+        return tuple(column for place, column in enumerate(self.columns)
+                     if column.primary_key or (place == 0 and self.kind != "view"))
 
     def column(self, name: str) -> Column | None:
         """Returns the column or tag `name` (exact match), or None."""

@@ -210,10 +210,11 @@ class Dump:
         if table.kind == "super":
             listed = self._written(f"{folder}/children.parquet", iter([_children(table, children)]))
         stored_table = DetachedTable(self._paths.root, database.name, table.name)
+        bounds = RowBounds(None, None) if table.keyed else self._bounds(database)
         files: list[DumpFile] = []
         for vgroup_id, version in cut:
             if vgroup_id in stored_table.vgroup_ids:
-                files += self._rows(folder, stored_table, vgroup_id, version, self._bounds(database))
+                files += self._rows(folder, stored_table, vgroup_id, version, bounds)
         return DumpTable(table.name, "normal" if listed is None else "super", print_sql(table_statement(table)), listed,
                          tuple(files))
 

@@ -350,8 +350,11 @@ class _DatabaseRestore:
         self._report.rows += written
 
     def _kept(self, database: Database, rows: pa.Table, dumped: DumpTable) -> pa.Table:
-        """Returns the rows that KEEP allows."""
-        times = rows.column(1 if dumped.kind == "super" else 0).cast(pa.int64())
+        """Returns the rows that KEEP allows, which are all of a table that has a KEY in place of a time."""
+        times = rows.column(1 if dumped.kind == "super" else 0)
+        if not pa.types.is_timestamp(times.type):
+            return rows
+        times = times.cast(pa.int64())
         oldest = oldest_allowed(database, self._engine.clock.now_ms())
         if rows.num_rows and pc.min(times).as_py() < oldest:
             return rows.filter(pc.greater_equal(times, oldest))

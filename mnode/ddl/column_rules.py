@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.ddl.name_rules import check_name
-from penstock.sql.schema import Column
+from penstock.sql.schema import KEY_TEXT, PLACE, Column
 from penstock.sql.types import INTEGERS, DataType, Kind
 from penstock.vnode.write.table_definitions import RESERVED_COLUMNS
 
@@ -17,6 +17,7 @@ MAX_ROW_BYTES = 64 * 1024
 MAX_LENGTH = {"column": 65_517, "tag": 16_382}
 VARIABLE = (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY, Kind.GEOMETRY)
 
+_RESERVED = {*RESERVED_COLUMNS, PLACE.physical, KEY_TEXT.physical}
 _BAD_COLUMNS = 0x263F
 _DUPLICATE = 0x263C
 _BAD_TIME_COLUMN = 0x2641
@@ -24,11 +25,14 @@ _BAD_TIME_COLUMN = 0x2641
 
 def check_columns(columns: Sequence[Column], tags: Sequence[Column]) -> None:
     """Raises `InvalidStatementError` unless these can be the columns and tags of one table."""
-    if columns[0].type.kind is not Kind.TIMESTAMP:
+    keyed = columns[0].primary_key
+    if keyed:
+        _check_key(columns, tags)
+    elif columns[0].type.kind is not Kind.TIMESTAMP:
         raise InvalidStatementError(
             f"the first column must be a TIMESTAMP, {columns[0].name} is {columns[0].type.sql()}",
-            code=_BAD_TIME_COLUMN)
-    if len(columns) < 2:
+            code=_BAD_TIME_COLUMN, hint=f"or the table's key: PRIMARY KEY ({columns[0].name})")
+    if len(columns) < 2 and not keyed:
         raise InvalidStatementError("a table needs a column besides its timestamp", code=_BAD_COLUMNS)
     if len(columns) + len(tags) > MAX_COLUMNS:
         raise InvalidStatementError(f"a table can have {MAX_COLUMNS} columns with tags, not {len(columns) + len(tags)}",
@@ -40,10 +44,10 @@ def check_columns(columns: Sequence[Column], tags: Sequence[Column]) -> None:
         _check_length(column, "column")
         if column.type.kind is Kind.JSON:
             raise InvalidStatementError(f"column {column.name}: JSON is for tags only")
-        if column.primary_key and (place != 1 or column.type.kind not in (*INTEGERS, Kind.VARCHAR)):
+        if column.primary_key and not keyed and (place != 1 or column.type.kind not in (*INTEGERS, Kind.VARCHAR)):
             raise InvalidStatementError(
                 f"column {column.name} cannot be a part of the primary key",
-                hint="only the second column can, if it is an integer or VARCHAR")
+                hint="beside a time only the second column can, if it is an integer or VARCHAR")
     for tag in tags:
         _check_length(tag, "tag")
         if tag.type.kind is Kind.DECIMAL:
@@ -54,6 +58,15 @@ def check_columns(columns: Sequence[Column], tags: Sequence[Column]) -> None:
             raise InvalidStatementError(f"tag {tag.name}: a tag cannot be a part of the primary key")
     _check_size(columns, MAX_ROW_BYTES, "row")
     _check_size(tags, MAX_TAG_BYTES, "set of tags")
+
+
+def _check_key(columns: Sequence[Column], tags: Sequence[Column]) -> None:
+    if tags:
+        raise InvalidStatementError("a super table cannot have a key in place of a time", code=_BAD_TIME_COLUMN,
+                                    hint="its rows are those of many devices: begin with a TIMESTAMP")
+    for column in columns:
+        if column.primary_key and column.type.kind is Kind.GEOMETRY:
+            raise InvalidStatementError(f"column {column.name}: GEOMETRY cannot be a part of the primary key")
 
 
 def longer(column: Column, kind: DataType) -> DataType:
@@ -74,7 +87,7 @@ def _check_names(columns: Iterable[Column]) -> None:
         check_name(column.name, "column")
         if column.name == "tbname":
             raise InvalidStatementError("tbname is the name of the child table and cannot be a column")
-        if column.name in RESERVED_COLUMNS:
+        if column.name in _RESERVED:
             raise InvalidStatementError(f"{column.name} cannot be a column: stored rows have one of that name",
                                         hint="choose another name")
         if column.name in seen:

@@ -150,7 +150,7 @@ def _view(table: Table) -> ViewTable:
         name=table.name,
         table_uid=table.uid,
         columns=tuple((column.name, column.physical) for column in table.columns),
+        keys=tuple(column.physical for column in (table.time_column, table.key_column) if column is not None),
         tags=tuple((tag.name, stored_tag(tag.physical)) for tag in table.tags),
-        key_columns=1 if table.key_column is None else 2,
         kind="super" if table.kind == "super" else "normal",
     )

@@ -37,7 +37,7 @@ _log = logger(__name__)
 
 def storage_schema(table: Table) -> tuple[pa.Schema, int]:
     """Returns the physical columns of a super or normal table, and how many of them are the key."""
-    fields = [pa.field(column.physical, column.type.arrow()) for column in table.columns]
+    fields = [pa.field(column.physical, column.type.arrow()) for column in table.stored_columns]
     return pa.schema(fields), 1 if table.key_column is None else 2
 
 

@@ -142,9 +142,9 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Rows:
 
 
 def _column_rows(name: str, table: Table, table_type: str) -> Rows:
-    for place, column in enumerate(table.columns):
+    for column in table.columns:
         kind = column.type
-        is_key = table.kind != "view" and (place == 0 or column.primary_key)
+        is_key = column in table.key_columns
         yield {
             "table_name": name, "db_name": table.database, "table_type": table_type, "col_name": column.name,
             "col_type": kind.sql(), "col_length": kind.width(), "col_precision": kind.digits,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.planner.bind.scopes import conjuncts, unwrapped
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.sql.schema import Session, Table
+from penstock.sql.rows.keyed_rows import keyed
+from penstock.sql.schema import KEY_TEXT, PLACE, Session, Table
 from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
 
 NO_TIME_RANGE = 0x2655
@@ -36,11 +41,14 @@ class Deletes:
     def delete(self, statement: Delete, text: str, session: Session) -> Result:
         """Deletes the rows in a range of time of a table, or of those child tables whose tags fit.
 
-        `InvalidStatementError` (0x2655) for every other condition. A reversed range deletes nothing.
+        `InvalidStatementError` (0x2655) for every other condition. A reversed range deletes nothing. Of a table with a
+        KEY it deletes the rows that any condition says.
         """
         table = require_table(statement.name, session, self._catalog, text)
         if table.kind == "system":
             raise InvalidStatementError(f"{statement.name} is a system table")
+        if table.keyed:
+            return self._delete_keys(table, statement, session)
         first, last = _FIRST, _LAST
         tag_conditions: list[exp.Expression] = []
         for condition in conjuncts(statement.where):
@@ -54,6 +62,42 @@ class Deletes:
         for vgroup_id, uids in self._places(table, statement.name, tag_conditions, session).items():
             self._storage.vnode(vgroup_id).delete(table.storage_uid, uids, first, last)
         return Result()
+
+    def _delete_keys(self, table: Table, statement: Delete, session: Session) -> Result:
+        """Deletes the rows of a table with a KEY for which the condition is true."""
+        assert table.vgroup_id is not None
+        vnode = self._storage.vnode(table.vgroup_id)
+        if statement.where is None:
+            vnode.delete(table.storage_uid, [table.uid], _FIRST, _LAST)
+            return Result()
+        items = tuple(SelectItem(exp.column(exp.to_identifier(key.name, quoted=True)), None, "")
+                      for key in table.key_columns)
+        found = self._run_query(Select(items, TableSource(statement.name), where=statement.where), session).table
+        assert found is not None
+        if not found.num_rows:
+            return Result()
+        keys = found.rename_columns([key.physical for key in table.key_columns]).combine_chunks()
+        gone = pa.Table.from_batches([keyed(table, batch).select([0, 1]) for batch in keys.to_batches()])
+        places = pc.unique(gone.column(PLACE.physical).cast(pa.int64())).to_numpy()
+        self._refuse_neighbours(table, gone, places)
+        write = vnode.begin_delete_rows(table.storage_uid, np.full(len(places), table.uid, np.uint64), places)
+        if write is not None:
+            write.wait()
+        return Result(affected=gone.num_rows)
+
+    def _refuse_neighbours(self, table: Table, gone: pa.Table, places: npt.NDArray[np.int64]) -> None:
+        """Raises NotSupportedError where rows that stay lie at the place of one that goes, which a delete takes along.
+
+        Places are numbers of 61 bits at least: that is, where somebody has looked for such keys.
+        """
+        assert table.vgroup_id is not None
+        stored = self._storage.snapshot(table.vgroup_id, table.storage_uid).to_arrow(
+            [PLACE.physical, KEY_TEXT.physical], pa.array([table.uid], pa.uint64()), int(places.min()),
+            int(places.max()))
+        there = stored.filter(pc.is_in(stored.column(PLACE.physical).cast(pa.int64()), pa.array(places)))
+        if not pc.all(pc.is_in(there.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))).as_py():
+            raise NotSupportedError(f"rows of {table.name} that are to stay lie at the place of one that is to go",
+                                    hint="delete them as well, and insert them again")
 
     def _is_tag_condition(self, condition: exp.Expression, table: Table) -> bool:
         names = {column.name for column in condition.find_all(exp.Column)}

@@ -40,6 +40,7 @@ from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, writ
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants, shorten
 from penstock.sql.rows.fitting import fitted, is_marked_as_utc, row_number
+from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.rows.values import read_values
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
 from penstock.sql.time_bounds import LATEST, oldest_allowed
@@ -236,8 +237,7 @@ class Inserts:
         return require_column(name, table.columns, table) if child_tags else self._arrow_column(table, name)
 
     def _check_keys(self, table: Table, columns: Sequence[Column]) -> None:
-        needed = [table.time_column, *([table.key_column] if table.key_column is not None else [])]
-        for key in needed:
+        for key in table.key_columns:
             if key not in columns:
                 raise InvalidStatementError(f"the key column {key.name} is missing", code=_BAD_COLUMNS)
 
@@ -322,7 +322,7 @@ class Inserts:
                 if found is None:
                     raise table_missing(Name(table.name, table.database), Session(), self._catalog)
                 parent = found
-            return Rows(database, parent, batch, table.uid, table.vgroup_id)
+            return Rows(database, parent, keyed(table, batch) if table.keyed else batch, table.uid, table.vgroup_id)
         if child_tags:
             (name,) = child_tags
             names = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), [name])
@@ -363,13 +363,12 @@ class Inserts:
     def _check_rows(
         self, database: Database, table: Table, batch: pa.RecordBatch, where: Callable[[int], str]
     ) -> None:
-        key = table.key_column
-        if key is not None:
-            _check_no_null(batch.column(key.physical), f"the key column {key.name}", where)
-        times = batch.column(table.time_column.physical)
-        _check_no_null(times, f"the primary timestamp {table.time_column.name}", where)
-        if not batch.num_rows:
+        for key in table.key_columns:
+            what = "key column" if key.primary_key else "primary timestamp"
+            _check_no_null(batch.column(key.physical), f"the {what} {key.name}", where)
+        if not batch.num_rows or table.keyed:
             return
+        times = batch.column(table.time_column.physical)
         values: np.ndarray[tuple[int], np.dtype[np.int64]] = times.to_numpy().view(np.int64)
         oldest, latest = oldest_allowed(database, self._clock.now_ms()), LATEST[database.precision]
         if int(values.min()) < oldest or int(values.max()) > latest:

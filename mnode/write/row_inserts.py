@@ -386,11 +386,11 @@ def _table_pattern(table: Table, listed: str | None, *, by_name: bool) -> _Table
         by_word = {column.name: column for column in (*of, *(table.tags if by_name else ()))}
         names = [_name(name.strip()) for name in listed.split(",")]
         columns = [by_word[name] for name in names if name in by_word]
-        if len(columns) < len(names) or table.time_column not in columns:
+        if len(columns) < len(names) or not {*table.key_columns} <= {*columns}:
             return _TablePattern(table, (), None)
         # Those of a child table that is there stay as they are, whatever a row says.
         of += [tag for tag in table.tags if by_name and tag in columns]
-    pattern = row_pattern(columns, of) if table.key_column is None else None
+    pattern = row_pattern(columns, of) if table.key_column is None else None  # a KEY has one as well
     return _TablePattern(table, tuple(column for column in table.columns if column in columns), pattern)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import RLock
 
@@ -18,6 +19,8 @@ from penstock.mnode.write.arrow_schema import room_for
 from penstock.mnode.write.inserts import Inserts, QueryRunner
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parse_ddl import with_key
+from penstock.sql.rows.keyed_rows import key_texts
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import ColumnDefinition, CreateTable, CreateTableAs
 from penstock.sql.types import DataType, Kind, Precision, check_stored
@@ -38,11 +41,13 @@ class TablesFromQueries:
             return Result()
         found = run_query(statement.query, session)
         assert found.table is not None
-        columns = [ColumnDefinition(column.name, _type(column, values))
-                   for column, values in zip(found.columns, found.table.columns, strict=True)]
-        _check_times(found.table, database_of(statement.name, session, self._catalog).precision)
+        columns = tuple(ColumnDefinition(column.name, _type(column, values))
+                        for column, values in zip(found.columns, found.table.columns, strict=True))
+        key = statement.primary_key or (columns[0].name,)
+        columns = with_key(columns, key, InvalidStatementError)
+        _check_keys(found.table, columns, database_of(statement.name, session, self._catalog).precision)
         with self._ddl_lock:
-            self._tables.create(CreateTable(statement.name, tuple(columns)), session)
+            self._tables.create(CreateTable(statement.name, columns), session)
             table = require_table(statement.name, session, self._catalog)
             try:
                 # Timestamps of results are in UTC.
@@ -67,11 +72,22 @@ def _type(column: ResultColumn, values: pa.ChunkedArray) -> DataType:
     return kind
 
 
-def _check_times(rows: pa.Table, precision: Precision) -> None:
-    """Raises InvalidStatementError if rows would replace each other: a table has one for each time of its database."""
-    times = rows.column(0)
-    if pa.types.is_timestamp(times.type) and not times.null_count and (
-            pc.count_distinct(times.cast(pa.timestamp(precision), safe=False)).as_py() < rows.num_rows):
+def _check_keys(rows: pa.Table, columns: Sequence[ColumnDefinition], precision: Precision) -> None:
+    """Raises InvalidStatementError if rows would replace each other: a table has one for each key, or time."""
+    keys: list[tuple[ColumnDefinition, pa.Array]] = []
+    for place, (column, values) in enumerate(zip(columns, rows.columns, strict=True)):
+        if place == 0 or column.primary_key:
+            is_time = column.type.kind is Kind.TIMESTAMP
+            found = values.cast(pa.timestamp(precision), safe=False) if is_time else values
+            keys.append((column, pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], found.type)))
+    texts = key_texts([values for _, values in keys], [column.type.kind for column, _ in keys])
+    if pc.count_distinct(texts).as_py() == rows.num_rows or any(values.null_count for _, values in keys):
+        return
+    names, first = ", ".join(column.name for column, _ in keys), keys[0][0]
+    if first.type.kind is Kind.TIMESTAMP and len(keys) == 1:
         raise InvalidStatementError(
-            f"several rows have the same time in {rows.column_names[0]}, in {precision}: a table has one row of each",
-            hint="GROUP BY it; or CREATE TABLE with a second column PRIMARY KEY, and INSERT INTO it by the query")
+            f"several rows have the same time in {names}, in {precision}: a table has one row of each",
+            hint=f"GROUP BY it, or name a second column: CREATE TABLE ... PRIMARY KEY ({names}, ...) AS ...")
+    raise InvalidStatementError(
+        f"several rows have the same {names}: a table has one row for each key",
+        hint=f"GROUP BY it, or name further columns: CREATE TABLE ... PRIMARY KEY ({names}, ...) AS ...")

@@ -351,8 +351,9 @@ def scan_table(
     builder.scans.append(slot)
     key: tuple[RelColumn, ...] = ()
     if stored:
-        key = (RelColumn(TABLE_UID, UBIGINT, TABLE_UID), *([columns[1]] if table.key_column is not None else []))
-    time = columns[0] if stored else None
+        others = [column for column, of in zip(columns, table.columns, strict=True) if of.primary_key]
+        key = (RelColumn(TABLE_UID, UBIGINT, TABLE_UID), *others)
+    time = columns[0] if stored and not table.keyed else None
     relation = Relation(
         columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
         time=time, precision=precision, plan=slot.scan, table=table, row_key=key,

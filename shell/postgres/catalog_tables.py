@@ -111,7 +111,7 @@ class PostgresCatalog:
         """Yields the primary keys of normal tables."""
         for table in self.tables():
             if table.kind == "normal":
-                yield PrimaryKey(table, [1] if table.key_column is None else [1, 2])
+                yield PrimaryKey(table, [table.columns.index(column) + 1 for column in table.key_columns])
 
     def columns(self) -> Iterator[tuple[Table, int, Column]]:
         """Yields their columns and tags, with their places from 1."""

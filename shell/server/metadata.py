@@ -176,8 +176,7 @@ def _primary_keys(command: Any, catalog: Catalog, rights: Rights) -> Iterator[tu
         table = catalog.table(database, command.table)
         if table is None or table.kind == "system" or not _is_seen(table, rights):
             continue
-        keys = [table.time_column, *([table.key_column] if table.key_column is not None else [])]
-        for number, column in enumerate(keys, 1):
+        for number, column in enumerate(table.key_columns, 1):
             yield None, database, table.name, column.name, None, number
 
 

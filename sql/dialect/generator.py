@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -278,9 +278,14 @@ def _column_definition(_: Generator, column: st.ColumnDefinition) -> str:
 
 
 def _create_table(to: Generator, statement: st.CreateTable) -> str:
+    columns, key = statement.columns, [column.name for column in statement.columns if column.primary_key]
+    if columns and columns[0].primary_key:
+        columns = tuple(column.with_changes(primary_key=False) for column in columns)
+    else:
+        key = []  # the second part of one that begins with the time stands behind its column
     return _words(
         "CREATE STABLE" if statement.must_be_super else "CREATE TABLE", _if_not_exists(statement),
-        to.sql(statement.name), f"({_sqls(to, statement.columns)})",
+        to.sql(statement.name), f"({', '.join(filter(None, (_sqls(to, columns), _key(key))))})",
         f"TAGS ({_sqls(to, statement.tags)})" if statement.tags else "",
         _string("COMMENT", statement.comment), f"TTL {statement.ttl_days}" if statement.ttl_days else "",
         *(f"{option} {_names(value.split(','))}" if option in ("SMA", "ROLLUP") else f"{option} {value}"
@@ -288,7 +293,12 @@ def _create_table(to: Generator, statement: st.CreateTable) -> str:
 
 
 def _create_table_as(to: Generator, statement: st.CreateTableAs) -> str:
-    return _words("CREATE TABLE", _if_not_exists(statement), to.sql(statement.name), "AS", to.sql(statement.query))
+    return _words("CREATE TABLE", _if_not_exists(statement), to.sql(statement.name), _key(statement.primary_key), "AS",
+                  to.sql(statement.query))
+
+
+def _key(names: Sequence[str]) -> str:
+    return f"PRIMARY KEY {_names(names)}" if names else ""
 
 
 def _using(to: Generator, target: st.CreateChildTable | st.InsertTarget) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from sqlglot import exp
-from sqlglot.tokens import TokenType
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
+
+from penstock.common.errors import PenstockError
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
     DURATION_OPTIONS,
@@ -27,6 +31,7 @@ from penstock.sql.tree.statements import (
     TrimDatabase,
     UseDatabase,
 )
+from penstock.sql.types import Kind
 
 # What the value of each database option looks like: an integer, up to so many durations, or a string.
 _INTEGER_OPTIONS = frozenset({
@@ -139,9 +144,11 @@ def parse_create_table(parser: QueryParser, *, must_be_super: bool) -> Statement
     name = parser.object_name("a table name")
     if parser.at("USING") and not must_be_super:
         return _parse_create_child_tables(parser, name, if_not_exists)
-    if not must_be_super and parser.take("AS"):
-        return CreateTableAs(name, parser.parse_rows(), if_not_exists)
-    columns = parser.wrapped_csv(lambda: parse_column_definition(parser))
+    if not must_be_super and parser.at_any("PRIMARY", "AS"):
+        key = _parse_key(parser)[1] if parser.at("PRIMARY") else ()
+        parser.expect("AS")
+        return CreateTableAs(name, parser.parse_rows(), if_not_exists, key)
+    columns = _parse_columns(parser)
     tags: tuple[ColumnDefinition, ...] = ()
     if must_be_super:
         parser.expect("TAGS")
@@ -150,6 +157,49 @@ def parse_create_table(parser: QueryParser, *, must_be_super: bool) -> Statement
         tags = parser.wrapped_csv(lambda: parse_column_definition(parser))
     comment, ttl, options = _parse_table_options(parser)
     return CreateTable(name, columns, tags, if_not_exists, must_be_super, comment, ttl, options)
+
+
+def _parse_columns(parser: QueryParser) -> tuple[ColumnDefinition, ...]:
+    """Parses column definitions in parentheses, among which PRIMARY KEY (names) may stand."""
+    found = parser.wrapped_csv(
+        lambda: _parse_key(parser) if parser.at("PRIMARY", "KEY") else parse_column_definition(parser))
+    columns = tuple(item for item in found if isinstance(item, ColumnDefinition))
+    keys = [item for item in found if not isinstance(item, ColumnDefinition)]
+    for token, key in keys:
+        if len(keys) > 1 or any(column.primary_key for column in columns):
+            raise parser.fail("PRIMARY KEY is given twice", token)
+        columns = with_key(columns, key, partial(parser.fail, token=token))
+    return with_time(columns)
+
+
+def _parse_key(parser: QueryParser) -> tuple[Token, tuple[str, ...]]:
+    """Parses `PRIMARY KEY (name, ...)`; returns where it stands, and the names."""
+    token = parser.token
+    parser.expect("PRIMARY")
+    parser.expect("KEY")
+    return token, parser.wrapped_csv(lambda: parser.name("a column name"))
+
+
+def with_key(
+    columns: Sequence[ColumnDefinition], key: Sequence[str], fail: Callable[[str], PenstockError]
+) -> tuple[ColumnDefinition, ...]:
+    """Returns the columns of which some are the key; raises what `fail` makes of a reason."""
+    names = [column.name for column in columns]
+    for place, name in enumerate(key):
+        if name not in names:
+            raise fail(f"column {name} of the primary key does not exist")
+        if name in key[:place]:
+            raise fail(f"column {name} is in the primary key twice")
+    if names and names[0] not in key:
+        raise fail(f"the primary key must have the first column, {names[0]}, in it")
+    return with_time(tuple(column.with_changes(primary_key=column.name in key) for column in columns))
+
+
+def with_time(columns: tuple[ColumnDefinition, ...]) -> tuple[ColumnDefinition, ...]:
+    """Returns the columns without a word on the first if it is a timestamp: the primary one needs none."""
+    if columns and columns[0].primary_key and columns[0].type.kind is Kind.TIMESTAMP:
+        return (columns[0].with_changes(primary_key=False), *columns[1:])
+    return columns
 
 
 def parse_column_definition(parser: QueryParser) -> ColumnDefinition:

@@ -404,11 +404,15 @@ class CreateTable(Statement):
 
 
 class CreateTableAs(Statement):
-    """CREATE TABLE name AS query: a normal table of the query's columns, with its rows."""
+    """CREATE TABLE name AS query: a normal table of the query's columns, with its rows.
+
+    `primary_key`: its columns; without it the first column is the primary timestamp, or the key.
+    """
 
     name: Name
     query: Query
     if_not_exists: bool = False
+    primary_key: tuple[str, ...] = ()
 
 
 class CreateChildTable(Node):

@@ -25,8 +25,8 @@ METERS, LOG = 100, 200
 METERS_SCHEMA = pa.schema([("c1", pa.timestamp("ms")), ("c2", pa.float64())])
 LOG_SCHEMA = pa.schema([("c1", pa.timestamp("ns")), ("c2", pa.string()), ("c3", pa.int32())])
 TABLES = (
-    ViewTable("power", "meters", METERS, (("ts", "c1"), ("current", "c2")), (("group id", "t1"),)),
-    ViewTable("power", "log", LOG, (("ts", "c1"), ("key", "c2"), ("n", "c3")), key_columns=2, kind="normal"),
+    ViewTable("power", "meters", METERS, (("ts", "c1"), ("current", "c2")), ("c1",), (("group id", "t1"),)),
+    ViewTable("power", "log", LOG, (("ts", "c1"), ("key", "c2"), ("n", "c3")), ("c1", "c2"), kind="normal"),
 )
 
 
@@ -157,7 +157,7 @@ def test_a_new_column_appears_with_new_views(engine: Engine) -> None:
     for vnode in engine.vnodes:
         vnode.define_table(METERS, METERS_SCHEMA.append(pa.field("c9", pa.string())), 1)
     assert engine.query(READ) == [("d1", 10, 1, 1.0)]
-    table = ViewTable("power", "meters", METERS, (("ts", "c1"), ("current", "c2"), ("note", "c9")))
+    table = ViewTable("power", "meters", METERS, (("ts", "c1"), ("current", "c2"), ("note", "c9")), ("c1",))
     write_views(engine.paths, [table])
     assert engine.query("SELECT current, note FROM power.meters") == [(1.0, None)]
     engine.dnode.close()
@@ -184,9 +184,9 @@ def test_names_that_differ_in_case_have_numbers(engine: Engine) -> None:
     engine.dnode.flush_all()
     columns = (("ts", "c1"), ("V", "c2"), ("v", "c2"), ("v_2", "c2"), ("TbName", "c2"))
     write_views(engine.paths, [
-        ViewTable("power", "meters", METERS, columns, (("TBNAME", "t1"),)),
-        ViewTable("power", "METERS", METERS, columns[:1]),
-        ViewTable("Power", "m", METERS, columns[:1])])
+        ViewTable("power", "meters", METERS, columns, ("c1",), (("TBNAME", "t1"),)),
+        ViewTable("power", "METERS", METERS, columns[:1], ("c1",)),
+        ViewTable("Power", "m", METERS, columns[:1], ("c1",))])
     assert engine.query("SELECT * EXCLUDE (ts) FROM power.meters") == [(1.0, 1.0, 1.0, 1.0, "d1", 10)]
     assert engine.query("SELECT count(*) FROM power.meters WHERE tbname = 'd1'") == [(1,)]
     found = engine.query("DESCRIBE power.meters")
@@ -201,7 +201,7 @@ def test_a_view_of_an_undefined_table_is_an_error(tmp_path: Path) -> None:
     engine = Engine(tmp_path)
     before = engine.paths.views_sql.read_text()
     with pytest.raises(StorageError, match="cannot create the views"):
-        write_views(engine.paths, [ViewTable("power", "ghost", 999, (("ts", "c1"),), kind="normal")])
+        write_views(engine.paths, [ViewTable("power", "ghost", 999, (("ts", "c1"),), ("c1",), kind="normal")])
     assert engine.paths.views_sql.read_text() == before
     assert [name.name for name in tmp_path.iterdir() if ".tmp" in name.name] == []
     engine.dnode.close()

@@ -40,16 +40,16 @@ _SMALL = {ord(letter): letter.lower() for letter in string.ascii_uppercase}
 class ViewTable:
     """A super or normal table as the views show it.
 
-    `columns`: (name, physical name), the primary timestamp first; `tags`: (name, name in children/<uid>.parquet);
-    `key_columns`: 1, or 2 with a composite key; `kind`: "super" or "normal".
+    `columns`: (name, physical name); `tags`: (name, name in children/<uid>.parquet); `keys`: the physical names of the
+    columns that tell rows of one child table apart, the one that orders them first; `kind`: "super" or "normal".
     """
 
     database: str
     name: str
     table_uid: int
     columns: tuple[tuple[str, str], ...]
+    keys: tuple[str, ...]
     tags: tuple[tuple[str, str], ...] = ()
-    key_columns: int = 1
     kind: str = "super"
 
 
@@ -62,8 +62,8 @@ def view_sql(paths: DataPaths, table: ViewTable) -> str:
     vnodes = paths.root.absolute() / "vnode"
     parts = text_literal(f"{vnodes}/*/store/parts/{uid}/*.parquet")
     tombstones = text_literal(f"{vnodes}/*/store/tombstones/{uid}/*.parquet")
-    ts = quoted(table.columns[0][1])
-    keys = ["r._tuid", *(f"r.{quoted(physical)}" for _, physical in table.columns[:table.key_columns])]
+    ts = quoted(table.keys[0])
+    keys = ["r._tuid", *(f"r.{quoted(physical)}" for physical in table.keys)]
     values = {name: f"r.{quoted(physical)}" for name, physical in table.columns}
     join = ""
     if table.kind == "super":

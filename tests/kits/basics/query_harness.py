@@ -90,7 +90,7 @@ class Harness:
 
     def create(self, name: str, columns: Definition, tags: Definition | None = None, *, key: bool = False) -> None:
         """Creates a normal table, or with tags a super table. `key`: the second column is part of the key."""
-        defined = [Column("ts", timestamp(self.precision), "ts", True)]
+        defined = [Column("ts", timestamp(self.precision), "ts")]
         defined += [Column(n, t, n, key and index == 0) for index, (n, t) in enumerate(columns.items())]
         tag_columns = tuple(Column(n, t, n) for n, t in (tags or {}).items())
         self.tables[name] = Table(len(self.tables) + 1, self.database_name, name, "super" if tags else "normal",
