@@ -52,6 +52,7 @@ from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_audit import StreamAudit
 from penstock.mnode.streams.stream_comparison import StreamComparison
 from penstock.mnode.streams.stream_lifecycle import Lifecycle
+from penstock.mnode.streams.stream_refreshes import StreamRefreshes
 from penstock.mnode.streams.stream_replacement import Replacements
 from penstock.mnode.streams.stream_services import ControllerSource, RunStores, StreamServices
 from penstock.mnode.streams.stream_statements import Streams
@@ -152,6 +153,8 @@ class EngineParts:
                                 for run in (self.queries.run_planned, self.queries.run_alone))
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
         self.audit = StreamAudit(self.services, self.streams, of_audit, self.incidents, of.activity, Random())
+        self.results.refresh = StreamRefreshes(
+            self.services, self.streams.planning, self.queries.run_planned, of.activity).answer
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

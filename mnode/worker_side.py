@@ -21,7 +21,14 @@ from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.dnode.dnode_service import DnodeService
 from penstock.mnode.engine_parts import EngineParts
 from penstock.tasks.dnode_access.data_place import mark_place
-from penstock.tasks.dnode_access.dnode_client import NamesRequest, Request, RowsRequest, SpanRequest, TableRequest
+from penstock.tasks.dnode_access.dnode_client import (
+    NamesRequest,
+    RefreshRequest,
+    Request,
+    RowsRequest,
+    SpanRequest,
+    TableRequest,
+)
 from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
@@ -82,7 +89,7 @@ class WorkerSide:
     def _answer(self, request: Request) -> pa.Table:
         """Returns what a worker asks the dnode for."""
         match request:
-            case RowsRequest() | SpanRequest() | TableRequest() | NamesRequest():
+            case RowsRequest() | SpanRequest() | TableRequest() | NamesRequest() | RefreshRequest():
                 return self._parts.results.read(request)
             case EndRequest() | SegmentsRequest() | BytesRequest():
                 return self._parts.logs.answer(request)

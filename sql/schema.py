@@ -82,10 +82,10 @@ class Table:
     """A super, child, normal or system table, the tags of a super table's children, a table of an external server, or
     what a view is to who asks which tables there are: of a view only names and types of columns count.
 
-    `columns` begins with the primary timestamp, or with a part of the KEY: then the table has no time of its own, and
-    one row for each key, which are the columns flagged `primary_key`. A child table has its super table's columns and
-    tags, `super_uid`, `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
-    `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
+    `columns` begins with the primary timestamp. A normal table that begins otherwise, or with a part of the KEY, has no
+    time of its own, and one row for each key, which is the columns flagged `primary_key`. A child table has its super
+    table's columns and tags, `super_uid`, `super_name` and `tag_values` (in the order of `tags`). A normal table is its
+    own storage table: `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
     `vgroup_id` is None for super and system tables. `replaces`: the uid of the table whose place this one is going to
     take, or 0 if its stream is only being created; until then no name leads to it.
     Of an external table `database` is the connection and `name` what it is called there; it has no primary timestamp.
@@ -114,7 +114,8 @@ class Table:
     @property
     def keyed(self) -> bool:
         """Whether it has a KEY in place of a primary timestamp."""
-        return any(column.primary_key for column in self.columns[:1])
+        first = self.columns[0] if self.kind == "normal" else None
+        return first is not None and (first.primary_key or first.type.kind is not Kind.TIMESTAMP)
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:

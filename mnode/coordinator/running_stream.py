@@ -89,7 +89,7 @@ class RunningStream:
         """Returns the vnode whose log a source task follows, and the uid of the table; None for other tasks."""
         if isinstance(self.plan, IngestPlan) or task.operator != "source":
             return None
-        source = self.plan.sources[int(task.index >= len(self.graph.vgroup_ids))]
+        source = self.plan.sources[self.graph.read_by(task.index)]
         return self.graph.source_vgroup_ids[task.index], source.storage_uid
 
     @property

@@ -6,17 +6,27 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from penstock.planner.streams.ingest_plan import IngestPlan
-from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
+from penstock.planner.task_plans.stream_plan import (
+    ForcePlan,
+    JoinPlan,
+    RefreshPlan,
+    RowsPlan,
+    RowWindow,
+    StreamPlan,
+    WindowsPlan,
+)
 from penstock.tasks.protocol.task_graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
 from penstock.tasks.protocol.worker_nodes import Nodes
 
 
 def task_graph(
-    plan: StreamPlan | IngestPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int, ...] = ()
+    plan: StreamPlan | IngestPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int, ...] = (),
+    read: Sequence[Sequence[int]] = (),
 ) -> TaskGraph:
     """Returns the task graph of a stream over its source's vnodes, or that of an ingest.
 
-    A task of an ingest writes what it reads, and has nobody beside it. `snode_ids`: where agg tasks may be.
+    A task of an ingest writes what it reads, and has nobody beside it. `snode_ids`: where agg tasks may be. `read`: of
+    a stream of any query, the vnodes of each of its sources.
     """
     nodes = Nodes(vgroup_ids)
     if isinstance(plan, IngestPlan):
@@ -31,6 +41,11 @@ def task_graph(
             tasks, exchanges = _windows(plan, work, vgroup_ids)
         case JoinPlan() as join:
             tasks, exchanges = _join(plan, join, vgroup_ids)
+        case RefreshPlan():
+            followed = [(place, vgroup_id) for place, ids in enumerate(read) for vgroup_id in ids]
+            sources = [TaskNode("source", n, vgroup_id, "changes", place)
+                       for n, (place, vgroup_id) in enumerate(followed)]
+            tasks, exchanges = _exchanged(sources, _level("sink", vgroup_ids[:1], "refresh"))
     return TaskGraph(nodes, tasks, exchanges).placed(snode_ids)
 
 

@@ -25,7 +25,8 @@ _BAD_TIME_COLUMN = 0x2641
 
 def check_columns(columns: Sequence[Column], tags: Sequence[Column]) -> None:
     """Raises `InvalidStatementError` unless these can be the columns and tags of one table."""
-    keyed = columns[0].primary_key
+    keyed = any(column.primary_key for column in columns) and (
+        columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP)
     if keyed:
         _check_key(columns, tags)
     elif columns[0].type.kind is not Kind.TIMESTAMP:

@@ -17,6 +17,7 @@ from penstock.planner.task_plans.stream_plan import (
     IsolationClass,
     JoinPlan,
     NotifyPlan,
+    RefreshPlan,
     RowsPlan,
     StreamPlan,
     WindowsPlan,
@@ -45,7 +46,8 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     lines = [*render_tree(plan.tree), *explain_tasks(plan, graph)]
     lines += _computation(plan)
     lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
-    lines.append(f"Time of each vnode: {_time(plan)}")
+    if not isinstance(plan.computation, RefreshPlan):
+        lines.append(f"Time of each vnode: {_time(plan)}")
     lines += _state(plan)
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
@@ -64,7 +66,8 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
                      f"stream {fate}")
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
-    lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
+    if plan.sink.children_sql:
+        lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 
 
@@ -102,6 +105,9 @@ def _computation(plan: StreamPlan) -> list[str]:
             return _join(plan, join)
         case ForcePlan(fill=fill):
             return [*_source(plan), *_fill(fill)]
+        case RefreshPlan(reason=reason):
+            return ["Computed again as a whole, and compared with the result table, whenever a table that it reads "
+                    f"has changed: no quicker way is known for {reason}"]
 
 
 def _source(plan: StreamPlan) -> list[str]:
@@ -204,7 +210,7 @@ def _time(plan: StreamPlan) -> str:
 def _state(plan: StreamPlan) -> list[str]:
     """Returns whether state is bounded, and by what."""
     match plan.computation:
-        case RowsPlan() | ForcePlan():
+        case RowsPlan() | ForcePlan() | RefreshPlan():
             return ["State: bounded, nothing is kept of rows"]
         case WindowsPlan():
             return [f"State: {_window_state(plan)}"]
@@ -238,6 +244,8 @@ def _crossing(plan: StreamPlan, graph: TaskGraph) -> str:
     crossing = next((one for one in graph.exchanges if one.kind != "forward"), None)
     if crossing is None:
         return "nothing crosses between vnodes"
+    if isinstance(plan.computation, RefreshPlan):
+        return "that there are changes crosses to one sink task"
     what = "rows" if graph.tasks[crossing.receivers[0]].kind == "join" else "partials"
     task = "join task" if what == "rows" else "agg task"
     if crossing.kind == "one":
@@ -251,6 +259,9 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "source" if edge.node.work in ("left side", "right side"):
             source = plan.sources[edge.node.work == "right side"]
             return f"WAL of {source.database}.{source.table}, rows for the join"
+        case "source" if edge.node.work == "changes":
+            source = plan.sources[edge.node.reads]
+            return f"WAL of {source.database}.{source.table}, whether it has changed"
         case "source":
             work = "partial aggregates" if edge.downstream[0].operator == "agg" else "filter and projection"
             if plan.source.lookup is not None:
@@ -262,6 +273,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
             return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
+        case "sink" if edge.node.work == "refresh":
+            return f"has the query computed by the engine, and {plan.sink.text} made the same"
         case "sink":
             return f"{'emits' if plan.sink.external is not None else 'upserts'} into {plan.sink.text}"
         case "ingest":

@@ -9,6 +9,7 @@ from penstock.planner.task_plans.stream_plan import (
     FillPlan,
     ForcePlan,
     JoinPlan,
+    RefreshPlan,
     RowsPlan,
     SourcePlan,
     StreamPlan,
@@ -35,6 +36,8 @@ def explain_sql(plan: StreamPlan) -> list[str]:
             if keep_sql is not None:
                 lines.append(f"source, rows that later windows look back at: {keep_sql}")
             lines += _fill(fill)
+        case RefreshPlan():
+            return ["engine: the query, as EXPLAIN (SQL) SELECT ... shows it"]
     lines.append(f"sink, names and tags of child tables: {plan.sink.children_sql}")
     return lines
 

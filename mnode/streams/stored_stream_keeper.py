@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,8 @@ from penstock.mnode.coordinator.running_stream import StreamKeeper
 from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.query.table_scans import tag_array
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.sql.schema import ChildTable, Table
+from penstock.planner.task_plans.stream_plan import RefreshPlan
+from penstock.sql.schema import ChildTable, Column, Table
 from penstock.tasks.protocol.task_status import ConnectionHealth
 
 
@@ -34,6 +35,8 @@ class StoredStreamKeeper(StreamKeeper):
 
     def children(self) -> tuple[bytes, ...]:
         graph = self._stored.graph
+        if isinstance(self._stored.plan.computation, RefreshPlan):
+            return (tables_ipc((), ()),) * len(graph.source_vgroup_ids)
         left = children_of(self._services.catalog, self._stream.source_uid, graph.vgroup_ids)
         if not graph.right_vgroup_ids:
             return left
@@ -82,12 +85,15 @@ def children_of(
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
     """Returns child tables as a deployment carries them: an Arrow IPC stream of uid, name and the tags by name."""
-    members = list(children)
+    return tables_ipc(table.tags, list(children))
+
+
+def tables_ipc(tags: Sequence[Column], members: Sequence[ChildTable]) -> bytes:
+    """Returns child tables with these tags as `children_ipc` does."""
     arrays = [pa.array([child.uid for child in members], pa.uint64()),
               pa.array([child.name for child in members], pa.string())]
-    arrays += [tag_array(tag, [child.tag_values[place] for child in members])
-               for place, tag in enumerate(table.tags)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=["uid", "name", *(f"tag_{n}" for n in range(len(table.tags)))])
+    arrays += [tag_array(tag, [child.tag_values[place] for child in members]) for place, tag in enumerate(tags)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=["uid", "name", *(f"tag_{n}" for n in range(len(tags)))])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

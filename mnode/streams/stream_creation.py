@@ -18,7 +18,7 @@ from penstock.mnode.streams.stream_removal import StreamRemoval
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
-from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 
@@ -107,7 +107,8 @@ class StreamCreation:
             return plan.sink.target_uid
         database = require_database(plan.sink.database, self._services.catalog)
         return tables.create_table_of(
-            database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
+            database, plan.sink.table, plan.sink.columns, plan.sink.tags,
+            super_table=not isinstance(plan.computation, RefreshPlan),
             replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
 
     def restore(self, record: StreamRecord) -> StreamRecord:

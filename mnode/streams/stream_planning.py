@@ -19,9 +19,11 @@ from penstock.mnode.query.external_tables import external_table
 from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
+from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
+from penstock.planner.streams.stream_refresh import plan_answer
 from penstock.planner.streams.stream_time import TimeDefaults
-from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table
@@ -108,6 +110,14 @@ class StreamPlanning:
         plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
         return StoredPlan(plan, self.graph_of(plan), statement.options)
 
+    def answer_of(self, stream: StreamRecord) -> tuple[BatchPlan, Session]:
+        """Returns what the result table of a stream of any query is to hold, planned anew, and for whom it is asked.
+
+        Raises what planning raises.
+        """
+        statement, view, session, _ = self._as_asked(stream)
+        return plan_answer(statement, view, session), session
+
     def results_of(self, stream: StreamRecord) -> BatchResults:
         """Returns what the result table of a stream is to hold, as a query; raises what `plan_results` raises."""
         return plan_results(*self._as_asked(stream))
@@ -166,6 +176,10 @@ class StreamPlanning:
         """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same."""
         vgroup_ids = require_database(plan.source.database, self._services.catalog).vgroup_ids
         snode_ids = tuple(snode.id for snode in self._services.catalog.snodes.all())
+        if isinstance(plan.computation, RefreshPlan):
+            read = [vgroups_of(require_database(source.database, self._services.catalog),
+                               self._source_table(source.database, source.table)) for source in plan.sources]
+            return task_graph(plan, vgroup_ids, snode_ids, read)
         if known is not None and known.vgroup_ids == vgroup_ids:
             return known.placed(snode_ids)
         return task_graph(plan, vgroup_ids, snode_ids)

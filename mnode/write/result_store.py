@@ -26,6 +26,7 @@ from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.schema import Table
 from penstock.tasks.dnode_access.dnode_client import (
     NamesRequest,
+    RefreshRequest,
     RowsRequest,
     SpanRequest,
     StoreRequest,
@@ -57,6 +58,8 @@ class ResultStore:
         #: a task may write into another table besides, for what it can't use
         self._known: dict[tuple[TaskId, int], ResultChildren] = {}
         self._pool = pool
+        #: answers those whose results aren't sent but compared
+        self.refresh: Callable[[RefreshRequest], pa.Table]
 
     def close(self) -> None:
         """Waits for writes under way."""
@@ -86,7 +89,7 @@ class ResultStore:
         `StaleAttemptError` if the stream is gone or a later attempt is known, `NotFoundError` if the result table
         is gone, `AlreadyExistsError` if a child's name belongs to another table, `StorageError`.
         """
-        self._check_attempt(write)
+        self.check_attempt(write.stream_id, write.attempt, write.task)
         target = self._catalog.table_by_uid(write.target_uid)
         if target is None:
             raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
@@ -115,8 +118,11 @@ class ResultStore:
 
         For a NamesRequest: the names. For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where
         there is nothing. For a TableRequest: the columns that it names, of all rows there are, or of a super table's
-        children. Raises NotFoundError if that was dropped.
+        children. For a RefreshRequest, which the streams' statements answer: what its class says. Raises NotFoundError
+        if a table was dropped.
         """
+        if isinstance(request, RefreshRequest):
+            return self.refresh(request)
         table = self._catalog.table_by_uid(request.table_uid)
         if isinstance(request, NamesRequest):
             return pa.table({"name": pa.array(self._foreign(table, request.names), pa.string())})
@@ -142,14 +148,14 @@ class ResultStore:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _check_attempt(self, write: ResultWrite) -> None:
-        known = self._attempts.get(write.stream_id)
+    def check_attempt(self, stream_id: int, attempt: int, task: object) -> None:
+        """Raises StaleAttemptError unless this attempt of a stream may write."""
+        known = self._attempts.get(stream_id)
         if known is None:
-            raise StaleAttemptError(f"stream {write.stream_id:x} is not running: {write.task} must stop")
-        if write.attempt < known:
+            raise StaleAttemptError(f"stream {stream_id:x} is not running: {task} must stop")
+        if attempt < known:
             raise StaleAttemptError(
-                f"attempt {write.attempt} of stream {write.stream_id:x} was superseded by {known}",
-                hint=f"{write.task} must stop")
+                f"attempt {attempt} of stream {stream_id:x} was superseded by {known}", hint=f"{task} must stop")
 
     def _children_of(self, target: Table, write: ResultWrite) -> ResultChildren:
         """Returns what is known of the children that a write numbers: the same for all writes with the same list."""

@@ -71,7 +71,7 @@ class StreamContext:
         functions: Sequence[UserCall],
     ) -> None:
         self.statement = statement
-        self.query: Select = statement.query
+        self.query: Select = statement.select
         self.catalog = catalog
         self.session = session
         self.defaults = defaults

@@ -107,7 +107,7 @@ class JoinedTables:
 
 def read_joined(statement: CreateStream, catalog: CatalogView, session: Session) -> JoinedTables:
     """Returns the join that a stream reads; raises as `read_stream_join`, and for what none can do."""
-    source = statement.query.source
+    source = statement.select.source
     assert isinstance(source, JoinSource)
     query = JoinedTables(*read_stream_join(statement, source, catalog, session))
     if query.described.distribution != "lookup" and query.reach[1] is None:
@@ -127,7 +127,7 @@ def read_stream_join(
     """
     builder = Builder(catalog, session, statement.source_text, statement.source_start)
     left, right = bind_sides(source, lambda side, precision: _relation(side, builder, precision))
-    join = read_join(source, left, right, statement.query.where, builder)
+    join = read_join(source, left, right, statement.select.where, builder)
     for time in join.conditions.times:
         if time.shift is None:
             raise InvalidStreamError("a stream's join compares times as they are, not truncated",

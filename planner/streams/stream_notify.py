@@ -35,7 +35,7 @@ def plan_notify(
     Raises InvalidStreamError for URLs that can't be used and streams without windows, NotSupportedError for triggers
     whose results don't say that a window has closed.
     """
-    notify, window = statement.notify, statement.query.window
+    notify, window = statement.notify, statement.select.window
     if notify is None:
         return None
     for url in notify.urls:

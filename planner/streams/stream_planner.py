@@ -18,7 +18,7 @@ from penstock.planner.lower.stages import assembled, stream_plan
 from penstock.planner.lower.targets import converted_results, key_fields
 from penstock.planner.lower.tolerant_plan import tolerant_lookup
 from penstock.planner.streams.dead_letters import plan_dlq, plan_errors
-from penstock.planner.streams.stream_checks import check_shape, check_window, refuse_queries
+from penstock.planner.streams.stream_checks import check_shape, check_window
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_context import StreamDefaults as StreamDefaults
 from penstock.planner.streams.stream_force import plan_force
@@ -27,6 +27,7 @@ from penstock.planner.streams.stream_join_query import JoinQuery, plan_join_quer
 from penstock.planner.streams.stream_joins import JoinedTables
 from penstock.planner.streams.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.streams.stream_projections import Projections
+from penstock.planner.streams.stream_refresh import plan_refreshed, refreshed_for
 from penstock.planner.streams.stream_results import (
     Filled,
     filled_projections,
@@ -55,6 +56,9 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    reason = refreshed_for(statement)
+    if reason is not None:
+        return plan_refreshed(statement, catalog, session, reason)
     stream = _context(statement, catalog, session, defaults)
     plan, session = _plan(stream), stream.session
     options = statement.options
@@ -79,6 +83,10 @@ def plan_results(
 
     Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
     """
+    reason = refreshed_for(statement)
+    if reason is not None:
+        raise NotSupportedError(f"a stream with {reason} can't be verified yet: it is compared with its query whenever "
+                                "its tables change")
     stream = _context(statement, catalog, session, defaults)
     check_shape(stream)
     trigger = _trigger(stream)
@@ -101,7 +109,6 @@ def plan_results(
 def _context(
     statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None
 ) -> StreamContext:
-    refuse_queries(statement)
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     return StreamContext(statement, catalog, session, defaults or StreamDefaults(), functions)

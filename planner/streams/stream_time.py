@@ -59,12 +59,12 @@ def plan_time(
     """
     options = statement.options
     given = [name for field, name in _OPTIONS.items() if getattr(options, field) is not None]
-    joined = isinstance(statement.query.source, JoinSource)
-    if trigger == "force_window_close" or (statement.query.window is None and not joined):
+    joined = isinstance(statement.select.source, JoinSource)
+    if trigger == "force_window_close" or (statement.select.window is None and not joined):
         if options.time not in (None, "event"):
             raise InvalidStreamError(f"TIME {options.time.upper()} needs an INTERVAL window and another trigger")
         if given:
-            what = "a stream without a window" if statement.query.window is None else "FORCE_WINDOW_CLOSE"
+            what = "a stream without a window" if statement.select.window is None else "FORCE_WINDOW_CLOSE"
             raise InvalidStreamError(f"{given[0]} is not for {what}", hint="it is about windows by event time")
         return TimePlan()
     clock = options.time or defaults.clock
@@ -93,7 +93,7 @@ def kept_defaults(statement: CreateStream, defaults: TimeDefaults) -> StreamOpti
 
     Only those that differ from what is shipped, since these mean the same in every engine.
     """
-    options, window, shipped = statement.options, statement.query.window, TimeDefaults()
+    options, window, shipped = statement.options, statement.select.window, TimeDefaults()
     if options.trigger == "force_window_close":
         return StreamOptions()
     clock = options.time or defaults.clock if window is not None else shipped.clock
@@ -124,7 +124,7 @@ def _check_arrival(statement: CreateStream, clock: TimeClock, trigger: str, give
     """Checks a stream whose windows go by when rows arrive."""
     options = statement.options
     what = f"TIME {clock.upper()}"
-    if not isinstance(statement.query.window, IntervalWindow):
+    if not isinstance(statement.select.window, IntervalWindow):
         raise InvalidStreamError(f"{what} needs an INTERVAL window")
     if trigger == "continuous_window_close":
         raise InvalidStreamError(f"{what} is not for CONTINUOUS_WINDOW_CLOSE", hint="it recalculates by event time")

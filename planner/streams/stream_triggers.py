@@ -47,7 +47,7 @@ def plan_trigger(
     what options mean that are left out. A stream without a window always runs at once, so there TRIGGER may be left
     out, but no other mode may be asked for. A join has a time, too.
     """
-    options, query = statement.options, statement.query
+    options, query = statement.options, statement.select
     if options.trigger is not None:
         mode = options.trigger
     elif query.window is None and not is_joined(query):
@@ -94,7 +94,7 @@ def _check_joined(mode: Trigger) -> None:
 
 def _continuous(statement: CreateStream) -> TriggerPlan:
     options = statement.options
-    if not isinstance(statement.query.window, IntervalWindow):
+    if not isinstance(statement.select.window, IntervalWindow):
         raise InvalidStreamError("CONTINUOUS_WINDOW_CLOSE needs an INTERVAL window")
     if late_choice(options) or options.ignore_update:
         raise InvalidStreamError("CONTINUOUS_WINDOW_CLOSE always takes late rows and updates into account",
@@ -108,7 +108,7 @@ def _continuous(statement: CreateStream) -> TriggerPlan:
 
 
 def _check_force(statement: CreateStream, calls: Sequence[exp.Anonymous]) -> None:
-    options, query = statement.options, statement.query
+    options, query = statement.options, statement.select
     if query.window is not None and not isinstance(query.window, IntervalWindow):
         raise InvalidStreamError("FORCE_WINDOW_CLOSE needs an INTERVAL window")
     if options.fill_history:

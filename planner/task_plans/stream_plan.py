@@ -470,8 +470,20 @@ class JoinPlan:
         return self.kept - self.end if self.sides[place].newest_sql is not None else self.kept + delete_mark
 
 
-Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan
-"""What a stream computes: result rows of rows, windows, a join, or windows that the clock ends."""
+@dataclass(frozen=True, slots=True)
+class RefreshPlan:
+    """A stream of any query: what its result table holds is compared with the answer whenever a table that it reads
+    has changed, and made the same.
+
+    `sources`: the tables, each once. `reason`: what the query has that no quicker way is known for.
+    """
+
+    sources: tuple[SourcePlan, ...]
+    reason: str
+
+
+Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan
+"""What a stream computes: result rows of rows, windows, a join, windows that the clock ends, or any query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,7 +553,7 @@ class StreamPlan:
     def recalls(self) -> bool:
         """Whether what comes for windows that DELETE_MARK let go has them read back; else it is late."""
         return (not self.policies.ignore_expired and self.policies.time.clock == "event"
-                and not isinstance(self.computation, JoinPlan))
+                and not isinstance(self.computation, JoinPlan | RefreshPlan))
 
     @property
     def forgets(self) -> bool:
@@ -594,9 +606,11 @@ class StreamPlan:
 
     @property
     def sources(self) -> tuple[SourcePlan, ...]:
-        """What is read: one table, or the two of a join."""
+        """What is read: one table, the two of a join, or all of a query."""
         if isinstance(self.computation, JoinPlan):
             return tuple(side.source for side in self.computation.sides)
+        if isinstance(self.computation, RefreshPlan):
+            return self.computation.sources
         return (self.source,)
 
     def of_side(self, place: int) -> StreamPlan:

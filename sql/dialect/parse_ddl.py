@@ -190,8 +190,8 @@ def with_key(
             raise fail(f"column {name} of the primary key does not exist")
         if name in key[:place]:
             raise fail(f"column {name} is in the primary key twice")
-    if names and names[0] not in key:
-        raise fail(f"the primary key must have the first column, {names[0]}, in it")
+    if columns and columns[0].type.kind is Kind.TIMESTAMP and names[0] not in key:
+        raise fail(f"{names[0]} is the time of the table, and belongs to its primary key")
     return with_time(tuple(column.with_changes(primary_key=column.name in key) for column in columns))
 
 

@@ -37,7 +37,6 @@ from penstock.sql.tree.statements import (
     ReplayDlq,
     ResumeIngest,
     ResumeStream,
-    Select,
     StartStream,
     Statement,
     StopStream,
@@ -275,8 +274,6 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
         raise parser.fail("SELECT is expected")
     query_start = parser.token
     query = parser.parse_query()
-    if not isinstance(query, Select):
-        raise parser.fail("a stream takes a single SELECT", query_start)
     if query.into_file is not None:
         raise parser.fail("a stream cannot write to a file", query_start)
     notify = _parse_notify(parser) if parser.take("NOTIFY") else None

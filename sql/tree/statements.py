@@ -642,12 +642,18 @@ class CreateStream(Statement):
     name: str
     options: StreamOptions
     target: StreamTarget
-    query: Select
+    query: Query
     if_not_exists: bool = False
     source_text: str = in_meta(default="")
     or_replace: bool = False
     notify: Notify | None = None
     source_start: int = in_meta(default=0)
+
+    @property
+    def select(self) -> Select:
+        """The query of a stream that is no set operation."""
+        assert isinstance(self.query, Select)
+        return self.query
 
 
 class AlterStream(Statement):

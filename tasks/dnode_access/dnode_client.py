@@ -63,7 +63,18 @@ class NamesRequest:
     names: tuple[str, ...]
 
 
-StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest
+@dataclass(frozen=True, slots=True)
+class RefreshRequest:
+    """An order of an attempt of a stream of any query: to make its result table the answer as it is now.
+
+    The answer is one row: how many rows were `written` or deleted.
+    """
+
+    stream_id: int
+    attempt: int
+
+
+StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest
 Request = StoreRequest | LogRequest | StateOrder
 REQUESTS: tuple[type, ...] = get_args(Request)
 """All that a worker may ask the dnode's service for; each class says what the answer is."""
@@ -96,6 +107,11 @@ class DnodeClient:
         """Returns the names; raises as `read_rows` does."""
         names: list[str] = self._ask(request, "asking for names of tables failed").column(0).to_pylist()
         return names
+
+    def refresh(self, request: RefreshRequest) -> int:
+        """Returns how many rows were written or deleted; raises as `read_rows` does."""
+        written: int = self._ask(request, "comparing the result table with its query failed").column(0)[0].as_py()
+        return written
 
     def ask_log(self, request: LogRequest) -> pa.Table:
         """Returns what the request's class says; raises as `read_rows` does."""

@@ -78,6 +78,14 @@ class TaskEnvironment(Protocol):
         """Returns those names that tables have which are no children of a super table. Raises PenstockErrors."""
         ...
 
+    def refresh(self, stream_id: int, attempt: int) -> int:
+        """Makes the result table of a stream of any query the answer as it is now; returns how many rows were written
+        or deleted. It has to wait; any thread.
+
+        Raises PenstockErrors; it may be tried again.
+        """
+        ...
+
     def in_background(self, work: Callable[[], None], name: str) -> None:
         """Has work done that may have to wait: in a thread of this name, or in memory at once."""
         ...

@@ -13,8 +13,8 @@ from penstock.tasks.protocol.messages import OperatorKind, TaskId
 from penstock.tasks.protocol.worker_nodes import Nodes, WorkerNode
 
 TaskKind = Literal["source", "agg", "join", "sink", "ingest"]
-Work = Literal["rows", "arrivals", "clock", "left side", "right side", "windows", "row windows", "join", "results",
-               "messages"]
+Work = Literal["rows", "arrivals", "clock", "left side", "right side", "changes", "windows", "row windows", "join",
+               "results", "refresh", "messages"]
 _OPERATORS: dict[TaskKind, OperatorKind] = {
     "source": "source", "ingest": "source", "agg": "agg", "join": "agg", "sink": "sink"}
 
@@ -24,14 +24,16 @@ class TaskNode:
     """A task. `index`: its place among the tasks with its operator.
 
     `vgroup_id`: the vnode whose log a source task reads, or that the task is beside; None for tasks of an ingest.
-    `work`, of source tasks: rows as they come, by their arrival, by the clock, or of a side of a join; of agg tasks:
-    windows by time, or such as rows define.
+    `work`, of source tasks: rows as they come, by their arrival, by the clock, of a side of a join, or only that there
+    are changes; of agg tasks: windows by time, or such as rows define; of sink tasks: results that come, or an answer
+    to be compared. `reads`: which of a query's sources a source task follows.
     """
 
     kind: TaskKind
     index: int
     vgroup_id: int | None
     work: Work
+    reads: int = 0
 
     @property
     def operator(self) -> OperatorKind:
@@ -96,6 +98,11 @@ class TaskGraph:
     def source_vgroup_ids(self) -> tuple[int, ...]:
         """The vnode that each source task reads, by its index; empty for an ingest."""
         return self._vnodes_of(task for task in self.tasks if task.kind == "source")
+
+    def read_by(self, index: int) -> int:
+        """Returns which of the plan's sources a source task reads."""
+        (node,) = (task for task in self.tasks if task.operator == "source" and task.index == index)
+        return int(node.work == "right side") or node.reads
 
     @property
     def read_vgroup_ids(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from penstock.planner.task_plans.stream_plan import (
     FillPlan,
     ForcePlan,
     JoinPlan,
+    RefreshPlan,
     RowsPlan,
     RowWindow,
     StreamPlan,
@@ -48,7 +49,7 @@ def layout_of(plan: StreamPlan) -> str:
 def _computation(computation: Computation) -> dict[str, Any]:
     """Returns what the computation has of the fingerprint's parts."""
     match computation:
-        case RowsPlan():
+        case RowsPlan() | RefreshPlan():
             return {}
         case WindowsPlan(windows=RowWindow() as window):
             return {"row window": asdict(window), "agg": _agg(computation, None)}

@@ -17,7 +17,13 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.planner.task_plans.stream_plan import LookupPlan
-from penstock.tasks.dnode_access.dnode_client import NamesRequest, RowsRequest, SpanRequest, StoreRequest
+from penstock.tasks.dnode_access.dnode_client import (
+    NamesRequest,
+    RefreshRequest,
+    RowsRequest,
+    SpanRequest,
+    StoreRequest,
+)
 from penstock.tasks.external.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
 from penstock.tasks.external.emit.external_writers import ExternalWriter
@@ -152,6 +158,10 @@ class LocalEnvironment:
     def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
         found: list[str] = self.read(NamesRequest(table_uid, tuple(names))).column(0).to_pylist()
         return found
+
+    def refresh(self, stream_id: int, attempt: int) -> int:
+        written: int = self.read(RefreshRequest(stream_id, attempt)).column(0)[0].as_py()
+        return written
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         work()

@@ -12,6 +12,8 @@ from penstock.tasks.join.join_task import JoinTask
 from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment
 from penstock.tasks.protocol.task_graph import TaskEdges, Work
+from penstock.tasks.refresh.changes_source import ChangesSourceTask
+from penstock.tasks.refresh.refresh_task import RefreshTask
 from penstock.tasks.sink.sink_task import SinkTask
 from penstock.tasks.source.arrival_source import ArrivalSourceTask
 from penstock.tasks.source.force_source import ForceSourceTask
@@ -19,9 +21,9 @@ from penstock.tasks.source.source_task import SourceTask
 from penstock.tasks.window.segment_agg import SegmentAggTask
 from penstock.tasks.window.window_agg import WindowAggTask
 
-_CLASSES: dict[Work, type[SourceTask | ForceSourceTask]] = {
+_CLASSES: dict[Work, type[SourceTask | ForceSourceTask | ChangesSourceTask]] = {
     "rows": SourceTask, "arrivals": ArrivalSourceTask, "clock": ForceSourceTask, "left side": JoinSourceTask,
-    "right side": JoinSourceTask}
+    "right side": JoinSourceTask, "changes": ChangesSourceTask}
 
 
 def build_tasks(deployment: Deployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:
@@ -59,6 +61,8 @@ def _build(edges: TaskEdges, deployment: Deployment, environment: TaskEnvironmen
         case "agg":
             kind = WindowAggTask if work == "windows" else SegmentAggTask
             return kind(deployment, index, edges.upstream, edges.downstream, environment)
+        case "sink" if work == "refresh":
+            return RefreshTask(deployment, index, edges.upstream, environment)
         case "sink":
             return SinkTask(deployment, index, edges.upstream, environment)
         case "ingest":

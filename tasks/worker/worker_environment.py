@@ -13,7 +13,14 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.dnode_access.data_access import DataAccess
-from penstock.tasks.dnode_access.dnode_client import DnodeClient, NamesRequest, RowsRequest, SpanRequest, TableRequest
+from penstock.tasks.dnode_access.dnode_client import (
+    DnodeClient,
+    NamesRequest,
+    RefreshRequest,
+    RowsRequest,
+    SpanRequest,
+    TableRequest,
+)
 from penstock.tasks.dnode_access.flight_result_writer import FlightResultWriter
 from penstock.tasks.external.connectors.consumers import open_consumer
 from penstock.tasks.external.connectors.incoming_messages import Consumer, Positions
@@ -117,6 +124,9 @@ class WorkerEnvironment:
 
     def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
         return self._dnode.foreign_names(NamesRequest(table_uid, tuple(names)))
+
+    def refresh(self, stream_id: int, attempt: int) -> int:
+        return self._dnode.refresh(RefreshRequest(stream_id, attempt))
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         threading.Thread(target=work, name=name, daemon=True).start()

@@ -1,0 +1,282 @@
+"""Streams of any query: what has no quicker way is computed again, by DuckDB, when the tables that it reads change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStatementError,
+    InvalidStreamError,
+    NotFoundError,
+    NotSupportedError,
+)
+from penstock.planner.bind.query_parts import is_star
+from penstock.planner.bind.scopes import QUERIES, unwrapped, vector_calls, vector_spec
+from penstock.planner.bind.user_functions import function_of
+from penstock.planner.functions.table import FUNCTIONS
+from penstock.planner.logical.operators import Scan
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.select import plan_query
+from penstock.planner.streams.stream_time import zoned
+from penstock.planner.task_plans.plan_tree import PlanNode
+from penstock.planner.task_plans.stream_plan import (
+    Grouping,
+    Policies,
+    RefreshPlan,
+    SinkPlan,
+    SourceColumn,
+    SourcePlan,
+    StreamPlan,
+)
+from penstock.sql.schema import CatalogView, Column, Session
+from penstock.sql.tree.statements import (
+    CreateStream,
+    FunctionSource,
+    JoinSource,
+    Query,
+    Select,
+    SetOperation,
+    StreamOptions,
+    SubquerySource,
+    ValuesQuery,
+)
+from penstock.sql.tree.walking import found_in
+from penstock.sql.types import VARCHAR, Kind, check_stored, timestamp
+
+TEXT_LENGTH = 1024
+"""How long texts may be of which the query doesn't say how long they are."""
+
+_DAY_MS = 86_400_000
+_OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "ignore_expired",
+               "ignore_update", "on_mismatch", "dlq")
+_NOT_ALLOWED_FUNCTION = 0x265A
+
+
+def refreshed_for(statement: CreateStream) -> str | None:
+    """Returns what a stream's query has that no task keeps up to date by itself; None if there is nothing."""
+    query = statement.query
+    if not isinstance(query, Select):
+        return "VALUES" if isinstance(query, ValuesQuery) else query.kind.upper()
+    clauses: tuple[tuple[object, str], ...] = (
+        (query.ctes, "WITH"), (query.group_by, "GROUP BY"), (query.having, "HAVING"), (query.qualify, "QUALIFY"),
+        (query.distinct or query.distinct_on, "DISTINCT"), (query.windows, "WINDOW"), (query.order_by, "ORDER BY"),
+        (query.limit, "LIMIT"), (query.slimit, "SLIMIT"))
+    named = next((name for clause, name in clauses if clause), None)
+    return named or _source(query) or _expression(query) or _aggregate(query, statement.options)
+
+
+def _source(query: Select) -> str | None:
+    if isinstance(query.source, SubquerySource):
+        return "a sub-query"
+    for source in found_in(query, JoinSource, SubquerySource, FunctionSource, ValuesQuery):
+        if isinstance(source, ValuesQuery):
+            return "VALUES"
+        if isinstance(source, FunctionSource):
+            return f"{source.call.this}() in FROM"
+        if isinstance(source, SubquerySource):
+            if source.lateral or source.columns:
+                return "LATERAL" if source.lateral else "a sub-query"
+        elif source.using or source.natural:
+            return "USING" if source.using else "NATURAL"
+        elif source.nearest or (source.variant and source.kind == "inner"):
+            return f"{source.variant.upper() or 'ASOF'} JOIN"
+    return None
+
+
+def _expression(query: Select) -> str | None:
+    if not query.nests:
+        return None
+    for found in found_in(query, exp.Filter, exp.Window, exp.Anonymous, *QUERIES):
+        if isinstance(found, exp.Filter | exp.Window):
+            return "FILTER" if isinstance(found, exp.Filter) else "OVER"
+        if not isinstance(found, exp.Anonymous):
+            return "a sub-query"
+        if found.args.get("distinct") or found.args.get("order") is not None:
+            return "DISTINCT or ORDER BY in a call"
+    return None
+
+
+def _aggregate(query: Select, options: StreamOptions) -> str | None:
+    """Returns a function over several rows that tasks don't keep, or that has no window."""
+    if options.trigger == "force_window_close" or isinstance(query.source, JoinSource):
+        return None
+    for item in query.items:
+        for call in vector_calls(item.expression):
+            spec = vector_spec(call)
+            assert spec is not None
+            if query.window is None and not spec.instants:
+                return f"{spec.name}() without a window"
+            if query.window is not None and not spec.in_stream and not spec.only_force_window_close:
+                return f"{spec.name}()"
+    return None
+
+
+def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Session, reason: str) -> StreamPlan:
+    """Returns the plan of a stream of any query; `reason` is what `refreshed_for` says.
+
+    Raises what planning the query raises, InvalidStreamError for a query whose answer depends on more than rows, and
+    for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.
+    """
+    _check_options(statement, reason)
+    batch = plan_answer(statement, catalog, session)
+    later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
+    if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
+        raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
+                                 "date", hint="write times that don't move")
+    _check_functions(statement)
+    if batch.views:
+        raise NotSupportedError("a stream cannot read views yet", hint="write the view's query into FROM")
+    sources = _sources(batch)
+    database, columns = _target(statement, batch, catalog, session)
+    target = statement.target.name.name
+    tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", f"as a whole, for {reason}"),
+                               ("into", f"{database}.{target}")), (batch.tree,))
+    return StreamPlan(
+        sources[0], Grouping((), colocated=False), RefreshPlan(sources, reason), "at_once",
+        Policies(ignore_expired=False), SinkPlan(database, target, columns, (), "", 0, create=True), session.time_zone,
+        tree, batch.functions)
+
+
+def plan_answer(statement: CreateStream, catalog: CatalogView, session: Session) -> BatchPlan:
+    """Returns the plan of the query whose answer the result table is; the catalog doesn't have that table."""
+    return plan_query(statement.query, catalog, zoned(statement.options, session), ordered=False)
+
+
+def _check_options(statement: CreateStream, reason: str) -> None:
+    options = statement.options
+    given = [name for name in StreamOptions.parts if name not in _OF_ITS_OWN
+             and getattr(options, name) not in (None, False)]
+    if options.trigger not in (None, "at_once"):
+        given.insert(0, "trigger")
+    given += [name for name in ("ignore_expired", "ignore_update") if getattr(options, name)]
+    given += [name for name in ("fill_history",) if options.fill_history is False]
+    if given:
+        name = given[0].upper().replace("IGNORE_", "IGNORE ")
+        raise InvalidStreamError(f"{name} is not for a stream that is computed again as a whole, as one with {reason} "
+                                 "is", hint="its result is at all times what the query says")
+    target = statement.target
+    if target.external is not None:
+        raise NotSupportedError(f"results of a stream with {reason} cannot leave Penstock yet",
+                                hint="write them into a table, and have another stream read that")
+    if target.tag_definitions is not None or target.tag_names is not None or target.subtable is not None:
+        raise InvalidStreamError(f"TAGS and SUBTABLE are not for a stream with {reason}",
+                                 hint="its results are rows of one table, told apart by the KEY")
+    if statement.notify is not None:
+        raise NotSupportedError(f"NOTIFY is not for a stream with {reason}: it has no windows")
+
+
+def _check_functions(statement: CreateStream) -> None:
+    for call in found_in(statement.query, exp.Anonymous):
+        spec = function_of(call)
+        volatile = spec is not None and spec.category == "scalar" and not spec.in_stream and spec.name not in FUNCTIONS
+        if spec is not None and (volatile or spec.name == "rand"):
+            raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
+                                     "computed", code=_NOT_ALLOWED_FUNCTION)
+
+
+def _sources(batch: BatchPlan) -> tuple[SourcePlan, ...]:
+    """Returns the tables that are read, each once, with the columns that are."""
+    read: dict[tuple[str, str], list[Scan]] = {}
+    for scan in batch.scans:
+        if scan.table.kind in ("system", "external"):
+            what = "a system table" if scan.table.kind == "system" else "another server's"
+            raise InvalidStreamError(f"{scan.table.name} is {what}: a stream cannot read it")
+        if scan.cuts is not None:
+            raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
+        read.setdefault((scan.table.database, scan.table.name), []).append(scan)
+    if not read:
+        raise InvalidStreamError("a stream reads at least one table")
+    found = []
+    for scans in read.values():
+        table, names = scans[0].table, {name for scan in scans for name in scan.columns}
+        columns = tuple(SourceColumn(column.name, column.physical, column.type) for place, column in
+                        enumerate(table.columns) if place == 0 or column.name in names)
+        found.append(SourcePlan(
+            table.database, table.name, table.storage_uid, None, table.time_column.name, False, scans[0].precision,
+            columns, (), needs_children=False, sql="", late_sql=None, expired_sql=None))
+    return tuple(found)
+
+
+# --- the result table -----------------------------------------------------------------------------------------------
+
+
+def _target(
+    statement: CreateStream, batch: BatchPlan, catalog: CatalogView, session: Session
+) -> tuple[str, tuple[Column, ...]]:
+    """Returns the database of the result table, and its columns, of which the KEY is flagged."""
+    name = statement.target.name
+    database = name.database or session.database
+    known = None if database is None else catalog.database(database)
+    if known is None:
+        raise NotFoundError(f"database {database} does not exist" if database else "no database is in use", code=0x0388)
+    if catalog.table(known.name, name.name) is not None:
+        raise AlreadyExistsError(f"table {known.name}.{name.name} already exists", code=0x0603,
+                                 hint="such a stream makes its table: rows of others would be taken for its own")
+    names, given = [column.name for column in batch.columns], statement.target.columns
+    if given is not None:
+        if len(given) != len(names):
+            raise InvalidStatementError(f"{len(given)} columns are named, but the query has {len(names)}", code=0x263F)
+        names = [each for each, _ in given]
+    duplicate = next((each for place, each in enumerate(names) if each in names[:place]), None)
+    if duplicate is not None:
+        raise InvalidStatementError(f"two columns of the result are called {duplicate}", code=0x263C,
+                                    hint="give one another name: AS name")
+    columns = []
+    for column, own in zip(batch.columns, names, strict=True):
+        check_stored(column.type)
+        kind = VARCHAR if column.type.kind is Kind.NULL else column.type
+        if kind.kind is Kind.TIMESTAMP:
+            kind = timestamp(known.precision)
+        if kind.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY) and kind.length is None:
+            kind = replace(kind, length=TEXT_LENGTH)
+        columns.append(Column(own, kind, own))
+    key = [place for place, (_, flagged) in enumerate(given or ()) if flagged] or _key_of(statement.query, len(columns))
+    if not key and columns[0].type.kind is not Kind.TIMESTAMP:
+        raise InvalidStreamError("it can't be told which columns tell rows of the result apart",
+                                 hint=f"name them: INTO {name.name} ({names[0]} PRIMARY KEY, ...)")
+    if key and 0 not in key and columns[0].type.kind is Kind.TIMESTAMP:
+        raise InvalidStreamError(f"{names[0]} is a time and not a part of the KEY, which must not be the first column",
+                                 hint="put a column of the KEY first")
+    return known.name, tuple(replace(column, primary_key=place in key) for place, column in enumerate(columns))
+
+
+def _key_of(query: Query, count: int) -> Sequence[int]:
+    """Returns the places of the columns that tell rows apart by what the query is; none if that doesn't say it."""
+    everything = range(count)
+    if isinstance(query, SetOperation):
+        return () if query.all else everything
+    if isinstance(query, ValuesQuery) or query.distinct:
+        return everything if not isinstance(query, ValuesQuery) else ()
+    if any(is_star(item.expression) for item in query.items):
+        return ()
+    plain = [place for place, item in enumerate(query.items)
+             if next(vector_calls(item.expression), None) is None and not found_in(item.expression, exp.Window)]
+    if query.group_by:
+        if len(query.group_by) == 1 and isinstance(query.group_by[0].expression, exp.Var):
+            return plain
+        found = [_place_of(item.expression, query) for item in query.group_by]
+        return () if None in found else [place for place in found if place is not None]
+    if query.window is None and query.having is None and len(plain) < count and not query.nests:
+        return everything  # of all rows there is one
+    if query.window is not None:
+        keys = [_place_of(item.expression, query) for item in query.partition_by]
+        start = next((place for place, item in enumerate(query.items)
+                      if isinstance(item.expression, exp.Column) and item.expression.name == "_wstart"), None)
+        return () if start is None or None in keys else [start, *(place for place in keys if place is not None)]
+    return ()
+
+
+def _place_of(node: exp.Expression, query: Select) -> int | None:
+    """Returns which item of the SELECT list an expression of GROUP BY is."""
+    node = unwrapped(node)
+    if isinstance(node, exp.Literal) and not node.is_string:
+        place = int(node.name) - 1
+        return place if 0 <= place < len(query.items) else None
+    for place, item in enumerate(query.items):
+        if unwrapped(item.expression) == node or (isinstance(node, exp.Column) and node.name == item.alias):
+            return place
+    return None

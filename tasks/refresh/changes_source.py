@@ -1,0 +1,88 @@
+"""The source task of a stream of any query: follows one table in one vnode's log, and tells that it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.planner.task_plans.stream_plan import RefreshPlan
+from penstock.tasks.flow.outbox import Outbox
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
+from penstock.tasks.source.base_source_task import BaseSourceTask
+from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+
+CHANGES = pa.schema([pa.field("rows", pa.int64())])
+"""A block: of how many rows its sender has read since the last one. Deletes and changes of tags have none."""
+
+
+class ChangesSourceTask(BaseSourceTask):
+    """Reads no row's values: what changed is looked up where the query is computed."""
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        plan = deployment.plan
+        assert isinstance(plan.computation, RefreshPlan)
+        source = plan.computation.sources[deployment.graph.read_by(index)]
+        super().__init__(index, replace(deployment, plan=replace(plan, source=source)), environment)
+        self.output: ChannelQueue[TaskId] = ChannelQueue(
+            deployment.settings.queue_bytes, list(downstream), environment.wake)
+        self._outbox = Outbox(self.output, deployment.settings.block_bytes_max)
+        meta = self._restore_store(deployment.checkpoint_id)
+        if meta is not None:
+            self._version = meta["version"]
+        self._open_wal()
+
+    def _work(self, progressed: bool) -> bool:
+        records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+        if not records:
+            self._tracker.enter("IDLE", "caught up with the end of the WAL")
+            return progressed
+        self._tracker.enter("RUNNING")
+        self._version = records[-1].version
+        rows = sum(record.batch.num_rows for record in records
+                   if isinstance(record, RowsRecord) and record.table_uid == self._source.storage_uid)
+        self._rows_in += rows
+        if rows or any(map(self._is_change, records)):
+            self._tell(rows)
+        return True
+
+    def _is_change(self, record: Record) -> bool:
+        match record:
+            case DeleteRecord(table_uid=uid):
+                return uid == self._source.storage_uid
+            case MetaRecord(body=body):
+                return body.get("table_uid") == self._source.storage_uid
+        return False
+
+    def _tell(self, rows: int) -> None:
+        self._outbox.send(self.output.channels[0], pa.RecordBatch.from_arrays([pa.array([rows])], schema=CHANGES))
+        self._outbox.flush()
+
+    def _read_ahead(self) -> bool:
+        return False
+
+    def _skip_to_end(self) -> None:
+        """The answer is of all rows, whatever was passed over."""
+        self._wal.close()
+        self._version = self._wal.acknowledged_version
+        self._open_wal()
+        self._tell(0)
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def status(self) -> TaskStatus:
+        return self._status(
+            TaskProgress(self._rows_in, self._outbox.rows_out, bytes_out=self._outbox.bytes_out), self.output,
+            log=self._log_progress()._replace(rows_read=self._rows_in))
+
+    def _state(self) -> Mapping[str, Any]:
+        return {"version": self._version}

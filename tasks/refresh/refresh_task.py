@@ -1,0 +1,165 @@
+"""The task that keeps the result table of a stream of any query up to date: it has the engine compare the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.common.errors import PenstockError
+from penstock.common.logging import logger
+from penstock.tasks.external.emit.async_sink_writer import Backoff
+from penstock.tasks.flow.inbox import Inbox
+from penstock.tasks.flow.queues import ChannelQueue
+from penstock.tasks.operators.base_task import ComputingTask
+from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.deployment import StreamDeployment
+from penstock.tasks.protocol.messages import Barrier, Block, Pause, Resume, TaskEvent, TaskId
+from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
+
+_SHARE = 0.25
+"""The engine computes for at most this part of the time: after a second it rests for three."""
+
+_log = logger(__name__)
+
+
+class RefreshTask(ComputingTask):
+    """Has the answer computed once at the start, and again when its source tasks tell of changes, one at a time.
+
+    Nothing is kept but what the result table holds: an attempt that begins compares it anew. A checkpoint waits until
+    all that was told before it is in the table.
+    """
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, upstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        super().__init__(TaskId(deployment.stream_id, "sink", index), deployment, environment)
+        self.input: ChannelQueue[TaskId] = ChannelQueue(
+            deployment.settings.queue_bytes, list(upstream), environment.wake)
+        self.output: ChannelQueue[TaskId] | None = None
+        self._inbox = Inbox(self.input, aligned=deployment.plan.policies.guarantee == "exactly_once")
+        self._paused = deployment.paused
+        self._changed = True
+        self._due: int | None = None
+        self._allowed_at = self._clock.monotonic()
+        self._begun_at: float | None = None
+        self._answer: int | PenstockError | None = None
+        self._failure: Exception | None = None
+        self._outage = ""
+        self._tries = 0
+        self._backoff = Backoff()
+        self._rows_in = self._rows_out = 0
+        self._restore_store(deployment.checkpoint_id)
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        progressed |= self._finish()
+        if self._begun_at is not None:
+            self._tracker.enter("WRITING", "waits for the engine, which compares the result table with the query")
+            return progressed
+        if self._due is not None and not self._changed:
+            self._checkpoint(self._due, None)
+            self._due = None
+            return True
+        if self._may_begin:
+            self._begin()
+            return True
+        return self._take() or progressed
+
+    @property
+    def _may_begin(self) -> bool:
+        if not self._changed or (self._paused and self._due is None):
+            return False
+        waits = self._due is None or bool(self._outage)
+        return not waits or self._clock.monotonic() >= self._allowed_at
+
+    def _take(self) -> bool:
+        """Hears what has changed, and of checkpoints, unless one waits for what was heard."""
+        taken = self._inbox.next() if self._due is None else None
+        if taken is None:
+            self._rest()
+            return False
+        channel, item = taken
+        match item:
+            case Block(data=data):
+                self._changed = True
+                self._rows_in += data.column(0)[0].as_py()
+            case Barrier(checkpoint_id) as barrier:
+                if self._inbox.barrier(channel, barrier):
+                    self._due = checkpoint_id
+        return True
+
+    def _rest(self) -> None:
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
+        elif self._outage:
+            self._tracker.enter("RETRYING", self._outage)
+        elif self._inbox.aligning:
+            waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
+            self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+        elif self._changed:
+            self._tracker.enter("IDLE", "gathers changes: the last comparison took a while")
+        else:
+            self._tracker.enter("IDLE", "nothing has changed")
+
+    def next_deadline(self) -> float | None:
+        return self._allowed_at if self._changed and self._begun_at is None and not self._paused else None
+
+    def status(self) -> TaskStatus:
+        return self._status(TaskProgress(self._rows_in, self._rows_out))
+
+    # -- the comparison ----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._changed = False
+        self._begun_at = self._clock.monotonic()
+        self._environment.in_background(self._refresh, f"refresh {self.id}")
+
+    def _refresh(self) -> None:
+        try:
+            self._answer = self._environment.refresh(self.id.stream_id, self._attempt)
+        except PenstockError as error:
+            self._answer = error
+        except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
+            _log.exception("refreshing the results of %s failed", self.id)
+            self._failure = error
+        self._environment.wake()
+
+    def _finish(self) -> bool:
+        """Takes note of a comparison that is done; returns whether one is."""
+        if self._failure is not None:
+            raise self._failure
+        if self._begun_at is None or self._answer is None:
+            return False
+        now, answer = self._clock.monotonic(), self._answer
+        took, self._begun_at, self._answer = now - self._begun_at, None, None
+        if isinstance(answer, PenstockError):
+            self._changed = True
+            self._tries += 1
+            self._outage = str(answer)
+            self._allowed_at = now + self._backoff.delay(self._tries)
+            return True
+        self._tries, self._outage = 0, ""
+        self._rows_out += answer
+        self._allowed_at = now + took * (1 / _SHARE - 1)
+        return True
+
+    # -- events and checkpoints --------------------------------------------------------------------------------
+
+    def _handle(self, event: TaskEvent) -> None:
+        match event:
+            case Pause():
+                self._paused = True
+            case Resume():
+                self._paused, self._allowed_at = False, self._clock.monotonic()
+            case _:
+                super()._handle(event)
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
+        if self._due == checkpoint_id:
+            self._due = None
+
+    def _state(self) -> Mapping[str, Any]:
+        return {}
