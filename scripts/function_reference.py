@@ -152,7 +152,9 @@ def allowed_in_streams(spec: FunctionSpec) -> str:
     """Returns whether streams may use a function, in words."""
     if spec.only_force_window_close:
         return "with FORCE_WINDOW_CLOSE only"
-    return "yes" if spec.in_stream else "no"
+    if spec.in_stream:
+        return "yes"
+    return "no" if spec.volatile or spec.category in ("scalar", "pseudo") else "computed again"
 
 
 def _in_streams(spec: FunctionSpec) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Literal, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ from penstock.common.connection import ExternalConnection
 from penstock.common.errors import LimitExceededError
 from penstock.common.placement import Share, even_shares
 from penstock.sql.rights import Rights
-from penstock.sql.types import DataType, Kind, Precision, timestamp
+from penstock.sql.types import INTEGERS, DataType, Kind, Precision, timestamp
 
 VIEWS_MAX = 50
 """Views that one statement reads, those in views included."""
@@ -38,6 +38,21 @@ class Column:
 #: The columns by which rows of a table with a KEY are stored, which nobody sees: see `sql.rows.keyed_rows`.
 PLACE = Column("#place", timestamp("ns"), "#place")
 KEY_TEXT = Column("#key", DataType(Kind.VARCHAR), "#key", primary_key=True)
+
+
+def with_time(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Returns columns whose key begins with a time as a table has them that goes by it, if the key is one that such a
+    table may have: the time, and perhaps the second column."""
+    key = [column for column in columns if column.primary_key]
+    return columns if not is_time_key([(column.type, column in columns[:2]) for column in key]) else (
+        replace(columns[0], primary_key=False), *columns[1:])
+
+
+def is_time_key(key: Sequence[tuple[DataType, bool]]) -> bool:
+    """Whether a key is a time, or one with the second column behind it. Of each column of it: its type, and whether
+    it is one of the table's first two."""
+    return bool(key) and key[0][0].kind is Kind.TIMESTAMP and len(key) <= 2 and all(first for _, first in key) and all(
+        kind.kind in (*INTEGERS, Kind.VARCHAR) for kind, _ in key[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,9 @@ class StreamRefreshes:
             [], column.type) for column in found.columns], names=found.column_names)
         want, have = _keys(target, wanted), _keys(target, known)
         gone = np.flatnonzero(pc.invert(pc.is_in(have, value_set=want)).to_numpy(zero_copy_only=False))
-        changed = ~_equal_rows(target.columns, wanted, known.take(pc.index_in(want, value_set=have)))
+        places = pc.index_in(want, value_set=have)
+        changed = ~(places.is_valid().to_numpy(zero_copy_only=False)
+                    & _equal_rows(target.columns, wanted, known.take(places)))
         if len(gone):
             times = np.unique(_times(target, known)[gone])
             # A delete takes along what else lies at its time.

@@ -87,7 +87,7 @@ def _spec(found: Listed) -> FunctionSpec:
                             aggregate=lambda given: _of_group(found, given).node,
                             typed=lambda given: _of_group(found, given).type)
     return FunctionSpec(found.name, "scalar", _ARGUMENTS, always(NULL), found.forms, in_stream=not found.volatile,
-                        scalar=lambda given: _of_row(found, given))
+                        volatile=found.volatile, scalar=lambda given: _of_row(found, given))
 
 
 def _of_row(found: Listed, given: ScalarCall) -> SqlExpr:

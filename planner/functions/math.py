@@ -132,5 +132,5 @@ FUNCTIONS = (
     FunctionSpec("pi", "scalar", (), always(DOUBLE), "The number pi.", example="pi()", scalar="pi()"),
     FunctionSpec("rand", "scalar", (Argument("seed", INTEGER_KINDS, optional=True),), always(DOUBLE),
                  "A random number from 0 up to 1; the same one for the same seed.",
-                 example="rand(1) = rand(1)", scalar=_rand),
+                 volatile=True, example="rand(1) = rand(1)", scalar=_rand),
 )

@@ -62,9 +62,9 @@ def _mode(given: GroupedCall) -> Tree:
 
 
 def _several(name: str, arguments: tuple[Argument, ...], picks: PicksRows, summary: str, example: str, *,
-             needs_time: bool = False) -> FunctionSpec:
+             needs_time: bool = False, volatile: bool = False) -> FunctionSpec:
     return FunctionSpec(name, "selection", arguments, same_as_first, summary, in_stream=False, multi_row=True,
-                        example=example, needs_time=needs_time, picks=picks)
+                        volatile=volatile, example=example, needs_time=needs_time, picks=picks)
 
 
 def _by_value(given: LineCall) -> list[Tree]:
@@ -114,7 +114,7 @@ FUNCTIONS = (
     _several("bottom", (_NUMBER, _rows(1, 100)), PicksRows(_by_value, _so_many),
              "The least values, one per row.", "bottom(v, 1) FROM m"),
     _several("sample", (_VALUE, _rows(1, 1000)), PicksRows(_at_random, _so_many),
-             "Rows taken at random.", "sample(v, 1) FROM m WHERE v = 1"),
+             "Rows taken at random.", "sample(v, 1) FROM m WHERE v = 1", volatile=True),
     _several("tail", (_VALUE, _rows(1, 100),
                       Argument("offset", INTEGER_KINDS, literal=True, low=0, high=100, optional=True)),
              PicksRows(_newest_first, _so_many_behind, present=False),

@@ -17,8 +17,6 @@ from penstock.common.errors import (
 from penstock.planner.bind.query_parts import is_star
 from penstock.planner.bind.scopes import QUERIES, unwrapped, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
-from penstock.planner.functions.table import FUNCTIONS
-from penstock.planner.logical.operators import Scan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.streams.stream_time import zoned
@@ -32,9 +30,11 @@ from penstock.planner.task_plans.stream_plan import (
     SourcePlan,
     StreamPlan,
 )
-from penstock.sql.schema import CatalogView, Column, Session
+from penstock.sql.schema import CatalogView, Column, Session, Table, with_time
+from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     CreateStream,
+    ExternalSource,
     FunctionSource,
     JoinSource,
     Query,
@@ -72,14 +72,18 @@ def refreshed_for(statement: CreateStream) -> str | None:
 def _source(query: Select) -> str | None:
     if isinstance(query.source, SubquerySource):
         return "a sub-query"
+    if isinstance(query.source, JoinSource) and isinstance(query.source.left, JoinSource):
+        return "a join of more than two tables"
     for source in found_in(query, JoinSource, SubquerySource, FunctionSource, ValuesQuery):
         if isinstance(source, ValuesQuery):
             return "VALUES"
         if isinstance(source, FunctionSource):
             return f"{source.call.this}() in FROM"
         if isinstance(source, SubquerySource):
-            if source.lateral or source.columns:
+            if source.lateral or source.columns or not isinstance(source.query, Select) or not source.query.tags_only:
                 return "LATERAL" if source.lateral else "a sub-query"
+        elif source.kind == "full":
+            return "FULL JOIN"
         elif source.using or source.natural:
             return "USING" if source.using else "NATURAL"
         elif source.nearest or (source.variant and source.kind == "inner"):
@@ -130,7 +134,7 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     _check_functions(statement)
     if batch.views:
         raise NotSupportedError("a stream cannot read views yet", hint="write the view's query into FROM")
-    sources = _sources(batch)
+    sources = _sources(statement.query, batch, catalog, session)
     database, columns = _target(statement, batch, catalog, session)
     target = statement.target.name.name
     tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", f"as a whole, for {reason}"),
@@ -172,31 +176,36 @@ def _check_options(statement: CreateStream, reason: str) -> None:
 def _check_functions(statement: CreateStream) -> None:
     for call in found_in(statement.query, exp.Anonymous):
         spec = function_of(call)
-        volatile = spec is not None and spec.category == "scalar" and not spec.in_stream and spec.name not in FUNCTIONS
-        if spec is not None and (volatile or spec.name == "rand"):
+        if spec is not None and spec.volatile:
             raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
                                      "computed", code=_NOT_ALLOWED_FUNCTION)
 
 
-def _sources(batch: BatchPlan) -> tuple[SourcePlan, ...]:
-    """Returns the tables that are read, each once, with the columns that are."""
-    read: dict[tuple[str, str], list[Scan]] = {}
-    for scan in batch.scans:
-        if scan.table.kind in ("system", "external"):
-            what = "a system table" if scan.table.kind == "system" else "another server's"
-            raise InvalidStreamError(f"{scan.table.name} is {what}: a stream cannot read it")
-        if scan.cuts is not None:
+def _sources(query: Query, batch: BatchPlan, catalog: CatalogView, session: Session) -> tuple[SourcePlan, ...]:
+    """Returns the tables that are read, each once, also those of which only tags are, with the columns that are."""
+    read: dict[int, Table] = {}
+    for source in tables_of(query):
+        if isinstance(source, ExternalSource):
+            raise InvalidStreamError(f"{source.connection} is another server: a stream cannot read its tables so")
+        if source.cuts is not None:
             raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
-        read.setdefault((scan.table.database, scan.table.name), []).append(scan)
+        table = catalog.table(source.name.database or session.database or "", source.name.name)
+        if table is None:
+            continue  # what WITH names
+        if table.kind == "system":
+            raise InvalidStreamError(f"{table.name} is a system table: a stream cannot read it")
+        read.setdefault(table.uid, table)
     if not read:
         raise InvalidStreamError("a stream reads at least one table")
+    used = {(scan.table.uid, name) for scan in batch.scans for name in scan.columns}
     found = []
-    for scans in read.values():
-        table, names = scans[0].table, {name for scan in scans for name in scan.columns}
-        columns = tuple(SourceColumn(column.name, column.physical, column.type) for place, column in
-                        enumerate(table.columns) if place == 0 or column.name in names)
+    for table in read.values():
+        database = catalog.database(table.database)
+        assert database is not None
+        columns = tuple(SourceColumn(column.name, column.physical, column.type)
+                        for column in table.columns if (table.uid, column.name) in used)
         found.append(SourcePlan(
-            table.database, table.name, table.storage_uid, None, table.time_column.name, False, scans[0].precision,
+            table.database, table.name, table.storage_uid, None, table.time_column.name, False, database.precision,
             columns, (), needs_children=False, sql="", late_sql=None, expired_sql=None))
     return tuple(found)
 
@@ -216,7 +225,9 @@ def _target(
     if catalog.table(known.name, name.name) is not None:
         raise AlreadyExistsError(f"table {known.name}.{name.name} already exists", code=0x0603,
                                  hint="such a stream makes its table: rows of others would be taken for its own")
-    names, given = [column.name for column in batch.columns], statement.target.columns
+    given = statement.target.columns
+    # Every table has a column tbname of its own.
+    names = ["tbname_" if column.name == "tbname" else column.name for column in batch.columns]
     if given is not None:
         if len(given) != len(names):
             raise InvalidStatementError(f"{len(given)} columns are named, but the query has {len(names)}", code=0x263F)
@@ -234,40 +245,47 @@ def _target(
         if kind.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY) and kind.length is None:
             kind = replace(kind, length=TEXT_LENGTH)
         columns.append(Column(own, kind, own))
-    key = [place for place, (_, flagged) in enumerate(given or ()) if flagged] or _key_of(statement.query, len(columns))
-    if not key and columns[0].type.kind is not Kind.TIMESTAMP:
+    key: Sequence[int] | None = [place for place, (_, flagged) in enumerate(given or ()) if flagged]
+    if not key:
+        key = _key_of(statement.query, len(columns))
+    if key is None or (not key and columns[0].type.kind is not Kind.TIMESTAMP):
         raise InvalidStreamError("it can't be told which columns tell rows of the result apart",
                                  hint=f"name them: INTO {name.name} ({names[0]} PRIMARY KEY, ...)")
     if key and 0 not in key and columns[0].type.kind is Kind.TIMESTAMP:
         raise InvalidStreamError(f"{names[0]} is a time and not a part of the KEY, which must not be the first column",
                                  hint="put a column of the KEY first")
-    return known.name, tuple(replace(column, primary_key=place in key) for place, column in enumerate(columns))
+    return known.name, with_time(tuple(
+        replace(column, primary_key=place in key) for place, column in enumerate(columns)))
 
 
-def _key_of(query: Query, count: int) -> Sequence[int]:
-    """Returns the places of the columns that tell rows apart by what the query is; none if that doesn't say it."""
+def _key_of(query: Query, count: int) -> Sequence[int] | None:
+    """Returns the places of the columns that tell rows apart by what the query is.
+
+    Empty if that doesn't say it, so that rows go by their time if they have one; None if it says that others do.
+    """
     everything = range(count)
+    if isinstance(query, ValuesQuery):
+        return None
     if isinstance(query, SetOperation):
-        return () if query.all else everything
-    if isinstance(query, ValuesQuery) or query.distinct:
-        return everything if not isinstance(query, ValuesQuery) else ()
+        return None if query.all else everything
+    if query.distinct:
+        return everything
+    calls = [spec for item in query.items for call in vector_calls(item.expression)
+             if (spec := vector_spec(call)) is not None]
+    single = all(spec.category != "timeseries" and not spec.multi_row for spec in calls)
+    groups = query.group_by or (query.partition_by if calls or query.window is not None else ())
     if any(is_star(item.expression) for item in query.items):
-        return ()
-    plain = [place for place, item in enumerate(query.items)
-             if next(vector_calls(item.expression), None) is None and not found_in(item.expression, exp.Window)]
-    if query.group_by:
-        if len(query.group_by) == 1 and isinstance(query.group_by[0].expression, exp.Var):
-            return plain
-        found = [_place_of(item.expression, query) for item in query.group_by]
-        return () if None in found else [place for place in found if place is not None]
-    if query.window is None and query.having is None and len(plain) < count and not query.nests:
-        return everything  # of all rows there is one
+        return None if groups else ()
+    if len(groups) == 1 and isinstance(groups[0].expression, exp.Var):
+        return [place for place, item in enumerate(query.items)
+                if next(vector_calls(item.expression), None) is None and not found_in(item.expression, exp.Window)]
+    if not groups and query.window is None:
+        return everything if calls and single else ()  # of all rows there is one
+    keys = [_place_of(item.expression, query) for item in groups]
     if query.window is not None:
-        keys = [_place_of(item.expression, query) for item in query.partition_by]
-        start = next((place for place, item in enumerate(query.items)
-                      if isinstance(item.expression, exp.Column) and item.expression.name == "_wstart"), None)
-        return () if start is None or None in keys else [start, *(place for place in keys if place is not None)]
-    return ()
+        keys.insert(0, next((place for place, item in enumerate(query.items) if isinstance(item.expression, exp.Column)
+                             and item.expression.name == "_wstart"), None))
+    return None if None in keys or not single else [place for place in keys if place is not None]
 
 
 def _place_of(node: exp.Expression, query: Select) -> int | None:

@@ -10,6 +10,7 @@ from sqlglot.tokens import Token, TokenType
 
 from penstock.common.errors import PenstockError
 from penstock.sql.dialect.parse_query import QueryParser
+from penstock.sql.schema import is_time_key
 from penstock.sql.tree.statements import (
     DURATION_OPTIONS,
     AlterAction,
@@ -197,7 +198,8 @@ def with_key(
 
 def with_time(columns: tuple[ColumnDefinition, ...]) -> tuple[ColumnDefinition, ...]:
     """Returns the columns without a word on the first if it is a timestamp: the primary one needs none."""
-    if columns and columns[0].primary_key and columns[0].type.kind is Kind.TIMESTAMP:
+    key = [column for column in columns if column.primary_key]
+    if is_time_key([(column.type, column in columns[:2]) for column in key]):
         return (columns[0].with_changes(primary_key=False), *columns[1:])
     return columns
 

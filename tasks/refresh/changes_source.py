@@ -13,7 +13,7 @@ from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
-from penstock.tasks.protocol.messages import TaskId
+from penstock.tasks.protocol.messages import Recalculate, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
@@ -65,6 +65,12 @@ class ChangesSourceTask(BaseSourceTask):
     def _tell(self, rows: int) -> None:
         self._outbox.send(self.output.channels[0], pa.RecordBatch.from_arrays([pa.array([rows])], schema=CHANGES))
         self._outbox.flush()
+
+    def _handle(self, event: TaskEvent) -> None:
+        if isinstance(event, Recalculate):
+            self._tell(0)
+        else:
+            super()._handle(event)
 
     def _read_ahead(self) -> bool:
         return False

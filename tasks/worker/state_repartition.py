@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.errors import UnavailableError
-from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan, WindowsPlan
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, RefreshPlan, StreamPlan, WindowsPlan
 from penstock.tasks.compute.function_runtime import UserFunctions
 from penstock.tasks.compute.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.compute.id_time_pairs import among
@@ -59,6 +59,8 @@ def refusal(plan: StreamPlan) -> str | None:
     computation = plan.computation
     if isinstance(computation, JoinPlan):
         return "a join keeps rows of both sides by where their keys led them"
+    if isinstance(computation, RefreshPlan):
+        return "streams that are computed again as a whole don't go along yet"
     if plan.source.lookup is not None:
         return "what its rows found in another table is known to the tasks that looked it up only"
     if plan.row_window is not None and not plan.grouping.colocated:

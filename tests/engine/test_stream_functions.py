@@ -19,6 +19,7 @@ from scripts.function_examples import EXAMPLES
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Column, Session
 from penstock.sql.tree.statements import CreateStream
@@ -33,6 +34,10 @@ PLAIN = ("trigger at_once into o as select ts, {} from d0", "trigger at_once int
 FORCED = ("trigger force_window_close into o as select {} from d0 interval(10s)",
           "trigger force_window_close into o as select {}, count(*) c from d0 interval(10s)",
           "trigger force_window_close into o as select {} from d0 every(1s) fill(prev)")
+
+AGAIN = ("into o as select {} from d0 interval(10s)", "into o as select {} from d0",
+         "into o (x primary key) as select {} from d0", "into o (x primary key, y) as select {} from d0",
+         "into o (x primary key, y) as select {} from d0 group by rollup (s, v)")
 
 
 def in_reference(name: str) -> str:
@@ -51,8 +56,8 @@ def in_table(name: str) -> str:
     return found[1]
 
 
-def accepted(statements: tuple[str, ...], call: str) -> list[str]:
-    """The statements with this call that a stream can be made of."""
+def accepted(statements: tuple[str, ...], call: str, *, again: bool = False) -> list[str]:
+    """The statements with this call that a stream can be made of whose tasks keep it; or that is computed again."""
     catalog = Catalog(1, 1, columns=COLUMNS)
     found = []
     for text in statements:
@@ -60,10 +65,11 @@ def accepted(statements: tuple[str, ...], call: str) -> list[str]:
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
         try:
-            plan_stream(statement, catalog, Session("p", "UTC", 0))
+            plan = plan_stream(statement, catalog, Session("p", "UTC", 0))
         except (InvalidStreamError, InvalidStatementError):
             continue
-        found.append(sql)
+        if isinstance(plan.computation, RefreshPlan) == again:
+            found.append(sql)
     return found
 
 
@@ -77,10 +83,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_reference_says_which_functions_streams_may_use(tmp_path: Path, store: Store, name: str) -> None:
-    """Yes: a stream with the function can be made and gives rows; no: it is refused, whatever the stream is."""
+    """Yes: a stream with the function can be made and gives rows; computed again: one can be made that keeps nothing;
+    no: it is refused, whatever the stream is."""
     call = EXAMPLES[name].split(" FROM m")[0]
-    plain, forced = accepted(PLAIN, call), accepted(FORCED, call)
-    allowed = "yes" if plain else "with FORCE_WINDOW_CLOSE only" if forced else "no"
+    plain, forced, again = accepted(PLAIN, call), accepted(FORCED, call), accepted(AGAIN, call, again=True)
+    allowed = "yes" if plain else "with FORCE_WINDOW_CLOSE only" if forced else "computed again" if again else "no"
     assert in_reference(name) == in_table(name) == allowed
     for n, sql in enumerate(plain):
         kit = StreamKit(tmp_path / str(n), sql, store=store)
@@ -204,15 +211,3 @@ def test_pseudo_columns_of_queries_are_refused_with_the_code_of_functions(name: 
         with pytest.raises(InvalidStreamError, match=f"{name} is not allowed in a stream") as caught:
             plan_stream(statement, Catalog(1, 1, columns=COLUMNS), Session("p", "UTC", 0))
         assert caught.value.code == 0x265A
-
-
-@pytest.mark.parametrize("query", [
-    "select avg(voltage) from meters", "select ts, count(*) from meters partition by tbname",
-    "select ts, voltage + max(voltage) from d0",
-])
-def test_an_aggregate_without_a_window_is_refused_with_a_hint(query: str) -> None:
-    """Whatever else is missing: the window is what its author forgot."""
-    statement = parse_one(f"create stream s trigger at_once into o as {query}")
-    assert isinstance(statement, CreateStream)
-    with pytest.raises(InvalidStreamError, match=r"needs a window in a stream .*line 1.*INTERVAL\(10s\)"):
-        plan_stream(statement, Catalog(1, 1), Session("p", "UTC", 0))

@@ -1,0 +1,175 @@
+"""Streams of any query: their result table is the query's answer, whatever happens to the tables that it reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kits.engines.sandboxes import T0, TestBed
+from kits.streams.verified_streams import STEPS, insert, play
+
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStatementError,
+    InvalidStreamError,
+    NotSupportedError,
+    PenstockError,
+)
+from penstock.tasks.refresh.refresh_task import RefreshTask
+
+#: What strangers ask of streams: INTO, where the query alone doesn't say what tells rows apart, and the query.
+QUERIES = [
+    ("", "SELECT g, count(*) n, sum(v) s, avg(f) a FROM m GROUP BY g"),
+    ("", "SELECT tbname, g, max(v) FROM m GROUP BY tbname, g HAVING count(*) > 1"),
+    ("", "SELECT count(*) n, count(DISTINCT v) d, min(f) FROM m"),
+    ("", "SELECT v % 2 odd, count(*) FILTER (WHERE f > 0) n, string_agg(tbname, ',' ORDER BY tbname, ts) t FROM m "
+         "GROUP BY 1"),
+    ("", "SELECT DISTINCT v, g FROM m"),
+    ("(v PRIMARY KEY, n)", "SELECT v, count(*) n FROM m GROUP BY v ORDER BY n DESC, v NULLS LAST LIMIT 2"),
+    ("(tb PRIMARY KEY, t, v)", "SELECT tbname, ts, v FROM m QUALIFY row_number() OVER (PARTITION BY tbname ORDER BY ts "
+                               "DESC) = 1"),
+    ("(tb PRIMARY KEY, t PRIMARY KEY, step, total)",
+     "SELECT tbname, ts, v - lag(v) OVER w step, sum(v) OVER w total FROM m WINDOW w AS (PARTITION BY tbname ORDER BY "
+     "ts)"),
+    ("(tb PRIMARY KEY, t PRIMARY KEY, name)",
+     "SELECT x.tb, x.ts, p.name FROM (SELECT tbname tb, ts, v FROM m) x LEFT JOIN p ON x.v = p.id"),
+    ("", "SELECT p.name, count(*) n FROM m JOIN p ON m.v = p.id WHERE m.f IN (SELECT f FROM m WHERE g = 0) GROUP BY "
+         "p.name"),
+    ("", "WITH a AS (SELECT g, sum(v) s FROM m GROUP BY g) SELECT g, s, s > (SELECT avg(s) FROM a) above FROM a GROUP "
+         "BY ALL"),
+    ("", "SELECT v FROM m WHERE f > 0 UNION SELECT id FROM p"),
+    ("", "SELECT v FROM m EXCEPT SELECT id FROM p"),
+    ("", "SELECT _wstart, g, count(*) n, mode(v) p FROM m PARTITION BY g INTERVAL(10s)"),
+    ("", "SELECT n, count(*) c FROM (SELECT _wstart, count(*) n FROM m INTERVAL(10s)) GROUP BY n"),
+    ("", "SELECT g, mode(v) FROM m GROUP BY g"),
+    ("(k PRIMARY KEY, v)", "SELECT id, name FROM p WHERE EXISTS (SELECT 1 FROM m WHERE m.v = p.id)"),
+]
+
+
+def made(*numbers: int) -> TestBed:
+    bed = TestBed(config={"stateMapSize": "1GiB"})
+    bed.all("CREATE DATABASE d VGROUPS 2 KEEP 36500", "USE d",
+            "CREATE STABLE m (ts TIMESTAMP, v INT, f DOUBLE) TAGS (g INT)",
+            *(f"CREATE TABLE t{n} USING m TAGS ({n % 2})" for n in range(4)),
+            "CREATE TABLE p (id INT PRIMARY KEY, name VARCHAR(8))", "INSERT INTO p VALUES (0, 'no') (2, 'two')",
+            *(f"CREATE STREAM s{n} INTO o{n} {QUERIES[n][0]} AS {QUERIES[n][1]}" for n in numbers))
+    return bed
+
+
+def told(rows: list[tuple[Any, ...]]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+def agree(bed: TestBed, *numbers: int) -> None:
+    for number in numbers:
+        assert told(bed.rows(f"SELECT * FROM o{number}")) == told(bed.rows(QUERIES[number][1])), QUERIES[number]
+
+
+@pytest.mark.parametrize("number", range(len(QUERIES)))
+def test_the_table_is_the_answer(number: int) -> None:
+    """Rows that were there count, and so do those that come, late ones, rewritten and deleted ones, and new tags."""
+    with made() as bed:
+        insert(bed, 0, 1, 1, 0.5)
+        insert(bed, 1, 12, 2, -1.0)
+        into, query = QUERIES[number]
+        bed.execute(f"CREATE STREAM s{number} INTO o{number} {into} AS {query}")
+        agree(bed, number)
+        for statement in (f"INSERT INTO t0 VALUES ({T0 + 5000}, 2, 0.5) ({T0}, NULL, NULL)",
+                          f"INSERT INTO t1 VALUES ({T0 + 12_000}, 3, 0.5)", "INSERT INTO p VALUES (1, 'a') (2, 'b')",
+                          "DELETE FROM p WHERE id = 0", "ALTER TABLE t1 SET TAG g = 5",
+                          f"DELETE FROM t0 WHERE ts = {T0 + 1000}", "CREATE TABLE t9 USING m TAGS (9)",
+                          f"INSERT INTO t9 VALUES ({T0 + 1000}, 2, 7)", "DELETE FROM m"):
+            bed.execute(statement)
+            agree(bed, number)
+
+
+@settings(max_examples=times(12, 2_000))
+@given(numbers=st.lists(st.integers(0, len(QUERIES) - 1), min_size=1, max_size=3, unique=True), steps=STEPS)
+def test_the_table_is_the_answer_after_anything(numbers: list[int], steps: list[tuple[str, Any]]) -> None:
+    """Through checkpoints, kills of all tasks, flushes and pauses."""
+    with made(*numbers) as bed:
+        for step in steps:
+            play(bed, *step)
+            agree(bed, *numbers)
+
+
+def test_a_pause_holds_the_table_still() -> None:
+    with made(0) as bed:
+        bed.execute("PAUSE STREAM s0")
+        insert(bed, 0, 1, 5)
+        assert bed.rows("SELECT * FROM o0") == []
+        bed.execute("RESUME STREAM s0")
+        bed.run()
+        agree(bed, 0)
+
+
+def test_rows_that_the_table_cannot_hold_are_told() -> None:
+    """The stream says what is wrong for as long as it is, and loses nothing."""
+    with made() as bed:
+        bed.execute("CREATE STREAM s INTO o (g PRIMARY KEY, v) AS SELECT g, v FROM m ORDER BY v")
+        insert(bed, 0, 1, 5)
+        assert bed.rows("SELECT * FROM o") == [(0, 5)]
+        insert(bed, 0, 2, 6)
+        assert bed.rows("SELECT * FROM o") == [(0, 5)]
+        (state, reason), = bed.rows("SELECT state, reason FROM information_schema.ins_stream_tasks WHERE "
+                                    "level = 'sink'")
+        assert (state, "several rows of the answer have the same g" in reason) == ("RETRYING", True)
+        bed.execute(f"DELETE FROM t0 WHERE ts = {T0 + 1000}")
+        bed.advance(60)
+        assert bed.rows("SELECT * FROM o") == [(0, 6)]
+
+
+def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with made(0) as bed:
+        monkeypatch.setattr(RefreshTask, "_refresh", lambda self: setattr(
+            self, "_answer", _answer_of(self, self._attempt - 1)))
+        insert(bed, 0, 1, 5)
+        assert bed.rows("SELECT * FROM o0") == []
+        (reason,), = bed.rows("SELECT reason FROM information_schema.ins_stream_tasks WHERE level = 'sink'")
+        assert "was superseded" in reason
+
+
+def _answer_of(task: RefreshTask, attempt: int) -> int | PenstockError:
+    try:
+        return task._environment.refresh(task.id.stream_id, attempt)
+    except PenstockError as error:
+        return error
+
+
+@pytest.mark.parametrize(("statement", "error", "reason"), [
+    ("INTO o AS SELECT g, rand() FROM m GROUP BY g", InvalidStreamError, "another value whenever it is computed"),
+    ("INTO o AS SELECT g, gen_random_uuid() u FROM m GROUP BY g", InvalidStreamError, "another value whenever"),
+    ("INTO o AS SELECT count(*) FROM m WHERE ts > now - 1d", InvalidStreamError, "depends on the time at which"),
+    ("INTO o AS SELECT v, f FROM m ORDER BY v", InvalidStreamError, "it can't be told which columns tell rows"),
+    ("INTO p AS SELECT g, count(*) FROM m GROUP BY g", AlreadyExistsError, "table d.p already exists"),
+    ("INTO o (a, b) AS SELECT g FROM m GROUP BY g", InvalidStatementError, "2 columns are named, but the query has 1"),
+    ("INTO o AS SELECT g, count(*) g FROM m GROUP BY g", InvalidStatementError, "columns of the result are called"),
+    ("INTO o TAGS (x INT) AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "TAGS and SUBTABLE are not"),
+    ("WATERMARK 5s INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "WATERMARK is not for"),
+    ("TRIGGER WINDOW_CLOSE INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "TRIGGER is not for"),
+    ("FILL_HISTORY 0 INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "FILL_HISTORY is not for"),
+    ("INTO o AS SELECT 1 a UNION SELECT 2", InvalidStreamError, "a stream reads at least one table"),
+    ("INTO o AS SELECT DISTINCT name FROM information_schema.ins_databases", InvalidStreamError, "system table"),
+    ("INTO o AS SELECT g, list(v) FROM m GROUP BY g", InvalidStatementError, ""),
+    ("INTO o AS SELECT a FROM w GROUP BY a", NotSupportedError, "cannot read views yet"),
+])
+def test_what_no_stream_can_keep_is_refused(statement: str, error: type[PenstockError], reason: str) -> None:
+    with made() as bed:
+        bed.execute("CREATE VIEW w AS SELECT g a FROM m")
+        with pytest.raises(error, match=reason):
+            bed.execute(f"CREATE STREAM s {statement}")
+        assert bed.rows("SHOW STREAMS") == []
+        bed.execute("DROP TABLE IF EXISTS o")
+
+
+def test_a_stream_may_read_what_another_gives() -> None:
+    """Two levels, the second one of which reads a table with a KEY."""
+    with made(0) as bed:
+        bed.execute("CREATE STREAM top INTO best AS SELECT max(n) most, sum(n) total FROM o0")
+        insert(bed, 0, 1, 5)
+        insert(bed, 0, 2, 5)
+        insert(bed, 1, 2, 5)
+        assert bed.rows("SELECT * FROM best") == [(2, 3)]
