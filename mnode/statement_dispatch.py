@@ -149,6 +149,12 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
     def create_stream(statement: sql.CreateStream, session: Session) -> Result:
         return streams.creation.create(statement, session, parts.tables)
 
+    def drop_stream(statement: sql.DropStream) -> Result:
+        result = streams.removal.drop(statement)
+        if statement.with_table:
+            parts.views.schema_changed()
+        return result
+
     def create_ingest(statement: sql.CreateIngest, session: Session) -> Result:
         return ingests.create(statement, session, parts.tables)
 
@@ -157,7 +163,7 @@ def _stream_changes(parts: EngineParts, *, watches: bool) -> dict[type[Statement
 
     return {
         sql.CreateStream: _in_session(create_stream, parts.replacements.watch if watches else None),
-        sql.DropStream: _alone(streams.removal.drop),
+        sql.DropStream: _alone(drop_stream),
         sql.PauseStream: _alone(streams.control.pause),
         sql.ResumeStream: _alone(streams.control.resume),
         sql.RecalculateStream: _in_session(streams.control.recalculate),

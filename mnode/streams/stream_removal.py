@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 
-from penstock.common.errors import PenstockError
+from penstock.common.errors import InUseError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord, Unfinished
@@ -30,10 +30,15 @@ class StreamRemoval:
         self._known = known
 
     def drop(self, statement: DropStream) -> Result:
-        """Ends a stream and forgets it; the result table stays."""
+        """Ends a stream and forgets it; the result table stays, unless that is to go and nobody reads it."""
         stream = self._known.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
-            self.drop_record(stream)
+            goes = statement.with_table and stream.created_target
+            for other in self._services.catalog.streams.all() if goes else ():
+                if stream.target_uid in other.source_uids:
+                    raise InUseError(f"stream {other.name} reads the results of {stream.name}",
+                                     hint=f"drop {other.name} first")
+            self.drop_record(stream, with_target=goes)
         return Result()
 
     def drop_record(self, stream: StreamRecord, *, with_target: bool = False) -> None:

@@ -411,6 +411,11 @@ def _stream_option(to: Generator, options: st.StreamOptions, name: str, value: A
     return f"{option} {value.upper() if isinstance(value, str) else value}"
 
 
+def _drop_stream(_: Generator, statement: st.DropStream) -> str:
+    return _words("DROP", "MATERIALIZED VIEW" if statement.with_table else "STREAM",
+                  "IF EXISTS" if statement.if_exists else "", identifier(statement.name))
+
+
 def _stream_target(to: Generator, target: st.StreamTarget) -> str:
     if target.external is not None:
         return _words("CONNECTION", to.sql(target.name), to.sql(target.external))
@@ -630,7 +635,7 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.CheckpointStream: _of_name("CHECKPOINT STREAM"),
     st.StopStream: _of_name("STOP STREAM", lambda stop: _string("WITH SAVEPOINT", stop.savepoint)),
     st.StartStream: _of_name("START STREAM", lambda start: _string("FROM SAVEPOINT", start.savepoint)),
-    st.DropSavepoint: _drop_savepoint, st.DropStream: _of_name("DROP STREAM"),
+    st.DropSavepoint: _drop_savepoint, st.DropStream: _drop_stream,
     st.PauseStream: _of_name("PAUSE STREAM"),
     st.ResumeStream: lambda _, statement: _words(
         "RESUME STREAM", _if_exists(statement), "IGNORE UNTREATED" if statement.ignore_untreated else "",

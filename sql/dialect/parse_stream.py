@@ -281,6 +281,26 @@ def parse_create_stream(parser: QueryParser, start: int, *, or_replace: bool = F
                         start)
 
 
+def parse_create_materialized_view(parser: QueryParser, start: int) -> Statement:
+    """Parses what follows CREATE MATERIALIZED VIEW: a stream of its name, and into a table of its name, that leaves
+    nothing out."""
+    if_not_exists = parser.take_if_not_exists()
+    name = parser.object_name("the name of a materialized view")
+    columns = parser.wrapped_csv(lambda: _parse_target_column(parser)) if parser.at("(") else None
+    parser.expect("AS")
+    if not parser.at_query():
+        raise parser.fail("SELECT is expected")
+    options = StreamOptions(trigger="at_once", ignore_expired=False, ignore_update=False, fill_history=True)
+    return CreateStream(name.name, options, StreamTarget(name, columns), parser.parse_query(), if_not_exists,
+                        parser.source(start), source_start=start)
+
+
+def parse_drop_materialized_view(parser: QueryParser) -> Statement:
+    """Parses what follows DROP MATERIALIZED VIEW."""
+    if_exists = parser.take_if_exists()
+    return DropStream(parser.object_name("the name of a materialized view").name, if_exists, with_table=True)
+
+
 def _parse_notify(parser: QueryParser) -> Notify:
     """Parses what follows NOTIFY: `(url, ...) ON (event, ...) [NOTIFY_HISTORY 0|1] [ON_FAILURE DROP|PAUSE]`."""
     urls = parser.wrapped_csv(lambda: parser.string("a URL"))

@@ -694,8 +694,11 @@ class DropSavepoint(Statement):
 
 
 class DropStream(Statement):
+    """DROP STREAM, or DROP MATERIALIZED VIEW: then the result table goes along, if the stream has made it."""
+
     name: str
     if_exists: bool = False
+    with_table: bool = False
 
 
 class PauseStream(Statement):
