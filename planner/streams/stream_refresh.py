@@ -51,8 +51,8 @@ TEXT_LENGTH = 1024
 """How long texts may be of which the query doesn't say how long they are."""
 
 _DAY_MS = 86_400_000
-_OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "ignore_expired",
-               "ignore_update", "on_mismatch", "dlq")
+_OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "late",
+               "on_mismatch")
 _NOT_ALLOWED_FUNCTION = 0x265A
 
 
@@ -152,12 +152,9 @@ def plan_answer(statement: CreateStream, catalog: CatalogView, session: Session)
 
 def _check_options(statement: CreateStream, reason: str) -> None:
     options = statement.options
-    given = [name for name in StreamOptions.parts if name not in _OF_ITS_OWN
-             and getattr(options, name) not in (None, False)]
-    if options.trigger not in (None, "at_once"):
-        given.insert(0, "trigger")
-    given += [name for name in ("ignore_expired", "ignore_update") if getattr(options, name)]
-    given += [name for name in ("fill_history",) if options.fill_history is False]
+    given = [name for name in StreamOptions.parts if name not in _OF_ITS_OWN and getattr(options, name) is not None]
+    given += [name for name, harmless in (("trigger", "at_once"), ("late", "recalc"), ("fill_history", True))
+              if getattr(options, name) not in (None, harmless)]
     if given:
         name = given[0].upper().replace("IGNORE_", "IGNORE ")
         raise InvalidStreamError(f"{name} is not for a stream that is computed again as a whole, as one with {reason} "

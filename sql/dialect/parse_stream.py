@@ -290,7 +290,7 @@ def parse_create_materialized_view(parser: QueryParser, start: int) -> Statement
     parser.expect("AS")
     if not parser.at_query():
         raise parser.fail("SELECT is expected")
-    options = StreamOptions(trigger="at_once", ignore_expired=False, ignore_update=False, fill_history=True)
+    options = StreamOptions(trigger="at_once", fill_history=True, late="recalc")
     return CreateStream(name.name, options, StreamTarget(name, columns), parser.parse_query(), if_not_exists,
                         parser.source(start), source_start=start)
 

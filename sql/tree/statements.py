@@ -406,7 +406,7 @@ class CreateTable(Statement):
 class CreateTableAs(Statement):
     """CREATE TABLE name AS query: a normal table of the query's columns, with its rows.
 
-    `primary_key`: its columns; without it the first column is the primary timestamp, or the key.
+    `primary_key`: its columns; without it the first column is the primary timestamp.
     """
 
     name: Name

@@ -152,6 +152,7 @@ def _answer_of(task: RefreshTask, attempt: int) -> int | PenstockError:
     ("INTO o TAGS (x INT) AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "TAGS and SUBTABLE are not"),
     ("WATERMARK 5s INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "WATERMARK is not for"),
     ("TRIGGER WINDOW_CLOSE INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "TRIGGER is not for"),
+    ("IGNORE EXPIRED 0 INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "IGNORE EXPIRED is not"),
     ("FILL_HISTORY 0 INTO o AS SELECT g, count(*) FROM m GROUP BY g", InvalidStreamError, "FILL_HISTORY is not for"),
     ("INTO o AS SELECT 1 a UNION SELECT 2", InvalidStreamError, "a stream reads at least one table"),
     ("INTO o AS SELECT DISTINCT name FROM information_schema.ins_databases", InvalidStreamError, "system table"),
