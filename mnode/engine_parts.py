@@ -154,7 +154,7 @@ class EngineParts:
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
         self.audit = StreamAudit(self.services, self.streams, of_audit, self.incidents, of.activity, Random())
         self.results.refresh = StreamRefreshes(
-            self.services, self.streams.planning, self.queries.run_planned, of.activity).answer
+            self.services, self.streams.known, self.streams.planning, self.queries.run_planned, of.activity).answer
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

@@ -105,6 +105,9 @@ def _computation(plan: StreamPlan) -> list[str]:
             return _join(plan, join)
         case ForcePlan(fill=fill):
             return [*_source(plan), *_fill(fill)]
+        case RefreshPlan(groups=groups) if groups:
+            return [f"Computed again, and compared with the result table: groups by {', '.join(groups)} whose child "
+                    "tables have changed"]
         case RefreshPlan(reason=reason):
             return ["Computed again as a whole, and compared with the result table, whenever a table that it reads "
                     f"has changed: no quicker way is known for {reason}"]

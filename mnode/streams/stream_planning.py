@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError
@@ -21,12 +22,12 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
-from penstock.planner.streams.stream_refresh import plan_answer
+from penstock.planner.streams.stream_refresh import of_groups, plan_answer
 from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
-from penstock.sql.schema import CatalogView, Database, Session, Table
+from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
 from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
@@ -110,13 +111,17 @@ class StreamPlanning:
         plan = self.aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
         return StoredPlan(plan, self.graph_of(plan), statement.options)
 
-    def answer_of(self, stream: StreamRecord) -> tuple[BatchPlan, Session]:
+    def answer_of(
+        self, stream: StreamRecord, names: Sequence[str], groups: Sequence[tuple[TagValue, ...]] | None
+    ) -> tuple[BatchPlan, Session]:
         """Returns what the result table of a stream of any query is to hold, planned anew, and for whom it is asked.
 
-        Raises what planning raises.
+        `groups`: only what it is to hold of groups whose keys, called `names`, have these values. Raises what planning
+        raises.
         """
         statement, view, session, _ = self._as_asked(stream)
-        return plan_answer(statement, view, session), session
+        query = None if groups is None else of_groups(statement.query, names, groups)
+        return plan_answer(statement, view, session, query), session
 
     def results_of(self, stream: StreamRecord) -> BatchResults:
         """Returns what the result table of a stream is to hold, as a query; raises what `plan_results` raises."""

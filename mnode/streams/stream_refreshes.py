@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidValueError, NotFoundError
+from penstock.common.errors import InvalidValueError, NotFoundError, UnavailableError
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_runner import QueryPlan
+from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.write.inserts import record_batches
+from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import key_texts, keyed
-from penstock.sql.schema import Column, Session, Table
+from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
 from penstock.tasks.dnode_access.dnode_client import RefreshRequest
+from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.wal.record import TUID_COLUMN
+
+_SPANS_MAX = 16
+"""So many keys are looked up one by one; of more the range is read that they lie in."""
 
 Run = Callable[[QueryPlan, Session], pa.Table]
 """Returns the rows of a planned query."""
@@ -30,8 +37,11 @@ Run = Callable[[QueryPlan, Session], pa.Table]
 class StreamRefreshes:
     """Answers the tasks of such streams. Safe for many threads; of one stream, one attempt asks at a time."""
 
-    def __init__(self, services: StreamServices, planning: StreamPlanning, run: Run, activity: Activity) -> None:
+    def __init__(
+        self, services: StreamServices, known: KnownStreams, planning: StreamPlanning, run: Run, activity: Activity
+    ) -> None:
         self._services = services
+        self._known = known
         self._planning = planning
         self._run = run
         self._activity = activity
@@ -48,14 +58,34 @@ class StreamRefreshes:
         target = self._services.catalog.table_by_uid(stream.target_uid)
         if target is None:
             raise NotFoundError(f"the result table of stream {stream.name} was dropped", code=TABLE_MISSING)
+        stored = self._known.plans.get(stream.id)
+        if stored is None:
+            raise UnavailableError(f"stream {stream.name} doesn't run")
+        assert isinstance(stored.plan.computation, RefreshPlan)
+        groups = None if request.tuids is None else self._groups(stored.plan.computation, request.tuids)
+        keys = None if groups is None else _keys_of(target, stored.plan.computation, groups)
         with self._activity.statement(0, f"refresh of stream {stream.name}"):
-            wanted = self._wanted(stream, target)
+            wanted = self._wanted(stream, target, stored.plan.computation.groups, groups)
         self._services.stores.results.check_attempt(stream.id, request.attempt, f"a refresh of {stream.name}")
-        return pa.table({"written": [self._write(target, wanted)]})
+        return pa.table({"written": [self._write(target, wanted, keys)]})
 
-    def _wanted(self, stream: StreamRecord, target: Table) -> pa.RecordBatch:
-        """Returns what the table is to hold, as it is stored."""
-        plan, session = self._planning.answer_of(stream)
+    def _groups(self, plan: RefreshPlan, tuids: Sequence[int]) -> list[tuple[TagValue, ...]] | None:
+        """Returns the keys of the groups that child tables belong to; None if one of them is gone: then any may be."""
+        catalog, super_uid = self._services.catalog, plan.sources[0].storage_uid
+        table = catalog.table_by_uid(super_uid)
+        children = [catalog.child_by_uid(super_uid, uid) for uid in tuids]
+        if table is None:
+            return None
+        places = {tag.name: place for place, tag in enumerate(table.tags)}
+        found = {tuple(child.name if name == "tbname" else child.tag_values[places[name]] for name in plan.groups)
+                 for child in children if child is not None}
+        return None if None in children else list(found)
+
+    def _wanted(
+        self, stream: StreamRecord, target: Table, names: Sequence[str], groups: Sequence[tuple[TagValue, ...]] | None
+    ) -> pa.RecordBatch:
+        """Returns what the table is to hold, as it is stored, of some groups or of all."""
+        plan, session = self._planning.answer_of(stream, names, groups)
         rows = self._run(plan, session)
         precision = require_database(target.database, self._services.catalog).precision
         constants = Constants(precision, "UTC", self._services.clock.now_ms())
@@ -72,14 +102,18 @@ class StreamRefreshes:
                                     hint="name further columns of the KEY: INTO t (a PRIMARY KEY, b PRIMARY KEY, ...)")
         return keyed(target, batch) if target.keyed else batch
 
-    def _write(self, target: Table, wanted: pa.RecordBatch) -> int:
-        """Writes the rows that are new or others, deletes those that are no more; returns how many that are."""
+    def _write(self, target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None) -> int:
+        """Writes the rows that are new or others, deletes those that are no more; returns how many that are.
+
+        `keys`: of all rows that are looked at, as they are stored; None: all rows are.
+        """
         assert target.vgroup_id is not None
         vnode = self._services.storage.vnode(target.vgroup_id)
-        found = self._services.storage.snapshot(target.vgroup_id, target.uid).to_arrow(
-            [column.physical for column in target.stored_columns]).drop_columns([TUID_COLUMN]).combine_chunks()
-        known = pa.RecordBatch.from_arrays([pa.concat_arrays(column.chunks) if column.num_chunks else pa.array(
-            [], column.type) for column in found.columns], names=found.column_names)
+        known = self._stored(target, None if keys is None else np.unique(_times(target, keys)))
+        if keys is not None:
+            looked_at = pc.is_in(known.column(KEY_TEXT.physical), value_set=keys.column(KEY_TEXT.physical))
+            # What else lies at these places stays as it is.
+            wanted = pa.concat_batches([wanted, known.filter(pc.invert(looked_at)).select(wanted.schema.names)])
         want, have = _keys(target, wanted), _keys(target, known)
         gone = np.flatnonzero(pc.invert(pc.is_in(have, value_set=want)).to_numpy(zero_copy_only=False))
         places = pc.index_in(want, value_set=have)
@@ -99,6 +133,33 @@ class StreamRefreshes:
             for part in record_batches(of_table):
                 vnode.write(target.uid, part)
         return int(changed.sum()) + len(gone)
+
+
+    def _stored(self, target: Table, times: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
+        """Returns the rows of a result table, as they are stored: all, or those of some times and perhaps others."""
+        assert target.vgroup_id is not None
+        snapshot = self._services.storage.snapshot(target.vgroup_id, target.uid)
+        columns = [column.physical for column in target.stored_columns]
+        spans = [(TS_MIN, TS_MAX)]
+        if times is not None:
+            spans = [(time, time) for time in times.tolist()]
+            if len(spans) > _SPANS_MAX:
+                spans = [(spans[0][0], spans[-1][1])]
+        found = pa.concat_tables([snapshot.to_arrow(columns, None, *span) for span in spans])
+        if times is not None:
+            found = found.filter(pc.is_in(found.column(columns[0]).cast(pa.int64()), value_set=pa.array(times)))
+        return pa.RecordBatch.from_arrays(
+            [pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+             for column in found.select(columns).columns], names=columns)
+
+
+def _keys_of(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, ...]]) -> pa.RecordBatch:
+    """Returns the keys of groups as they are stored."""
+    columns = [target.columns[place] for place in plan.keys]
+    values = zip(*groups, strict=True) if groups else [()] * len(columns)
+    return keyed(target, pa.RecordBatch.from_arrays(
+        [pa.array(found, column.type.arrow()) for column, found in zip(columns, values, strict=True)],
+        names=[column.physical for column in columns]))
 
 
 def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 
 from sqlglot import exp
 
@@ -30,7 +31,8 @@ from penstock.planner.task_plans.stream_plan import (
     SourcePlan,
     StreamPlan,
 )
-from penstock.sql.schema import CatalogView, Column, Session, Table, with_time
+from penstock.sql.dialect.create_statements import tag_literal
+from penstock.sql.schema import CatalogView, Column, Session, Table, TagValue, with_time
 from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     CreateStream,
@@ -42,10 +44,11 @@ from penstock.sql.tree.statements import (
     SetOperation,
     StreamOptions,
     SubquerySource,
+    TableSource,
     ValuesQuery,
 )
 from penstock.sql.tree.walking import found_in
-from penstock.sql.types import VARCHAR, Kind, check_stored, timestamp
+from penstock.sql.types import INTEGERS, VARCHAR, Kind, check_stored, timestamp
 
 TEXT_LENGTH = 1024
 """How long texts may be of which the query doesn't say how long they are."""
@@ -54,6 +57,8 @@ _DAY_MS = 86_400_000
 _OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "late",
                "on_mismatch")
 _NOT_ALLOWED_FUNCTION = 0x265A
+#: Types of tags whose values a condition tells apart as they are.
+_TAGS = (*INTEGERS, Kind.BOOL, Kind.VARCHAR, Kind.NCHAR)
 
 
 def refreshed_for(statement: CreateStream) -> str | None:
@@ -137,17 +142,25 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     sources = _sources(statement.query, batch, catalog, session)
     database, columns = _target(statement, batch, catalog, session)
     target = statement.target.name.name
-    tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", f"as a whole, for {reason}"),
+    groups = _groups_of_tables(statement.query, catalog, session)
+    refresh = _refresh(sources, reason, groups, statement.query, columns)
+    how = f"by groups of tables: {' '.join(groups)}" if refresh.groups else f"as a whole, for {reason}"
+    tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", how),
                                ("into", f"{database}.{target}")), (batch.tree,))
     return StreamPlan(
-        sources[0], Grouping((), colocated=False), RefreshPlan(sources, reason), "at_once",
+        sources[0], Grouping((), colocated=False), refresh, "at_once",
         Policies(ignore_expired=False), SinkPlan(database, target, columns, (), "", 0, create=True), session.time_zone,
         tree, batch.functions)
 
 
-def plan_answer(statement: CreateStream, catalog: CatalogView, session: Session) -> BatchPlan:
-    """Returns the plan of the query whose answer the result table is; the catalog doesn't have that table."""
-    return plan_query(statement.query, catalog, zoned(statement.options, session), ordered=False)
+def plan_answer(
+    statement: CreateStream, catalog: CatalogView, session: Session, query: Query | None = None
+) -> BatchPlan:
+    """Returns the plan of the query whose answer the result table is, or of a part of it.
+
+    The catalog doesn't have that table.
+    """
+    return plan_query(query or statement.query, catalog, zoned(statement.options, session), ordered=False)
 
 
 def _check_options(statement: CreateStream, reason: str) -> None:
@@ -283,6 +296,54 @@ def _key_of(query: Query, count: int) -> Sequence[int] | None:
         keys.insert(0, next((place for place, item in enumerate(query.items) if isinstance(item.expression, exp.Column)
                              and item.expression.name == "_wstart"), None))
     return None if None in keys or not single else [place for place in keys if place is not None]
+
+
+def _groups_of_tables(query: Query, catalog: CatalogView, session: Session) -> tuple[str, ...]:
+    """Returns the tags, or `tbname`, that tell groups apart whose answers are of their own child tables' rows alone."""
+    if not isinstance(query, Select) or not isinstance(query.source, TableSource) or not query.group_by:
+        return ()
+    table = catalog.table(query.source.name.database or session.database or "", query.source.name.name)
+    others = (query.ctes, query.nests, query.order_by, query.limit, query.slimit, query.distinct, query.distinct_on,
+              query.windows, query.qualify, query.window, query.partition_by, query.range, query.every)
+    if table is None or table.kind != "super" or any(others):
+        return ()
+    kinds = {tag.name: tag.type.kind for tag in table.tags} | {"tbname": Kind.VARCHAR}
+    found = []
+    for item in query.group_by:
+        node = unwrapped(item.expression)
+        if not isinstance(node, exp.Column) or node.table or kinds.get(node.name) not in _TAGS:
+            return ()
+        place = _place_of(node, query)
+        if place is None or unwrapped(query.items[place].expression) != node:
+            return ()
+        found.append(node.name)
+    return tuple(found)
+
+
+def _refresh(
+    sources: tuple[SourcePlan, ...], reason: str, groups: tuple[str, ...], query: Query, columns: Sequence[Column]
+) -> RefreshPlan:
+    """`columns` are those of the result: groups are only told by their keys where these are the KEY."""
+    if not groups or not isinstance(query, Select):
+        return RefreshPlan(sources, reason)
+    places = [place for item in query.group_by if (place := _place_of(item.expression, query)) is not None]
+    if set(places) != {place for place, column in enumerate(columns) if column.primary_key}:
+        return RefreshPlan(sources, reason)
+    return RefreshPlan(sources, reason, groups, tuple(places))
+
+
+def of_groups(query: Query, groups: Sequence[str], values: Sequence[Sequence[TagValue]]) -> Query:
+    """Returns the query over the groups alone whose keys have these values."""
+    assert isinstance(query, Select)
+    columns = [exp.column(exp.to_identifier(name, quoted=True)) for name in groups]
+    chosen = [reduce(_and, (exp.NullSafeEQ(this=column.copy(), expression=tag_literal(value))
+                            for column, value in zip(columns, one, strict=True))) for one in values]
+    either = reduce(lambda left, right: exp.Or(this=left, expression=right), chosen)
+    return query.with_changes(where=either if query.where is None else _and(query.where.copy(), either))
+
+
+def _and(left: exp.Expression, right: exp.Expression) -> exp.Expression:
+    return exp.And(this=left, expression=right)
 
 
 def _place_of(node: exp.Expression, query: Select) -> int | None:

@@ -476,10 +476,15 @@ class RefreshPlan:
     has changed, and made the same.
 
     `sources`: the tables, each once. `reason`: what the query has that no quicker way is known for.
+    `groups`: tags of the only source, or `tbname`, by which rows are grouped, where the answer for a group is of the
+    rows of its child tables alone: then only groups of tables that have changed are computed. `keys`: the places of
+    their values among the columns of the result.
     """
 
     sources: tuple[SourcePlan, ...]
     reason: str
+    groups: tuple[str, ...] = ()
+    keys: tuple[int, ...] = ()
 
 
 Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan

@@ -42,7 +42,7 @@ def table_statement(table: Table) -> Statement:
     if table.kind == "child":
         return CreateChildTables((CreateChildTable(
             Name(table.name), Name(table.super_name or ""), tuple(tag.name for tag in table.tags),
-            tuple(map(_tag_value, table.tag_values))),))
+            tuple(map(tag_literal, table.tag_values))),))
     return CreateTable(
         Name(table.name), tuple(_definition(column) for column in table.columns),
         tuple(_definition(tag) for tag in table.tags), must_be_super=table.kind == "super",
@@ -65,7 +65,8 @@ def _definition(column: Column) -> ColumnDefinition:
     return ColumnDefinition(column.name, type_, column.primary_key, column.comment or None)
 
 
-def _tag_value(value: TagValue) -> exp.Expression:
+def tag_literal(value: TagValue) -> exp.Expression:
+    """Returns the expression that is the value of a tag."""
     if value is None:
         return exp.Null()
     if isinstance(value, bool):

@@ -67,11 +67,13 @@ class NamesRequest:
 class RefreshRequest:
     """An order of an attempt of a stream of any query: to make its result table the answer as it is now.
 
-    The answer is one row: how many rows were `written` or deleted.
+    `tuids`: only groups of these child tables may have another answer; None: any may. The answer is one row: how many
+    rows were `written` or deleted.
     """
 
     stream_id: int
     attempt: int
+    tuids: tuple[int, ...] | None
 
 
 StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest

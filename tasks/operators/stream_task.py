@@ -78,9 +78,10 @@ class TaskEnvironment(Protocol):
         """Returns those names that tables have which are no children of a super table. Raises PenstockErrors."""
         ...
 
-    def refresh(self, stream_id: int, attempt: int) -> int:
+    def refresh(self, stream_id: int, attempt: int, tuids: tuple[int, ...] | None) -> int:
         """Makes the result table of a stream of any query the answer as it is now; returns how many rows were written
-        or deleted. It has to wait; any thread.
+        or deleted. It has to wait; any thread. `tuids`: only groups of these child tables may have another answer;
+        None: any may.
 
         Raises PenstockErrors; it may be tried again.
         """

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.operators.stream_task import TaskEnvironment
+from penstock.tasks.protocol.child_records import new_children
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Recalculate, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import TUID_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
-CHANGES = pa.schema([pa.field("rows", pa.int64())])
-"""A block: of how many rows its sender has read since the last one. Deletes and changes of tags have none."""
+CHANGES = pa.schema([pa.field("tuid", pa.uint64()), pa.field("rows", pa.int64())])
+"""A block: child tables that have changed, and how many rows of them came; NULL: any of them may have changed."""
+
+_TABLES_MAX = 256
+"""Of more child tables in one block none is named."""
 
 
 class ChangesSourceTask(BaseSourceTask):
@@ -47,28 +52,39 @@ class ChangesSourceTask(BaseSourceTask):
             return progressed
         self._tracker.enter("RUNNING")
         self._version = records[-1].version
-        rows = sum(record.batch.num_rows for record in records
-                   if isinstance(record, RowsRecord) and record.table_uid == self._source.storage_uid)
+        rows, touched = 0, set[int | None]()
+        for record in records:
+            rows += self._note(record, touched)
         self._rows_in += rows
-        if rows or any(map(self._is_change, records)):
-            self._tell(rows)
+        if touched:
+            self._tell(rows, touched)
         return True
 
-    def _is_change(self, record: Record) -> bool:
+    def _note(self, record: Record, touched: set[int | None]) -> int:
+        """Notes which child tables of the source a record changes, None for any; returns how many rows it has."""
+        uid = self._source.storage_uid
         match record:
-            case DeleteRecord(table_uid=uid):
-                return uid == self._source.storage_uid
-            case MetaRecord(body=body):
-                return body.get("table_uid") == self._source.storage_uid
-        return False
+            case RowsRecord(table_uid=table, batch=batch) if table == uid:
+                touched.update(np.unique(batch.column(TUID_COLUMN).to_numpy()).tolist())
+                return int(batch.num_rows)
+            case DeleteRecord(table_uid=table, tuids=tuids) if table == uid:
+                touched.update((None,) if tuids is None else tuids)
+            case MetaRecord(body={"op": "create_children", "table_uid": table} as body) if table == uid:
+                touched.update(new_children(body).uids)
+            case MetaRecord(body=body) if body.get("table_uid") == uid:
+                touched.add(None)
+        return 0
 
-    def _tell(self, rows: int) -> None:
-        self._outbox.send(self.output.channels[0], pa.RecordBatch.from_arrays([pa.array([rows])], schema=CHANGES))
+    def _tell(self, rows: int, touched: Collection[int | None]) -> None:
+        named = list(touched) if len(touched) <= _TABLES_MAX and None not in touched else [None]
+        counts = [rows, *[0] * (len(named) - 1)]
+        self._outbox.send(self.output.channels[0], pa.RecordBatch.from_arrays(
+            [pa.array(named, pa.uint64()), pa.array(counts, pa.int64())], schema=CHANGES))
         self._outbox.flush()
 
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
-            self._tell(0)
+            self._tell(0, (None,))
         else:
             super()._handle(event)
 
@@ -80,7 +96,7 @@ class ChangesSourceTask(BaseSourceTask):
         self._wal.close()
         self._version = self._wal.acknowledged_version
         self._open_wal()
-        self._tell(0)
+        self._tell(0, (None,))
 
     def next_deadline(self) -> float | None:
         return None

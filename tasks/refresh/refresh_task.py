@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
+from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.tasks.external.emit.async_sink_writer import Backoff
 from penstock.tasks.flow.inbox import Inbox
 from penstock.tasks.flow.queues import ChannelQueue
@@ -18,6 +23,9 @@ from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 
 _SHARE = 0.25
 """The engine computes for at most this part of the time: after a second it rests for three."""
+
+_TABLES_MAX = 1_000
+"""With more child tables that have changed the answer is computed as a whole."""
 
 _log = logger(__name__)
 
@@ -33,12 +41,15 @@ class RefreshTask(ComputingTask):
         self, deployment: StreamDeployment, index: int, upstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
         super().__init__(TaskId(deployment.stream_id, "sink", index), deployment, environment)
+        assert isinstance(deployment.plan.computation, RefreshPlan)
         self.input: ChannelQueue[TaskId] = ChannelQueue(
             deployment.settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = None
         self._inbox = Inbox(self.input, aligned=deployment.plan.policies.guarantee == "exactly_once")
         self._paused = deployment.paused
-        self._changed = True
+        #: child tables that have changed since the last comparison; None: any of all tables
+        self._changed: set[int] | None = None
+        self._by_tables = bool(deployment.plan.computation.groups)
         self._due: int | None = None
         self._allowed_at = self._clock.monotonic()
         self._begun_at: float | None = None
@@ -58,7 +69,7 @@ class RefreshTask(ComputingTask):
         if self._begun_at is not None:
             self._tracker.enter("WRITING", "waits for the engine, which compares the result table with the query")
             return progressed
-        if self._due is not None and not self._changed:
+        if self._due is not None and not self._is_behind:
             self._checkpoint(self._due, None)
             self._due = None
             return True
@@ -68,8 +79,13 @@ class RefreshTask(ComputingTask):
         return self._take() or progressed
 
     @property
+    def _is_behind(self) -> bool:
+        """Whether there are changes that the result table doesn't have."""
+        return self._changed is None or bool(self._changed)
+
+    @property
     def _may_begin(self) -> bool:
-        if not self._changed or (self._paused and self._due is None):
+        if not self._is_behind or (self._paused and self._due is None):
             return False
         waits = self._due is None or bool(self._outage)
         return not waits or self._clock.monotonic() >= self._allowed_at
@@ -83,12 +99,20 @@ class RefreshTask(ComputingTask):
         channel, item = taken
         match item:
             case Block(data=data):
-                self._changed = True
-                self._rows_in += data.column(0)[0].as_py()
+                self._rows_in += pc.sum(data.column(1)).as_py()
+                self._note(data.column(0))
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._due = checkpoint_id
         return True
+
+    def _note(self, tuids: pa.UInt64Array) -> None:
+        if self._changed is None or not self._by_tables or tuids.null_count:
+            self._changed = None
+            return
+        self._changed.update(tuids.to_pylist())
+        if len(self._changed) > _TABLES_MAX:
+            self._changed = None
 
     def _rest(self) -> None:
         if self._paused:
@@ -98,13 +122,13 @@ class RefreshTask(ComputingTask):
         elif self._inbox.aligning:
             waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
             self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
-        elif self._changed:
+        elif self._is_behind:
             self._tracker.enter("IDLE", "gathers changes: the last comparison took a while")
         else:
             self._tracker.enter("IDLE", "nothing has changed")
 
     def next_deadline(self) -> float | None:
-        return self._allowed_at if self._changed and self._begun_at is None and not self._paused else None
+        return self._allowed_at if self._is_behind and self._begun_at is None and not self._paused else None
 
     def status(self) -> TaskStatus:
         return self._status(TaskProgress(self._rows_in, self._rows_out))
@@ -112,13 +136,14 @@ class RefreshTask(ComputingTask):
     # -- the comparison ----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._changed = False
+        tuids = None if self._changed is None else tuple(sorted(self._changed))
+        self._changed = set()
         self._begun_at = self._clock.monotonic()
-        self._environment.in_background(self._refresh, f"refresh {self.id}")
+        self._environment.in_background(partial(self._refresh, tuids), f"refresh {self.id}")
 
-    def _refresh(self) -> None:
+    def _refresh(self, tuids: tuple[int, ...] | None) -> None:
         try:
-            self._answer = self._environment.refresh(self.id.stream_id, self._attempt)
+            self._answer = self._environment.refresh(self.id.stream_id, self._attempt, tuids)
         except PenstockError as error:
             self._answer = error
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
@@ -135,7 +160,7 @@ class RefreshTask(ComputingTask):
         now, answer = self._clock.monotonic(), self._answer
         took, self._begun_at, self._answer = now - self._begun_at, None, None
         if isinstance(answer, PenstockError):
-            self._changed = True
+            self._changed = None
             self._tries += 1
             self._outage = str(answer)
             self._allowed_at = now + self._backoff.delay(self._tries)

@@ -159,8 +159,8 @@ class LocalEnvironment:
         found: list[str] = self.read(NamesRequest(table_uid, tuple(names))).column(0).to_pylist()
         return found
 
-    def refresh(self, stream_id: int, attempt: int) -> int:
-        written: int = self.read(RefreshRequest(stream_id, attempt)).column(0)[0].as_py()
+    def refresh(self, stream_id: int, attempt: int, tuids: tuple[int, ...] | None) -> int:
+        written: int = self.read(RefreshRequest(stream_id, attempt, tuids)).column(0)[0].as_py()
         return written
 
     def in_background(self, work: Callable[[], None], name: str) -> None:

@@ -125,8 +125,8 @@ class WorkerEnvironment:
     def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
         return self._dnode.foreign_names(NamesRequest(table_uid, tuple(names)))
 
-    def refresh(self, stream_id: int, attempt: int) -> int:
-        return self._dnode.refresh(RefreshRequest(stream_id, attempt))
+    def refresh(self, stream_id: int, attempt: int, tuids: tuple[int, ...] | None) -> int:
+        return self._dnode.refresh(RefreshRequest(stream_id, attempt, tuids))
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         threading.Thread(target=work, name=name, daemon=True).start()
