@@ -74,6 +74,12 @@ def _stored_epoch(column: str, type_: pa.DataType) -> str:
     return f"epoch_us({column}) // 1000" if type_.unit == "ms" else f"epoch_{type_.unit}({column})"
 
 
+def _typical_first(parts: Sequence[PartHandle]) -> list[PartHandle]:
+    """Returns parts, one of about the mean size first: DuckDB plans as if all had as many rows as the first."""
+    mean = sum(part.info.rows for part in parts) / len(parts)
+    return sorted(parts, key=lambda part: abs(part.info.rows - mean))
+
+
 @dataclass(frozen=True, slots=True)
 class _Which:
     """Which rows: those inside of some ranges of time (none: all) and not those of others."""
@@ -181,7 +187,7 @@ class SqlBuilder:
         for part in parts:
             shapes.setdefault((part.info.columns, part.info.max_version > self._version), []).append(part)
         for (columns, newer), group in shapes.items():
-            files = ", ".join(text_literal(str(part.path)) for part in group)
+            files = ", ".join(text_literal(str(part.path)) for part in _typical_first(group))
             selects.append(self._select(f"read_parquet([{files}])", columns, which, newer_possible=newer))
         if runs:
             table = as_table(runs)
