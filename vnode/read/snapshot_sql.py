@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -141,10 +141,7 @@ class SqlBuilder:
         if self._last != TS_MAX:
             conditions.append(f"{ts} <= {bound(self._last)}")
         if not which.inside:  # there, older versions of a row must not stand in for one that is left out
-            for name, first, last in self._ranges:
-                if name in present:
-                    conditions += [f"{quoted(name)} {sign} {bound(limit)}"
-                                   for sign, limit in ((">=", first), ("<=", last)) if limit is not None]
+            conditions += self._in_ranges(bound) if present.issuperset(name for name, *_ in self._ranges) else ["false"]
         if which.inside:
             conditions.append("(" + " OR ".join(
                 f"{ts} >= {bound(low)} AND {ts} <= {bound(high)}" for low, high in which.inside) + ")")
@@ -152,6 +149,10 @@ class SqlBuilder:
         if newer_possible:
             conditions.append(f"_ver <= {self._version}")
         return " WHERE " + " AND ".join(conditions) if conditions else ""
+
+    def _in_ranges(self, bound: Callable[[int], str]) -> list[str]:
+        return [f"{quoted(name)} {sign} {bound(limit)}" for name, first, last in self._ranges
+                for sign, limit in ((">=", first), ("<=", last)) if limit is not None]
 
     def _select(
         self, source: str, present: Sequence[str], which: _Which, *, newer_possible: bool, integers: bool = False
@@ -208,6 +209,8 @@ class SqlBuilder:
         if newest_only:
             keys = ", ".join(["_tuid", *(quoted(name) for name in self._keys)])
             sql += f" QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _ver DESC) = 1"
+            if ranges := self._in_ranges(str if self._epochs else self._bound):
+                sql = f"SELECT * FROM ({sql}) AS n WHERE {' AND '.join(ranges)}"
         return sql
 
     def _visible(self, tombstones: Sequence[Tombstone]) -> list[str]:
