@@ -1,8 +1,9 @@
-"""TPC-H: each of its 22 queries beside plain DuckDB over the Parquet files that the rows come from.
+"""TPC-H: each of its 22 queries beside plain DuckDB over the Parquet files that the rows come from, and over our own.
 
-`python -m bench.tpch --scale 1` prints a JSON line per query: medians of seconds by the clock and of processors, both
+`python -m bench.tpch --scale 1` prints a JSON line per query: medians of seconds by the clock and of processors, all
 sides in turn, with the same threads and memory. Answers are compared first. tpchgen-cli makes the rows.
-`--folder` keeps them and the database there, and uses them again if they are there.
+`--folder` keeps them and the database there, and uses them again if they are there. `--dates`: orders and their lines
+have their dates for times, and lie in the order of these; else all rows lie as they do in the files they come from.
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ _TYPES = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.string(): "VARCHAR(200)", 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """An engine with the tables in its database, and DuckDB with views of the Parquet files; `scale`: of the rows."""
+    """An engine with the tables in its database, and DuckDB with views of Parquet files; `scale`: of the rows.
+
+    `plain` reads the files that the rows come from, `stored` those that the engine keeps.
+    """
 
     ours: Any
     plain: duckdb.DuckDBPyConnection
+    stored: duckdb.DuckDBPyConnection
     scale: float
 
     def query(self, number: int) -> str:
@@ -64,6 +69,11 @@ class Sides:
         rows: list[Row] = self.plain.execute(self.query(number)).fetchall()
         return rows
 
+    def ask_stored(self, number: int) -> list[Row]:
+        """Returns DuckDB's answer over the engine's files."""
+        rows: list[Row] = self.stored.execute(self.query(number)).fetchall()
+        return rows
+
 
 def generate(folder: Path, scale: float) -> None:
     """Writes a Parquet file of each table."""
@@ -72,35 +82,36 @@ def generate(folder: Path, scale: float) -> None:
                    stdout=subprocess.DEVNULL)
 
 
-def load(cursor: Any, folder: Path) -> None:
+def load(cursor: Any, folder: Path, *, dates: bool) -> None:
     """Creates the tables in a new database, and writes the rows of the files into them.
 
-    Orders and their lines have dates for their times, and a key beside; other rows have the times 0, 1, 2, ... ms.
+    Rows have the times 0, 1, 2, ... ms. `dates`: those of orders and lines are dates, with a key beside.
     """
     cursor.execute("CREATE DATABASE tpch VGROUPS 1 KEEP 36500d")
     cursor.execute("USE tpch")
     for name in TABLES:
         file = pq.ParquetFile(folder / f"{name}.parquet")
+        keyed = dates and name in ("orders", "lineitem")
         written = 0
         for batch in file.iter_batches(_ROWS_AT_ONCE):
-            rows = _with_key(name, pa.Table.from_batches([batch]), written)
+            rows = pa.Table.from_batches([batch])
+            rows = _by_date(name, rows) if keyed else rows.add_column(
+                0, "ts", pa.array(range(written, written + rows.num_rows), pa.timestamp("ms")))
             if not written:
-                key = " PRIMARY KEY" if name in ("orders", "lineitem") else ""
                 first, second, *others = (f"{field.name} {_type(field.type)}" for field in rows.schema)
+                key = " PRIMARY KEY" if keyed else ""
                 cursor.execute(f"CREATE TABLE {name} ({', '.join([first, second + key, *others])})")
             cursor.insert_arrow(name, rows)
             written += rows.num_rows
 
 
-def _with_key(name: str, rows: pa.Table, written: int) -> pa.Table:
-    """Returns rows with the columns first that are the table's key. `written`: so many rows came before."""
+def _by_date(name: str, rows: pa.Table) -> pa.Table:
+    """Returns rows of orders or lineitem with the columns first that are the table's key."""
     if name == "orders":
         return rows.select(["o_orderdate", "o_orderkey", *_without(rows, "o_orderdate", "o_orderkey")])
-    if name == "lineitem":
-        key = pc.add(pc.multiply(rows.column("l_orderkey"), 8), rows.column("l_linenumber").cast(pa.int64()))
-        keyed = rows.append_column("l_key", key)
-        return keyed.select(["l_shipdate", "l_key", *_without(rows, "l_shipdate")])
-    return rows.add_column(0, "ts", pa.array(range(written, written + rows.num_rows), pa.timestamp("ms")))
+    key = pc.add(pc.multiply(rows.column("l_orderkey"), 8), rows.column("l_linenumber").cast(pa.int64()))
+    keyed = rows.append_column("l_key", key)
+    return keyed.select(["l_shipdate", "l_key", *_without(rows, "l_shipdate")])
 
 
 def _without(rows: pa.Table, *names: str) -> list[str]:
@@ -114,24 +125,30 @@ def _type(type: pa.DataType) -> str:
 
 
 @contextmanager
-def opened(folder: Path, scale: float) -> Iterator[Sides]:
-    """Opens both sides over the rows in a folder, which are generated and loaded if they aren't there yet."""
-    files, data = folder / f"tpch-{scale:g}", folder / f"tpch-{scale:g}-data"
-    loaded = data.exists()
+def opened(folder: Path, scale: float, *, dates: bool = False) -> Iterator[Sides]:
+    """Opens all sides over the rows in a folder; they are generated and loaded if they aren't there yet. See `load`."""
+    files, data = folder / f"tpch-{scale:g}", folder / f"tpch-{scale:g}-{'dates' if dates else 'data'}"
     if not files.exists():
         files.mkdir()
         generate(files, scale)
-    bounds = {"queryThreads": _THREADS, "queryMemory": f"{_MEMORY_MB}MiB"}
-    with (penstock.connect(data, {"disableStream": True, "timezone": "UTC", **bounds}) as connection,
-          duckdb.connect(config={"threads": _THREADS, "memory_limit": f"{_MEMORY_MB}MiB"}) as plain):
+    settings = {"disableStream": True, "timezone": "UTC", "queryThreads": _THREADS, "queryMemory": f"{_MEMORY_MB}MiB"}
+    if not data.exists():
+        with penstock.connect(data, settings) as connection:
+            load(connection.cursor(), files, dates=dates)
+    # Files that are merged while DuckDB reads them would count twice.
+    with penstock.connect(data, {**settings, "compactMinParts": 1000}) as connection, _duckdb() as plain, (
+            _duckdb()) as stored:
         cursor = connection.cursor()
-        if loaded:
-            cursor.execute("USE tpch")
-        else:
-            load(cursor, files)
-        for name in TABLES:
+        cursor.execute("USE tpch")
+        parts = sorted(data.glob("vnode/*/store/parts/*"))  # in the order of the tables' creation
+        for name, folder_of_table in zip(TABLES, parts, strict=True):
             plain.execute(f"CREATE VIEW {name} AS FROM '{files / name}.parquet'")
-        yield Sides(cursor, plain, scale)
+            stored.execute(f"CREATE VIEW {name} AS FROM '{folder_of_table}/0*.parquet'")
+        yield Sides(cursor, plain, stored, scale)
+
+
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": _THREADS, "memory_limit": f"{_MEMORY_MB}MiB"})
 
 
 def measured(sides: Sides, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -145,9 +162,12 @@ def measured(sides: Sides, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
         if found is not None:
             yield {**line, "failed": found}
             continue
-        taken = [[_seconds(ask, number) for ask in (sides.ask_ours, sides.ask_plain)] for _ in range(_TIMES)]
-        ours, plain = (_medians(each) for each in zip(*taken, strict=True))
-        yield {**line, "penstock": ours, "duckdb": plain, "ratio": round(ours["seconds"] / plain["seconds"], 2)}
+        asked = (sides.ask_ours, sides.ask_plain, sides.ask_stored)
+        taken = [[_seconds(ask, number) for ask in asked] for _ in range(_TIMES)]
+        ours, plain, stored = (_medians(each) for each in zip(*taken, strict=True))
+        yield {**line, "penstock": ours, "duckdb": plain, "duckdb_stored": stored,
+               "ratio": round(ours["seconds"] / plain["seconds"], 2),
+               "ratio_stored": round(ours["seconds"] / stored["seconds"], 2)}
 
 
 def difference(ours: Sequence[Row], theirs: Sequence[Row]) -> str | None:
@@ -185,11 +205,12 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1)
     parser.add_argument("--queries", type=int, nargs="+", default=list(QUERIES), choices=list(QUERIES), metavar="N")
     parser.add_argument("--folder", type=Path, help="where rows and database stay (default: a temporary directory)")
+    parser.add_argument("--dates", action="store_true", help="orders and lines have dates for their times")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with opened(folder, options.scale) as sides:
+        with opened(folder, options.scale, dates=options.dates) as sides:
             for line in measured(sides, options.queries):
                 print(json.dumps(line), flush=True)
     return 0

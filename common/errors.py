@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +20,8 @@ class PenstockError(Exception):
     """Base of all errors of Penstock.
 
     `code` is TDengine's error code (the low 16 bits) where one exists, else None.
-    `retry` tells whether the same call may succeed later without a change.
+    `retry` tells whether the same call may succeed later without a change. `hint`: what may help, or what finds that
+    out once it is asked for, since some errors are only of what was tried.
     """
 
     retry: ClassVar[bool] = False
@@ -30,14 +32,21 @@ class PenstockError(Exception):
         message: str,
         *,
         code: int | None = None,
-        hint: str | None = None,
+        hint: str | Callable[[], str | None] | None = None,
         position: Position | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code if code is not None else self.default_code
-        self.hint = hint
+        self._hint = hint
         self.position = position
+
+    @property
+    def hint(self) -> str | None:
+        """What may help, if anything is known."""
+        if callable(self._hint):
+            self._hint = self._hint()
+        return self._hint
 
     @property
     def text(self) -> str:

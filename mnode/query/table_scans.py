@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -144,7 +144,7 @@ class Scans:
         physical = [column.physical for column in columns]
         pieces = [snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
         rows = pa.concat_tables([piece.select(["_tuid", *physical]) for piece in pieces])
-        return _whole(epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+        return _within(scan, epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
 
     def _counted(self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column]) -> ScanRelation:
         """Returns rows that stand for those of whole parts, and the other rows for themselves."""
@@ -187,7 +187,7 @@ class Scans:
             rows = snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts)
             written = pc.greater(rows.column(VERSION_COLUMN), pa.scalar(first[vgroup], pa.uint64()))
             pieces.append(rows.filter(written).select(["_tuid", *physical]))
-        return _whole(epochs(pa.concat_tables(pieces).rename_columns(
+        return _within(scan, epochs(pa.concat_tables(pieces).rename_columns(
             ["_tuid", *(column.name for column in columns)])))
 
     def _in_place(
@@ -266,6 +266,14 @@ def _told(counts: Sequence[RowCount], columns: Sequence[Column]) -> pa.Table:
 def _whole(rows: pa.Table) -> ScanRelation:
     name = f"_rows_{next(_numbers)}"
     return ScanRelation(f"SELECT * FROM {name}", {name: for_duckdb(rows)})
+
+
+def _within(scan: Scan, rows: pa.Table) -> ScanRelation:
+    """Returns the rows that lie in the scan's ranges."""
+    whole = _whole(rows)
+    conditions = " AND ".join(f"{quote_name(name)} {sign} {limit}" for name, first, last in scan.ranges
+                              for sign, limit in ((">=", first), ("<=", last)) if limit is not None)
+    return replace(whole, sql=f"{whole.sql} WHERE {conditions}") if conditions else whole
 
 
 def _named(column: Column) -> str:

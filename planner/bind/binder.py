@@ -5,15 +5,16 @@ It knows tables and columns; which clauses a query has is `planner.query.select`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.common.suggestions import did_you_mean
 from penstock.planner.duckdb_sql.duckdb_tree import call, text
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.quoting import for_duckdb
@@ -261,12 +262,6 @@ class Builder:
         return position(self.text, start - self.base, end - start) if end > start else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Returns a hint that names the known name most like `name`, or None."""
-    close = get_close_matches(name, list(known), n=1)
-    return f"did you mean {close[0]}?" if close else None
-
-
 def resolve_table(name: Name, builder: Builder) -> Table:
     """Returns the table that `name` means. Raises NotFoundError; InvalidStatementError without a database, and for a
     view, which only queries read.
@@ -442,7 +437,8 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
                               if column.role != "tbname" and qualifier in (None, column.qualifier))
         where = qualifier or (relation.table.name if relation.table is not None else None)
         raise NotFoundError(f"column {shown} does not exist" + (f" in {where}" if where and not qualifier else ""),
-                            code=INVALID_COLUMN, position=builder.position(node), hint=did_you_mean(name, known))
+                            code=INVALID_COLUMN, position=builder.position(node),
+                            hint=partial(did_you_mean, name, known))
     hint = "write " + " or ".join(f"{column.qualifier}.{name}" for column in matches if column.qualifier)
     raise InvalidStatementError(f"column {shown} is ambiguous", code=AMBIGUOUS_COLUMN,
                                 position=builder.position(node), hint=hint if relation.qualifiers else None)
@@ -457,7 +453,7 @@ def check_qualifier(relation: Relation, table: str, node: exp.Expression, builde
         return
     raise NotFoundError(f"there is no table {database}.{table} in FROM" if database else
                         f"there is no table {table} in FROM", code=UNKNOWN_TABLE,
-                        position=builder.position(node), hint=did_you_mean(table, relation.qualifiers))
+                        position=builder.position(node), hint=partial(did_you_mean, table, relation.qualifiers))
 
 
 def qualifier_of(node: exp.Expression) -> str | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
+from penstock.common.suggestions import did_you_mean
 from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call, taken_rows
-from penstock.planner.bind.binder import Builder, did_you_mean
+from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.scopes import (
     Mark,

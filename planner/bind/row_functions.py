@@ -6,7 +6,8 @@ from typing import Literal, cast
 
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Relation, RelColumn, did_you_mean, numbered
+from penstock.common.suggestions import did_you_mean
+from penstock.planner.bind.binder import Builder, Relation, RelColumn, numbered
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.scopes import RowScope
 from penstock.planner.duckdb_sql.duckdb_tree import call

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.bind.binder import Builder, Relation, check_qualifier, did_you_mean, qualifier_of
+from penstock.common.suggestions import did_you_mean
+from penstock.planner.bind.binder import Builder, Relation, check_qualifier, qualifier_of
 from penstock.planner.bind.query_parts import Item, call_of, is_star, starred, text_of
 from penstock.planner.bind.scopes import unwrapped, vector_spec
 from penstock.sql.tree.expression_nodes import quote_identifier

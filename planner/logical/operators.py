@@ -54,15 +54,15 @@ class Scan:
     Whoever runs the plan provides the relation `name`, with these columns: `_tuid` UBIGINT (the child table), and each
     name in `columns`: user columns, tags and `tbname`, named as the user names them; timestamps are BIGINT in units of
     the database's precision.
-    `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
-    the relation may leave out rows outside of them (the plan filters again). So it may with rows of child tables that
-    are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
+    `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None, and
+    `ranges` such bounds on other timestamps, by column: the relation has no rows outside of them, but for those of
+    system tables and of other servers. It may leave out rows of child tables that are not in `tuids`, unless that is
+    None: conditions on tags leave only these (the plan filters again). `cuts`: only rows that were written
     behind the first and up to the second stream cut, as they were at the second. `newest`: of each child table all
     rows may be left out but the newest one, if `values` in a column are needed only where none of these is NULL.
     `counted`: nothing matters but the number of rows and their first and last times; each row of the relation has ROWS,
     how many it stands for, and those with these times are among them. It has no columns but the primary timestamp.
-    `names`: no rows of the table, but one per child table, with its uid and `tbname`. `ranges`: such bounds on other
-    timestamps, by column.
+    `names`: no rows of the table, but one per child table, with its uid and `tbname`.
     """
 
     name: str

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from penstock.common.errors import InvalidStatementError, NotFoundError
-from penstock.planner.bind.binder import Builder, did_you_mean
+from penstock.common.suggestions import did_you_mean
+from penstock.planner.bind.binder import Builder
 from penstock.planner.bind.limits import output_name
 from penstock.planner.bind.query_parts import Planned, renamed
 from penstock.planner.logical.expr import ColumnExpr

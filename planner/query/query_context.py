@@ -31,6 +31,7 @@ from penstock.planner.bind.scopes import (
     Mark,
     RowScope,
     condition_of,
+    conjuncts,
     fingerprint,
     key_of,
     replaced_columns,
@@ -41,7 +42,8 @@ from penstock.planner.bind.scopes import (
     with_placeholders,
 )
 from penstock.planner.bind.tag_filter import selected_children
-from penstock.planner.bind.time_range import bounds_of
+from penstock.planner.bind.time_range import bounds_of, is_time_range
+from penstock.planner.duckdb_sql.duckdb_tree import all_of
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import FunctionSpec
@@ -51,7 +53,7 @@ from penstock.planner.query.group_items import with_plain_groups
 from penstock.planner.query.late_names import LateKey, late_key
 from penstock.planner.query.row_limits import bound_limit
 from penstock.sql.tree.statements import OrderItem, PartitionItem, Select
-from penstock.sql.types import UBIGINT, Kind
+from penstock.sql.types import BOOL, UBIGINT, Kind
 
 
 class QueryContext:
@@ -142,6 +144,9 @@ class QueryContext:
         called = builder.called
         if condition is not None and select.where is not None:
             where = select.where
+            left = self._left_to_check(where)
+            if left is not None:
+                condition = SqlExpr(all_of([condition_of(node, self.scope).node for node in left]), BOOL)
             relation = relation.over(lambda below: Filter(below, condition, where, called=called))
         self.relation = relation.extended(keys, called)
         self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
@@ -160,6 +165,21 @@ class QueryContext:
                 if first is not None or last is not None:
                     found.append((root.name, first, last))
         return tuple(found)
+
+    def _left_to_check(self, where: exp.Expression) -> list[exp.Expression] | None:
+        """Returns the conditions of WHERE that the bounds of the scan don't say already, or None for all of them."""
+        relation, builder = self.relation, self.builder
+        if builder.of_stream or self.has_queries or relation.driver is not None or len(relation.times) != 1 or (
+                relation.table is None or relation.table.kind not in ("super", "normal", "child")):
+            return None
+        time, slot = relation.times[0]
+        if slot is None:
+            return None
+        ranged = {name for name, *_ in slot.ranges}
+        bounded = [time, *(column for column in slot.columns[1:] if column.name in ranged)]
+        scope = RowScope(relation, builder, "WHERE")
+        return [node for node in conjuncts(where)
+                if not any(is_time_range(node, scope, column) for column in bounded)]
 
     def _key(self, item: PartitionItem) -> Computed:
         node = item.expression

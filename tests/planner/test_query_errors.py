@@ -6,6 +6,7 @@ import pytest
 from kits.basics.query_harness import Harness
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
+from penstock.planner.bind import binder
 from penstock.sql.types import DOUBLE, INT, DataType, Kind
 
 
@@ -93,6 +94,17 @@ def test_did_you_mean(db: Harness, query: str, hint: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         db.plan(query)
     assert caught.value.hint == f"did you mean {hint}?"
+
+
+def test_names_that_are_only_tried_are_not_compared_with_known_ones(
+    db: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would take a third of the time that a join of many tables is planned in."""
+    compared: list[str] = []
+    monkeypatch.setattr(binder, "did_you_mean", lambda name, known: compared.append(name))
+    db.plan("select a.speed from n a, n b, (select speed as k from n) where a.ts = b.ts and k = a.speed and exists "
+            "(select * from st where st.a = k and b = a.speed)")
+    assert not compared
 
 
 def test_no_database_in_use() -> None:

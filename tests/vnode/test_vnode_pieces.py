@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
 import duckdb
@@ -185,11 +186,27 @@ def test_columns_of_any_type_come_back_as_they_were(count: int) -> None:
         "i": pa.array([-2**63, 2**63 - 1, None], pa.int64()), "u": pa.array([2**64 - 1, None, 0], pa.uint64()),
         "y": pa.array([-128, 127, None], pa.int8()), "b": pa.array([True, None, False]),
         "s": pa.array(["", None, "ü" * 9]), "x": pa.array([b"\0", b"", None], pa.binary()),
-        "many": pa.array([[1, 2], None, []], pa.list_(pa.int64()))}
+        "many": pa.array([[1, 2], None, []], pa.list_(pa.int64())),
+        "e": pa.array([Decimal("-1.50"), None, Decimal("9999999999999999.99")], pa.decimal128(18, 2)),
+        "w": pa.array([Decimal("-1.50"), None, Decimal("9" * 36 + ".99")], pa.decimal128(38, 2)),
+        "again": pa.array([None, datetime(1960, 1, 1), datetime(2200, 1, 1)], pa.timestamp("ms"))}
     table = pa.concat_tables([pa.table(columns)] * count).combine_chunks()
     data = parquet_bytes(table)
     assert pq.read_table(pa.BufferReader(data)).equals(table)
     assert pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read().equals(table)
+
+
+def test_columns_are_stored_such_that_duckdb_reads_them_fast() -> None:
+    """Decimals that fit are integers; times that come again have a dictionary, but for a table's first."""
+    count, one = 10_000, Decimal(1)
+    rows = pa.table({
+        "ts": pa.array([0] * count, pa.timestamp("ms")), "few": pa.array([*range(100)] * 100, pa.timestamp("ms")),
+        "many": pa.array(range(count), pa.timestamp("ms")), "price": pa.array([one] * count, pa.decimal128(18, 2)),
+        "wide": pa.array([one] * count, pa.decimal128(19, 2))})
+    stored = pq.ParquetFile(pa.BufferReader(parquet_bytes(rows))).metadata.row_group(0)
+    columns = {column.path_in_schema: column for column in map(stored.column, range(stored.num_columns))}
+    assert [columns[name].physical_type for name in ("price", "wide")] == ["INT64", "FIXED_LEN_BYTE_ARRAY"]
+    assert [name for name in ("ts", "few", "many") if columns[name].has_dictionary_page] == ["few"]
 
 
 def test_a_nan_comes_back(tmp_path: Path) -> None:

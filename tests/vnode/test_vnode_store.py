@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shutil
 import threading
@@ -328,6 +329,27 @@ def test_merging_young_parts_leaves_old_ones_hidden(tmp_path: Path) -> None:
     assert isinstance(record, RowsRecord)
     assert record.batch.column("_change").to_pylist() == [1]
     vnode.close()
+
+
+def test_duckdb_knows_about_how_many_rows_parts_have(tmp_path: Path) -> None:
+    """However few the oldest of them has: else joins are planned the wrong way round."""
+    vnode = open_vnode(tmp_path, compact_min_parts=9)
+    for first, last in ((0, 3), (3, 2_000), (2_000, 4_100)):
+        vnode.write(TABLE, rows(*((1, ts) for ts in range(first, last))))
+        vnode.flush()
+    assert vnode.stats().parts == 3
+    select = vnode.snapshot(TABLE).to_sql(["v"])
+    with duckdb.connect() as connection:
+        (_, plan), = connection.sql(f"EXPLAIN (FORMAT JSON) {select.sql}").fetchall()
+    assert 3_000 < _estimates(json.loads(plan)[0])[-1] < 9_000
+    vnode.close()
+
+
+def _estimates(plan: dict[str, Any]) -> list[int]:
+    """Returns how many rows DuckDB reckons with, at each operator and below."""
+    estimate = plan["extra_info"].get("Estimated Cardinality")
+    return ([] if estimate is None else [int(estimate)]) + [
+        rows for below in plan["children"] for rows in _estimates(below)]
 
 
 def test_deletes_that_a_reader_holds_up_are_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ class Snapshot:
                ranges: Sequence[tuple[str, int | None, int | None]] = (), *, epochs: bool = False) -> SnapshotSql:
         """Returns the same rows as `to_arrow`, unsorted, as DuckDB SQL over the parts and some Arrow tables.
 
-        `ranges`: rows may be left out whose value of a timestamp isn't between these, both included.
+        `ranges`: of timestamps among the columns; rows are left out whose value isn't between these, both included.
         `epochs`: timestamps are BIGINT in their own units, which DuckDB computes with several times faster.
         """
         names = self._columns(columns)

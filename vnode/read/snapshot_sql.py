@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -74,6 +74,12 @@ def _stored_epoch(column: str, type_: pa.DataType) -> str:
     return f"epoch_us({column}) // 1000" if type_.unit == "ms" else f"epoch_{type_.unit}({column})"
 
 
+def _typical_first(parts: Sequence[PartHandle]) -> list[PartHandle]:
+    """Returns parts, one of about the mean size first: DuckDB plans as if all had as many rows as the first."""
+    mean = sum(part.info.rows for part in parts) / len(parts)
+    return sorted(parts, key=lambda part: abs(part.info.rows - mean))
+
+
 @dataclass(frozen=True, slots=True)
 class _Which:
     """Which rows: those inside of some ranges of time (none: all) and not those of others."""
@@ -135,10 +141,7 @@ class SqlBuilder:
         if self._last != TS_MAX:
             conditions.append(f"{ts} <= {bound(self._last)}")
         if not which.inside:  # there, older versions of a row must not stand in for one that is left out
-            for name, first, last in self._ranges:
-                if name in present:
-                    conditions += [f"{quoted(name)} {sign} {bound(limit)}"
-                                   for sign, limit in ((">=", first), ("<=", last)) if limit is not None]
+            conditions += self._in_ranges(bound) if present.issuperset(name for name, *_ in self._ranges) else ["false"]
         if which.inside:
             conditions.append("(" + " OR ".join(
                 f"{ts} >= {bound(low)} AND {ts} <= {bound(high)}" for low, high in which.inside) + ")")
@@ -146,6 +149,10 @@ class SqlBuilder:
         if newer_possible:
             conditions.append(f"_ver <= {self._version}")
         return " WHERE " + " AND ".join(conditions) if conditions else ""
+
+    def _in_ranges(self, bound: Callable[[int], str]) -> list[str]:
+        return [f"{quoted(name)} {sign} {bound(limit)}" for name, first, last in self._ranges
+                for sign, limit in ((">=", first), ("<=", last)) if limit is not None]
 
     def _select(
         self, source: str, present: Sequence[str], which: _Which, *, newer_possible: bool, integers: bool = False
@@ -181,7 +188,7 @@ class SqlBuilder:
         for part in parts:
             shapes.setdefault((part.info.columns, part.info.max_version > self._version), []).append(part)
         for (columns, newer), group in shapes.items():
-            files = ", ".join(text_literal(str(part.path)) for part in group)
+            files = ", ".join(text_literal(str(part.path)) for part in _typical_first(group))
             selects.append(self._select(f"read_parquet([{files}])", columns, which, newer_possible=newer))
         if runs:
             table = as_table(runs)
@@ -202,6 +209,8 @@ class SqlBuilder:
         if newest_only:
             keys = ", ".join(["_tuid", *(quoted(name) for name in self._keys)])
             sql += f" QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _ver DESC) = 1"
+            if ranges := self._in_ranges(str if self._epochs else self._bound):
+                sql = f"SELECT * FROM ({sql}) AS n WHERE {' AND '.join(ranges)}"
         return sql
 
     def _visible(self, tombstones: Sequence[Tombstone]) -> list[str]:

@@ -137,7 +137,7 @@ class Harness:
         return "\n".join(render_tree(self.plan(text).tree)) + "\n"
 
     def relation(self, scan: Scan) -> Rows:
-        """The scan provider: rows in no particular order, narrowed to the scan's time range."""
+        """The scan provider: rows in no particular order, narrowed to the scan's bounds."""
         table = scan.table
         members = [t for t in self.tables.values() if table.uid in (t.uid, t.super_uid) and t.kind != "super"]
         names = ["_tuid", *scan.columns]
@@ -150,13 +150,12 @@ class Harness:
                 continue
             tags = {tag.name: value for tag, value in zip(table.tags, member.tag_values, strict=True)}
             for row in self.rows.get(member.uid, {}).values():
-                ts = row[0]
-                assert isinstance(ts, int)
-                if (scan.first_ts is not None and ts < scan.first_ts) or (
-                        scan.last_ts is not None and ts > scan.last_ts):
+                if not _lies_in(row[0], scan.first_ts, scan.last_ts):
                     continue
                 values = {"tbname": member.name, **tags, "_tuid": member.uid,
                           **{column.name: value for column, value in zip(table.columns, row, strict=True)}}
+                if not all(_lies_in(values[name], first, last) for name, first, last in scan.ranges):
+                    continue
                 for name in names:
                     data[name].append(values[name])
         arrays = {name: pa.array(values, self._arrow_type(table, name)) for name, values in data.items()}
@@ -172,6 +171,10 @@ class Harness:
         if column is None:
             return pa.string()
         return pa.int64() if column.type.kind is Kind.TIMESTAMP else column.type.arrow()
+
+
+def _lies_in(value: object, first: int | None, last: int | None) -> bool:
+    return isinstance(value, int) and (first is None or value >= first) and (last is None or value <= last)
 
 
 def at(text: str, precision: Precision = "ms") -> int:
