@@ -17,7 +17,7 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.operators import Combined, Operator, Project, Sort
 from penstock.planner.logical.written import text_of
 from penstock.planner.query.row_limits import bound_limit
-from penstock.planner.scalar.common_type import common_type
+from penstock.planner.scalar.common_type import united_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
 from penstock.sql.tree.statements import OrderItem, SetOperation, ValuesQuery
 from penstock.sql.types import NULL, DataType, Kind, Precision
@@ -36,7 +36,7 @@ def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: B
             raise InvalidStatementError(
                 f"the queries of {_named(query)} have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
                 hint="let all return the same number of columns")
-        types = [common_type([type, column.value.type]) for type, column in zip(types, side.columns, strict=True)]
+        types = [united_type(type, column.value.type) for type, column in zip(types, side.columns, strict=True)]
     parts = [converted(side, types, builder) for side in sides]
     outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
