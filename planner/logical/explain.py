@@ -47,9 +47,19 @@ Properties = list[tuple[str, str]]
 
 
 def explained(plan: Operator) -> PlanNode:
-    """Returns the tree of the operators that the statement asks for; helping ones aren't shown."""
-    found = _shown(plan)
-    inputs = tuple(explained(each) for each in inputs_of(plan))
+    """Returns the tree of the operators that the statement asks for; helping ones aren't shown.
+
+    What is below a query that WITH names stands where it is read first.
+    """
+    return _explained(plan, set())
+
+
+def _explained(plan: Operator, told: set[str]) -> PlanNode:
+    found, below = _shown(plan), inputs_of(plan)
+    if isinstance(plan, Shared):
+        below = () if plan.key in told else below
+        told.add(plan.key)
+    inputs = tuple(_explained(each, told) for each in below)
     return inputs[0] if found is None else PlanNode(found[0], tuple(found[1]), inputs)
 
 

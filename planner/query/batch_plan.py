@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ class BatchPlan:
     """A planned query: run `sql` where each scan's relation exists, get `columns` in order.
 
     `plan` says what it does. `body` is its SQL over the relations of its scans and the `steps`: (name, SQL), of which
-    each may read those before it.
+    each may read those before it; DuckDB computes those that `once` names before it reads them.
     `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
     `functions` are the users' functions that `sql` calls. `views`: how many it reads, those in views included.
     """
@@ -31,6 +31,7 @@ class BatchPlan:
     columns: tuple[ResultColumn, ...]
     tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
     functions: tuple[UserCall, ...] = ()
+    once: frozenset[str] = frozenset()
     views: int = 0
 
     @property
@@ -44,7 +45,7 @@ class BatchPlan:
 
     def sql_behind(self, relations: str) -> str:
         """Returns the whole query behind what `relations_sql` gave of the steps before its own."""
-        steps = ", ".join(filter(None, (relations, relations_sql(self.steps))))
+        steps = ", ".join(filter(None, (relations, relations_sql(self.steps, self.once))))
         return f"WITH {steps} {self.body}" if steps else self.body
 
     @property
@@ -53,6 +54,7 @@ class BatchPlan:
         return explained(self.plan)
 
 
-def relations_sql(relations: Sequence[tuple[str, str]]) -> str:
-    """Returns relations, (name, SQL), as they stand behind WITH."""
-    return ", ".join(f"{quote_name(name)} AS ({sql})" for name, sql in relations)
+def relations_sql(relations: Sequence[tuple[str, str]], once: Collection[str] = ()) -> str:
+    """Returns relations, (name, SQL), as they stand behind WITH; those that `once` names are computed before."""
+    return ", ".join(f"{quote_name(name)} AS {'MATERIALIZED ' if name in once else ''}({sql})"
+                     for name, sql in relations)

@@ -43,6 +43,7 @@ from penstock.planner.logical.operators import Operator, Project
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
+from penstock.planner.lower.duckdb.steps import computed_once
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.named_queries import QueryBuilder, named_queries, named_rows, shared_rows
@@ -117,6 +118,7 @@ def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> Batc
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
         tables=tuple(builder.tables),
         functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
+        once=computed_once(steps, body),
         views=builder.views,
     )
 

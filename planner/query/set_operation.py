@@ -8,16 +8,18 @@ from dataclasses import replace
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.bind.binder import Builder, Plan
-from penstock.planner.bind.limits import OrderTerm, Output, output_name
+from penstock.planner.bind.binder import Builder, Plan, Relation, RelColumn
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.limits import Ending, OrderTerm, Output, output_name
 from penstock.planner.bind.query_parts import Planned, ordinal
+from penstock.planner.bind.scopes import RowScope
 from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.logical.expr import Computed
-from penstock.planner.logical.operators import Combined, Operator, Project, Sort
+from penstock.planner.logical.operators import Combined, OneRow, Operator, Project, Sort
 from penstock.planner.logical.written import text_of
 from penstock.planner.query.row_limits import bound_limit
-from penstock.planner.scalar.common_type import common_type
+from penstock.planner.scalar.common_type import united_type
 from penstock.planner.scalar.scalar_cast import cast, null_of
 from penstock.sql.tree.statements import OrderItem, SetOperation, ValuesQuery
 from penstock.sql.types import NULL, DataType, Kind, Precision
@@ -36,7 +38,7 @@ def plan_set_operation(query: SetOperation, sides: Sequence[Planned], builder: B
             raise InvalidStatementError(
                 f"the queries of {_named(query)} have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
                 hint="let all return the same number of columns")
-        types = [common_type([type, column.value.type]) for type, column in zip(types, side.columns, strict=True)]
+        types = [united_type(type, column.value.type) for type, column in zip(types, side.columns, strict=True)]
     parts = [converted(side, types, builder) for side in sides]
     outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
@@ -52,17 +54,19 @@ def ended(
 
     `others`: what ORDER BY may call its columns as well, in the order of these.
     """
-    terms = [OrderTerm(place, None, item.descending, item.nulls_first, item.expression)
-             for item in query.order_by for place in _positions(item, query, (outputs, *others), builder)]
-    keys = tuple(term.key(index) for index, term in enumerate(terms))
-    limit = bound_limit(query.limit, builder)
+    builder.called = None
+    terms = [term for item in query.order_by for term in _terms(item, query, (outputs, *others), precision, builder)]
+    called, limit = builder.called, bound_limit(query.limit, builder)
+    ending = Ending(terms, limit=limit, called=called)
 
     def plan() -> Operator:
-        around, builder.keeps_order = builder.keeps_order, builder.keeps_order and not keys
+        around, builder.keeps_order = builder.keeps_order, builder.keeps_order and not terms
         found = rows()
         builder.keeps_order = around
-        if keys:
-            found = Sort(found, keys)
+        if any(term.hidden is not None for term in terms):
+            return ending.over(found, outputs)
+        if terms:
+            found = Sort(found, tuple(term.key(index) for index, term in enumerate(terms)))
         return found if limit is None else limit.over(found)
 
     return Planned(plan, tuple(outputs), precision)
@@ -90,32 +94,45 @@ def _bare(column: Output) -> str:
     return column.alias or column.name
 
 
-def _positions(item: OrderItem, query: SetOperation | ValuesQuery, sides: Sequence[Sequence[Output]], builder: Builder
-               ) -> Sequence[int]:
-    """Returns which result columns an item of ORDER BY names."""
-    if isinstance(item.expression, exp.Var):
-        return range(len(sides[0]))
-    return (_position(item, query, sides, builder),)
+def _terms(
+    item: OrderItem, query: SetOperation | ValuesQuery, sides: Sequence[Sequence[Output]], precision: Precision,
+    builder: Builder,
+) -> list[OrderTerm]:
+    """Returns what an item of ORDER BY sorts by: result columns, or an expression of them."""
+    written = item.expression
+    places = range(len(sides[0])) if isinstance(written, exp.Var) else (_position(written, sides, builder),)
+    hidden = None
+    if None in places:
+        if isinstance(written, exp.Column):
+            raise builder.error(f"ORDER BY of {_named(query)} must name a column of its result", written, code=0x2602,
+                                hint="write its name, or its place")
+        hidden = compile_expression(written, RowScope(_results(sides, precision), builder, "ORDER BY"))
+    return [OrderTerm(place, hidden, item.descending, item.nulls_first, written) for place in places]
 
 
-def _position(item: OrderItem, query: SetOperation | ValuesQuery, sides: Sequence[Sequence[Output]], builder: Builder
-              ) -> int:
-    """Returns which result column an item of ORDER BY names: as one of the queries does, the first one first."""
-    position = ordinal(item.expression, len(sides[0]), builder)
+def _position(written: exp.Expression, sides: Sequence[Sequence[Output]], builder: Builder) -> int | None:
+    """Returns which result column an item of ORDER BY names, as one of the queries does, the first one first."""
+    position = ordinal(written, len(sides[0]), builder)
     if position is not None:
         return position
-    spelled = [text_of(item.expression)]
-    if isinstance(item.expression, exp.Column):
-        spelled.insert(0, item.expression.name)
+    spelled = [text_of(written)]
+    if isinstance(written, exp.Column):
+        spelled.insert(0, written.name)
     for side in sides:
         names = [output.name for output in side]
-        folded = [name.lower() for name in names]
-        for known, asked in ((names, spelled), (folded, [name.lower() for name in spelled])):
+        folded, bare = [name.lower() for name in names], list(map(_bare, side))
+        for known, asked in ((names, spelled), (bare, spelled), (folded, [name.lower() for name in spelled])):
             for name in asked:
                 if name in known:
                     return known.index(name)
-    raise builder.error(f"ORDER BY of {_named(query)} must name a column of its result", item.expression, code=0x2602,
-                        hint="write its name, or its place")
+    return None
+
+
+def _results(sides: Sequence[Sequence[Output]], precision: Precision) -> Relation:
+    """Returns the result with each column under the names that the queries have for it; the first one's count."""
+    places = {_bare(column): place for side in reversed(sides) for place, column in reversed(list(enumerate(side)))}
+    columns = tuple(RelColumn(name, sides[0][place].value.type, output_name(place)) for name, place in places.items())
+    return Relation(columns=columns, star=columns, time=None, precision=precision, plan=OneRow)
 
 
 def _named(query: SetOperation | ValuesQuery) -> str:

@@ -1,11 +1,11 @@
-"""The type that values of several types are brought to, where one of them is chosen: CASE, UNION, GREATEST."""
+"""The type that values of several types are brought to, where one of them is chosen: CASE, GREATEST, UNION."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, column, fragment, number
 from penstock.planner.duckdb_sql.folding import type_over
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.scalar.duckdb_values import duckdb_type
@@ -18,6 +18,18 @@ _NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USM
 _DIGITS = 38
 _WITH_PARAMETERS = (Kind.DECIMAL, Kind.OTHER)
 """Kinds of types that differ in what DuckDB computes with."""
+
+
+def united_type(left: DataType, right: DataType) -> DataType:
+    """Returns the type of a column of two queries that a set operation unites: values of DuckDB's types become what
+    DuckDB makes them there, such as structs with the fields of both, and others what `common_type` says.
+
+    Raises InvalidStatementError for types that can't be united.
+    """
+    if left == right or Kind.OTHER not in (left.kind, right.kind) or Kind.NULL in (left.kind, right.kind):
+        return common_type([left, right])
+    return _as_duckdb_has_it([left, right], lambda one, other: fragment("(SELECT :one UNION SELECT :other)",
+                                                                        one=one, other=other))
 
 
 def common_type(types: Sequence[DataType]) -> DataType:
@@ -34,7 +46,8 @@ def common_type(types: Sequence[DataType]) -> DataType:
         raise InvalidStatementError(f"times in {' and '.join(precisions)} have no type in common",
                                     code=0x2603, hint="CAST them AS BIGINT")
     if Kind.OTHER in kinds:
-        return known[0] if len(set(known)) == 1 else _as_duckdb_has_it(known)
+        return known[0] if len(set(known)) == 1 else _as_duckdb_has_it(
+            known, lambda *items: call("list_extract", call("list_value", *items), number(1)))
     if kinds == {Kind.DECIMAL}:
         return _widest_decimal(known)
     if len(kinds) == 1:
@@ -50,12 +63,12 @@ def common_type(types: Sequence[DataType]) -> DataType:
     return _widest(kinds)
 
 
-def _as_duckdb_has_it(types: Sequence[DataType]) -> DataType:
-    """Returns the type that DuckDB gives items of a list; text if it puts such values into none."""
+def _as_duckdb_has_it(types: Sequence[DataType], chosen: Callable[..., Tree]) -> DataType:
+    """Returns the type that DuckDB gives what is `chosen` among values of such types; text if it chooses among none."""
     columns = {f"a{place}": data_type.duckdb_name() for place, data_type in enumerate(types)}
-    name = type_over(call("list_value", *map(column, columns)), columns)
+    name = type_over(chosen(*map(column, columns)), columns)
     times = [data_type for data_type in types if data_type.kind is Kind.TIMESTAMP]
-    return VARCHAR if name is None else duckdb_type(name.removesuffix("[]"), (times or types)[0].precision)
+    return VARCHAR if name is None else duckdb_type(name, (times or types)[0].precision)
 
 
 def _widest_decimal(types: Sequence[DataType]) -> DataType:

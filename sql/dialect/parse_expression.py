@@ -189,6 +189,9 @@ class ExpressionParser(PredicateParser):
         if kind is TokenType.VAR:
             if self._next.token_type is not TokenType.L_PAREN:
                 return self.parse_worded() or self._parse_column()
+            if self.word == "ARRAY" and self.query_starts(2):
+                self._advance()
+                return self.mark(self.parse_listed(), start)
             return self.parse_over(self.mark(self._parse_function(), start), start)
         if kind is TokenType.NUMBER:
             self._advance()

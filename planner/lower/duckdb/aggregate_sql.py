@@ -27,7 +27,7 @@ from penstock.planner.logical.group_values import (
     RowTotal,
     SharedValue,
 )
-from penstock.planner.logical.operators import ROWS, Aggregate, Operator, inputs_of
+from penstock.planner.logical.operators import ROWS, Aggregate, Operator, Shared, inputs_of
 from penstock.planner.task_plans.user_calls import Step, UserCall
 from penstock.sql.types import Kind
 
@@ -69,9 +69,13 @@ def rows_in_order(values: Sequence[Tree], row: RowKey) -> Tree:
 
 def users_aggregates(plan: Operator) -> Iterator[UserCall]:
     """Yields the calls of users' aggregates in a plan."""
-    pending = [plan]
+    pending, shared = [plan], set[str]()
     while pending:
         operator = pending.pop()
+        if isinstance(operator, Shared):
+            if operator.key in shared:
+                continue
+            shared.add(operator.key)
         pending += inputs_of(operator)
         if isinstance(operator, Aggregate):
             yield from (user_call("aggregate", found) for found in operator.calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from penstock.planner.logical.operators import Children, Iterated, Operator, Sca
 from penstock.sql.tree.walking import found_in
 
 MAX_STEPS = 900
+_MOST_COPIED = 256
+"""Of how many steps and tables a step may be made that DuckDB plans once for each that reads it."""
 
 
 @dataclass(slots=True)
@@ -64,6 +67,22 @@ def nested(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> exp.Query:
         counts[name] = _count(step, counts)
     _check(_count(query, counts))
     return over_nested(steps, query)
+
+
+def computed_once(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> frozenset[str]:
+    """Returns the names of steps that DuckDB must not plan once for each that reads them: copies of copies, as of names
+    of WITH that read each other twice, take it minutes, in which nothing can end it.
+    """
+    readers = Counter(table.name for tree in (*(step for _, step in steps), query)
+                      for table in found_in(tree, exp.Table))
+    counts: dict[str, int] = {}
+    once = set()
+    for name, step in steps:
+        counts[name] = _count(step, counts)
+        if readers[name] > 1 and counts[name] > _MOST_COPIED:
+            once.add(name)
+            counts[name] = 1
+    return frozenset(once)
 
 
 def _count(query: Tree, counts: Mapping[str, int]) -> int:
