@@ -284,12 +284,13 @@ def _results(sandbox: Bed, plan: StreamPlan) -> Iterator[_Line]:
     time = plan.sink.columns[0].name
     answer = sandbox.execute(f"SELECT tbname, * FROM {name} ORDER BY {quote_identifier(time)}").table
     assert answer is not None
+    tables, *columns = answer.columns
     names = [column.name for column in (*plan.sink.columns, *plan.sink.tags)]
-    for row in zip(*(column.to_pylist() for column in answer.columns[:1]),
-                   answer.column(1).cast(pa.int64()).to_pylist(),
-                   *(column.to_pylist() for column in answer.columns[2:]), strict=True):
-        values = ", ".join(f"{name}={_text(value)}" for name, value in zip(names[1:], row[2:], strict=False))
-        yield "row", row[0], row[1], values
+    times: list[int | None] = [None] * answer.num_rows
+    if pa.types.is_timestamp(columns[0].type):
+        times, names = columns.pop(0).cast(pa.int64()).to_pylist(), names[1:]
+    for table, ts, *row in zip(tables.to_pylist(), times, *(column.to_pylist() for column in columns), strict=True):
+        yield "row", table, ts, ", ".join(f"{name}={_text(value)}" for name, value in zip(names, row, strict=True))
 
 
 def _late(sandbox: Bed, copy: _Copy) -> Iterator[_Line]:
