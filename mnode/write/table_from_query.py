@@ -43,13 +43,10 @@ class TablesFromQueries:
         assert found.table is not None
         columns = tuple(ColumnDefinition(column.name, _type(column, values))
                         for column, values in zip(found.columns, found.table.columns, strict=True))
-        key = statement.primary_key or (columns[0].name,)
-        if not statement.primary_key and columns[0].type.kind is not Kind.TIMESTAMP:
-            raise InvalidStatementError(
-                f"the first column must be a TIMESTAMP, {columns[0].name} is {columns[0].type.sql()}",
-                hint=f"or name the table's key: CREATE TABLE ... PRIMARY KEY ({columns[0].name}) AS ...")
-        columns = with_key(columns, key, InvalidStatementError)
-        _check_keys(found.table, columns, database_of(statement.name, session, self._catalog).precision)
+        if statement.primary_key:
+            columns = with_key(columns, statement.primary_key, InvalidStatementError)
+        if statement.primary_key or columns[0].type.kind is Kind.TIMESTAMP:
+            _check_keys(found.table, columns, database_of(statement.name, session, self._catalog).precision)
         with self._ddl_lock:
             self._tables.create(CreateTable(statement.name, columns), session)
             table = require_table(statement.name, session, self._catalog)

@@ -102,6 +102,8 @@ def _expression(query: Select) -> str | None:
     for found in found_in(query, exp.Filter, exp.Window, exp.Anonymous, *QUERIES):
         if isinstance(found, exp.Filter | exp.Window):
             return "FILTER" if isinstance(found, exp.Filter) else "OVER"
+        if isinstance(found, exp.Any | exp.All):
+            return "ANY or ALL"
         if not isinstance(found, exp.Anonymous):
             return "a sub-query"
         if found.args.get("distinct") or found.args.get("order") is not None:
