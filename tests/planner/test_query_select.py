@@ -211,6 +211,23 @@ def test_names_that_read_each_other_twice_are_planned_a_bounded_number_of_times(
     assert db.explain(query(11)).count("Scan: ") == 1
 
 
+@pytest.mark.parametrize(("distinct", "limit"), [
+    ("", "limit 1"), ("distinct", "limit 1 offset (select 2)"), ("", "offset 3")])
+def test_what_is_read_twice_is_computed_before_limit(db: Harness, distinct: str, limit: str) -> None:
+    """DuckDB 2.0.0 would wait for ever."""
+    rows = "with a as (select range v from range(200000)) select"
+    query = f"{rows} {distinct} x.v from a x join a y on x.v = y.v {limit}"
+    assert " LIMIT 100 %) " in db.plan(query).sql
+    assert db.query(query)
+
+
+@pytest.mark.parametrize("query", [
+    "select v from n limit 1",
+    "with a as (select v from n) select x.v from a x join a y on x.v = y.v order by v limit 1"])
+def test_limit_ends_other_queries_early(db: Harness, query: str) -> None:
+    assert "%" not in db.plan(query).sql
+
+
 def test_columns_called_as_pseudo_columns_are_columns_like_others() -> None:
     """Results of streams have `_wstart`, which is computed with; beside a window that is the start of the window."""
     results = Harness()
