@@ -90,9 +90,11 @@ def gathered(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> tuple[list[
     """Returns the same, but where anything is read twice, all rows are computed before LIMIT takes some of them.
 
     DuckDB 2.0.0 gives rows of a step to its readers as it makes them, and waits for a reader that may stop early, as
-    LIMIT does, if that is 65,536 rows behind. One that joins the step with itself waits for the other: for ever.
+    LIMIT does, if that is 65,536 rows behind. One that joins the step with itself waits for the other: for ever. It
+    doesn't do so beside WITH RECURSIVE, where LIMIT may end what never ends by itself.
     """
-    if max(_readers(steps, query).values(), default=0) < 2:
+    recursive = any(each.args.get("recursive") for tree in _trees(steps, query) for each in found_in(tree, exp.With))
+    if recursive or max(_readers(steps, query).values(), default=0) < 2:
         return list(steps), query
     return [(name, _gathered(step)) for name, step in steps], _gathered(query)
 
@@ -109,8 +111,11 @@ def _gathered(query: Any) -> Any:
 
 def _readers(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> Counter[str]:
     """Returns how often each relation is read."""
-    return Counter(table.name for tree in (*(step for _, step in steps), query)
-                   for table in found_in(tree, exp.Table))
+    return Counter(table.name for tree in _trees(steps, query) for table in found_in(tree, exp.Table))
+
+
+def _trees(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> list[Tree]:
+    return [*(step for _, step in steps), query]
 
 
 def _count(query: Tree, counts: Mapping[str, int]) -> int:
