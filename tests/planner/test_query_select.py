@@ -200,6 +200,7 @@ def test_queries_in_expressions_name_nothing(db: Harness) -> None:
 
 
 def test_names_that_read_each_other_twice_are_planned_a_bounded_number_of_times(db: Harness) -> None:
+    """DuckDB would copy what is read for each that reads it, and so copies of copies."""
     def query(count: int) -> str:
         names = [f"a{n} as (select x.v from a{n - 1} x join a{n - 1} y on x.v = y.v)" for n in range(1, count)]
         return f"with a0 as (select v from n), {', '.join(names)} select v from a{count - 1} order by v limit 1"
