@@ -227,6 +227,7 @@ def test_what_is_read_twice_is_computed_before_limit(db: Harness, distinct: str,
     "with recursive r as (select 1 x union all select x + 1 from r) select x from r limit 3",
     "with a as (select v from n) select x.v from a x join a y on x.v = y.v order by v limit 1"])
 def test_limit_ends_other_queries_early(db: Harness, query: str) -> None:
+    """Where nothing is read twice, rows have an order, or the query repeats itself."""
     assert "%" not in db.plan(query).sql
     assert db.query(query)
 
