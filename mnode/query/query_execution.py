@@ -181,6 +181,9 @@ def _translated(error: Exception) -> PenstockError:
         return InvalidValueError(f"a value in the query is not possible: {text}")
     if kind.endswith(("Binder", "Parser")) and text.startswith(_OF_STATEMENTS):
         return InvalidStatementError(text)
+    if "must appear in the GROUP BY clause" in text:
+        return InvalidStatementError("an aggregate in a sub-query takes nothing but columns of the query around it",
+                                     hint="compute it there: put it into a sub-query of FROM")
     if kind.startswith("Cannot perform list_reduce"):  # DuckDB doesn't say of which kind this error is
         return InvalidValueError(f"a value in the query is not possible: {kind}")
     if kind.endswith("FATAL"):

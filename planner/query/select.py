@@ -43,7 +43,7 @@ from penstock.planner.logical.operators import Operator, Project
 from penstock.planner.logical.written import folded
 from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
 from penstock.planner.lower.duckdb.query_sql import lower, lower_in_steps
-from penstock.planner.lower.duckdb.steps import computed_once
+from penstock.planner.lower.duckdb.steps import computed_once, gathered
 from penstock.planner.lower.tolerant_plan import tolerant_plan
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.named_queries import QueryBuilder, named_queries, named_rows, shared_rows
@@ -109,7 +109,7 @@ def plan_query(
 def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> BatchPlan:
     planned = _plan(statement, builder)
     plan = tolerant_plan(_shown(planned)) if tolerant else _shown(planned)
-    steps, body = lower_in_steps(plan, shared_rows(builder))
+    steps, body = gathered(*lower_in_steps(plan, shared_rows(builder)))
     return BatchPlan(
         plan=plan,
         steps=tuple((name, render(step)) for name, step in steps),

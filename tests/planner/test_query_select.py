@@ -212,6 +212,7 @@ def test_queries_in_expressions_name_nothing(db: Harness) -> None:
 
 
 def test_names_that_read_each_other_twice_are_planned_a_bounded_number_of_times(db: Harness) -> None:
+    """DuckDB would copy what is read for each that reads it, and so copies of copies."""
     def query(count: int) -> str:
         names = [f"a{n} as (select x.v from a{n - 1} x join a{n - 1} y on x.v = y.v)" for n in range(1, count)]
         return f"with a0 as (select v from n), {', '.join(names)} select v from a{count - 1} order by v limit 1"
@@ -221,6 +222,26 @@ def test_names_that_read_each_other_twice_are_planned_a_bounded_number_of_times(
     assert db.query(query(11)) == [(0,)]
     assert db.explain(query(11)).count("With: name=a0\n") == 2
     assert db.explain(query(11)).count("Scan: ") == 1
+
+
+@pytest.mark.parametrize(("distinct", "limit"), [
+    ("", "limit 1"), ("distinct", "limit 1 offset (select 2)"), ("", "offset 3")])
+def test_what_is_read_twice_is_computed_before_limit(db: Harness, distinct: str, limit: str) -> None:
+    """DuckDB 2.0.0 would wait for ever."""
+    rows = "with a as (select range v from range(200000)) select"
+    query = f"{rows} {distinct} x.v from a x join a y on x.v = y.v {limit}"
+    assert " LIMIT 100 %) " in db.plan(query).sql
+    assert db.query(query)
+
+
+@pytest.mark.parametrize("query", [
+    "select v from n limit 1",
+    "with recursive r as (select 1 x union all select x + 1 from r) select x from r limit 3",
+    "with a as (select v from n) select x.v from a x join a y on x.v = y.v order by v limit 1"])
+def test_limit_ends_other_queries_early(db: Harness, query: str) -> None:
+    """Where nothing is read twice, rows have an order, or the query repeats itself."""
+    assert "%" not in db.plan(query).sql
+    assert db.query(query)
 
 
 def test_columns_called_as_pseudo_columns_are_columns_like_others() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_sql.duckdb_tree import Tree, over_nested
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, made, number, over_nested, select
+from penstock.planner.duckdb_sql.pieces import star
 from penstock.planner.logical.operators import Children, Iterated, Operator, Scan, Shared, Viewed
 from penstock.sql.tree.walking import found_in
 
@@ -73,8 +75,7 @@ def computed_once(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> frozen
     """Returns the names of steps that DuckDB must not plan once for each that reads them: copies of copies, as of names
     of WITH that read each other twice, take it minutes, in which nothing can end it.
     """
-    readers = Counter(table.name for tree in (*(step for _, step in steps), query)
-                      for table in found_in(tree, exp.Table))
+    readers = _readers(steps, query)
     counts: dict[str, int] = {}
     once = set()
     for name, step in steps:
@@ -83,6 +84,38 @@ def computed_once(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> frozen
             once.add(name)
             counts[name] = 1
     return frozenset(once)
+
+
+def gathered(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> tuple[list[tuple[str, Tree]], exp.Query]:
+    """Returns the same, but where anything is read twice, all rows are computed before LIMIT takes some of them.
+
+    DuckDB 2.0.0 gives rows of a step to its readers as it makes them, and waits for a reader that may stop early, as
+    LIMIT does, if that is 65,536 rows behind. One that joins the step with itself waits for the other: for ever. It
+    doesn't do so beside WITH RECURSIVE, where LIMIT may end what never ends by itself.
+    """
+    recursive = any(each.args.get("recursive") for tree in _trees(steps, query) for each in found_in(tree, exp.With))
+    if recursive or max(_readers(steps, query).values(), default=0) < 2:
+        return list(steps), query
+    return [(name, _gathered(step)) for name, step in steps], _gathered(query)
+
+
+def _gathered(query: Any) -> Any:
+    args = query.args
+    limit, offset = args.get("limit"), args.get("offset")
+    if (limit is None and offset is None) or args.get("order") or (limit and limit.args.get("limit_options")):
+        return query
+    every = made(exp.Limit, expression=number(100), limit_options=True)
+    return select([star()], made(exp.Select, **{**args, "limit": every, "offset": None}),
+                  limit=limit and limit.expression, offset=offset and offset.expression)
+
+
+def _readers(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> Counter[str]:
+    """Returns how often each relation is read."""
+    return Counter(table.name for tree in _trees(steps, query) for table in found_in(tree, exp.Table))
+
+
+def _trees(steps: Sequence[tuple[str, Tree]], query: exp.Query) -> list[Tree]:
+    return [*(step for _, step in steps), query]
 
 
 def _count(query: Tree, counts: Mapping[str, int]) -> int:
