@@ -1,4 +1,4 @@
-"""The 22 queries of TPC-H have the answers of plain DuckDB over the same rows."""
+"""The 22 queries of TPC-H have the answers of plain DuckDB over the same rows, in either order that they may lie in."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from bench.tpch import Sides, difference, opened
 from bench.tpch_queries import QUERIES
 
 
-@pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
-    with opened(tmp_path_factory.mktemp("tpch"), 0.1 if profile() == "nightly" else 0.01) as found:
+@pytest.fixture(scope="module", params=[False, True], ids=["as filed", "by dates"])
+def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    scale = 0.1 if profile() == "nightly" else 0.01
+    with opened(tmp_path_factory.mktemp("tpch"), scale, dates=request.param) as found:
         yield found
 
 
