@@ -54,7 +54,7 @@ class Dispatch:
     def execute(self, statement: Statement, call: StatementCall, check_open: Callable[[], None]) -> Result:
         """Executes a statement. Raises PenstockErrors; `check_open` is called again where it had to wait."""
         kind = type(statement)
-        if self._member is not None and (kind not in self._at_any_time or kind is sql.SplitVgroup):
+        if self._member is not None and (kind not in self._at_any_time or kind in (sql.SplitVgroup, sql.Delete)):
             self._member.require_active()
             _refuse_splits(statement)
         if isinstance(statement, sql.AlterDatabase) and "VGROUPS" in dict(statement.options):
@@ -89,6 +89,7 @@ def _lookers(parts: EngineParts, *, streams_rest: bool) -> dict[type[Statement],
         sql.FlushDatabase: _alone(parts.databases.flush, parts.views.refresh),
         sql.TestConnection: _alone(parts.connections.test),
         sql.SplitVgroup: _alone(parts.splitting.split),
+        sql.Delete: lambda statement, call: parts.deletes.delete(statement, call.text, call.session),
         sql.SwitchOver: lambda statement, call: _switch_over(parts.directory.member, statement.node),
         sql.Promote: lambda statement, call: _switch_over(parts.directory.member, None),
     }
@@ -125,7 +126,6 @@ def _definitions(parts: EngineParts) -> dict[type[Statement], Handler]:
         sql.DropTable: _in_session(parts.tables.drop),
         sql.CreateView: _in_session(parts.view_statements.create),
         sql.DropView: _in_session(parts.view_statements.drop),
-        sql.Delete: lambda statement, call: parts.deletes.delete(statement, call.text, call.session),
         sql.NoteTime: _in_session(parts.time_marks.note),
         sql.CreateFunction: _alone(parts.functions.create),
         sql.DropFunction: _alone(parts.functions.drop),

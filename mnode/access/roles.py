@@ -335,6 +335,9 @@ class _Finder:
 
     def of_delete(self, statement: Delete) -> Iterator[Need]:
         yield from self.of_table(statement.name, "write")
+        table = self.catalog.table(statement.name.database or self.database or "", statement.name.name)
+        if table is not None and table.keyed and statement.where is not None:
+            yield from self.of_table(statement.name, "read")  # which rows go tells what is in them
         for query in queries_of(statement):
             yield from self.of_query(query)
 

@@ -83,7 +83,7 @@ class TableAlterations:
             elif statement.action == "drop_column":
                 if at == 0 or column.primary_key:
                     raise InvalidStatementError(f"{name} belongs to the primary key and cannot be dropped")
-                if len(columns) == 2:
+                if len(columns) == 2 and not table.keyed:
                     raise InvalidStatementError(f"{name} is the last column besides the timestamp")
                 refuse_if_column_streamed(table, column, self._catalog)
                 del columns[at]

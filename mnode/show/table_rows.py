@@ -144,7 +144,7 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Rows:
 def _column_rows(name: str, table: Table, table_type: str) -> Rows:
     for column in table.columns:
         kind = column.type
-        is_key = column in table.key_columns
+        is_key = column in table.key_columns and not table.keyed
         yield {
             "table_name": name, "db_name": table.database, "table_type": table_type, "col_name": column.name,
             "col_type": kind.sql(), "col_length": kind.width(), "col_precision": kind.digits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError
+from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStreamError, NotFoundError
 from penstock.mnode.catalog import catalog_codec as codec
 from penstock.mnode.catalog.catalog_records import AskedStream, StreamRecord, StreamUses, TableRead
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, find_table, require_database
@@ -40,7 +40,7 @@ MAX_HISTORY_WINDOWS = 20_000_000
 NO_TARGET = 0
 """The uid that stands for the result table of a stream whose results leave Penstock."""
 
-_TOO_MANY, _TARGET_TAKEN = 0x03F6, 0x03F7
+_TOO_MANY, _TARGET_TAKEN, _TABLE_EXISTS = 0x03F6, 0x03F7, 0x0603
 
 
 class StreamPlanning:
@@ -60,6 +60,9 @@ class StreamPlanning:
         view: CatalogView = self._services.catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)
+        if target is not None and statement.materialized:
+            raise AlreadyExistsError(f"table {target.database}.{target.name} already exists", code=_TABLE_EXISTS,
+                                     hint="a materialized view makes its own")
         for stream in self._services.catalog.streams.all():
             if target is not None and stream.target_uid == target.uid and stream != replaced:
                 raise InvalidStreamError(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidValueError, NotFoundError, UnavailableError
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, UnavailableError
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.query.activity import Activity
@@ -25,6 +25,7 @@ from penstock.sql.rows.keyed_rows import key_texts, keyed
 from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
 from penstock.tasks.dnode_access.dnode_client import RefreshRequest
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
+from penstock.vnode.write.vnode_writer import BegunWrite
 from penstock.wal.record import TUID_COLUMN
 
 _SPANS_MAX = 16
@@ -86,6 +87,10 @@ class StreamRefreshes:
     ) -> pa.RecordBatch:
         """Returns what the table is to hold, as it is stored, of some groups or of all."""
         plan, session = self._planning.answer_of(stream, names, groups)
+        if len(plan.columns) != len(target.columns):
+            raise InvalidStatementError(
+                f"the query of stream {stream.name} gives {len(plan.columns)} columns by now, its table has "
+                f"{len(target.columns)}", hint="CREATE OR REPLACE STREAM, with names in place of *")
         rows = self._run(plan, session)
         precision = require_database(target.database, self._services.catalog).precision
         constants = Constants(precision, "UTC", self._services.clock.now_ms())
@@ -123,15 +128,17 @@ class StreamRefreshes:
             times = np.unique(_times(target, known)[gone])
             # A delete takes along what else lies at its time.
             changed |= np.isin(_times(target, wanted), times)
-            write = vnode.begin_delete_rows(target.uid, np.full(len(times), target.uid, np.uint64), times)
-            if write is not None:
-                write.wait()
+        begun: list[BegunWrite | None] = []
+        if len(gone):
+            begun.append(vnode.begin_delete_rows(target.uid, np.full(len(times), target.uid, np.uint64), times))
         if changed.any():
             rows = wanted.filter(pa.array(changed))
             uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), rows.num_rows)
             of_table = pa.RecordBatch.from_arrays([uids, *rows.columns], names=[TUID_COLUMN, *rows.schema.names])
-            for part in record_batches(of_table):
-                vnode.write(target.uid, part)
+            begun += [vnode.begin_write(target.uid, part) for part in record_batches(of_table)]
+        for write in begun:
+            if write is not None:
+                write.wait()
         return int(changed.sum()) + len(gone)
 
 

@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable
 
-from penstock.common.errors import InUseError, PenstockError
+from penstock.common.errors import InUseError, NotFoundError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord, Unfinished
@@ -14,12 +14,19 @@ from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.sql.tree.statements import DropStream
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.statements import CreateStream, DropStream
 
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
 
 _log = logger(__name__)
+
+
+def _is_view(stream: StreamRecord) -> bool:
+    """Whether the stream and its table are a materialized view."""
+    statement = parse_one(stream.asked.text)
+    return isinstance(statement, CreateStream) and statement.materialized
 
 
 class StreamRemoval:
@@ -33,7 +40,9 @@ class StreamRemoval:
         """Ends a stream and forgets it; the result table stays, unless that is to go and nobody reads it."""
         stream = self._known.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
-            goes = statement.with_table and stream.created_target
+            goes = statement.with_table
+            if goes and not _is_view(stream):
+                raise NotFoundError(f"{stream.name} is no materialized view but a stream", hint="DROP STREAM ends it")
             for other in self._services.catalog.streams.all() if goes else ():
                 if stream.target_uid in other.source_uids:
                     raise InUseError(f"stream {other.name} reads the results of {stream.name}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database, require_table
+from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.planner.bind.scopes import conjuncts, unwrapped
 from penstock.planner.query.batch_plan import BatchPlan
@@ -32,7 +34,13 @@ QueryRunner = Callable[[Query, Session], Result]
 class Deletes:
     """Executes DELETE."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, plan: Planner, run_query: QueryRunner) -> None:
+    def __init__(
+        self, catalog: Catalog, storage: Storage, plan: Planner, run_query: QueryRunner, writing: SharedLock,
+        lock: AbstractContextManager[object],
+    ) -> None:
+        """`writing`: shared by statements that write. `lock`: changes of the catalog take turns by it."""
+        self._writing = writing
+        self._lock = lock
         self._catalog = catalog
         self._storage = storage
         self._plan = plan
@@ -48,7 +56,13 @@ class Deletes:
         if table.kind == "system":
             raise InvalidStatementError(f"{statement.name} is a system table")
         if table.keyed:
-            return self._delete_keys(table, statement, session)
+            # What comes between the look at the rows and their end would go, too.
+            with self._writing.exclusive(), self._lock:
+                return self._delete_keys(table, statement, session)
+        with self._writing.shared(), self._lock:
+            return self._delete_range(table, statement, session)
+
+    def _delete_range(self, table: Table, statement: Delete, session: Session) -> Result:
         first, last = _FIRST, _LAST
         tag_conditions: list[exp.Expression] = []
         for condition in conjuncts(statement.where):

@@ -363,10 +363,12 @@ class Inserts:
     def _check_rows(
         self, database: Database, table: Table, batch: pa.RecordBatch, where: Callable[[int], str]
     ) -> None:
+        if table.keyed:
+            return  # NULL is a key as others are
         for key in table.key_columns:
             what = "key column" if key.primary_key else "primary timestamp"
             _check_no_null(batch.column(key.physical), f"the {what} {key.name}", where)
-        if not batch.num_rows or table.keyed:
+        if not batch.num_rows:
             return
         times = batch.column(table.time_column.physical)
         values: np.ndarray[tuple[int], np.dtype[np.int64]] = times.to_numpy().view(np.int64)

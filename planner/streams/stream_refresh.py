@@ -133,16 +133,16 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.
     """
     _check_options(statement, reason)
+    _check_functions(statement)
     batch = plan_answer(statement, catalog, session)
     later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
     if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
         raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
                                  "date", hint="write times that don't move")
-    _check_functions(statement)
     if batch.views:
         raise NotSupportedError("a stream cannot read views yet", hint="write the view's query into FROM")
     sources = _sources(statement.query, batch, catalog, session)
-    database, columns = _target(statement, batch, catalog, session)
+    database, columns = _target(statement, batch, sources, catalog, session)
     target = statement.target.name.name
     groups = _groups_of_tables(statement.query, catalog, session)
     refresh = _refresh(sources, reason, groups, statement.query, columns)
@@ -226,7 +226,7 @@ def _sources(query: Query, batch: BatchPlan, catalog: CatalogView, session: Sess
 
 
 def _target(
-    statement: CreateStream, batch: BatchPlan, catalog: CatalogView, session: Session
+    statement: CreateStream, batch: BatchPlan, sources: Sequence[SourcePlan], catalog: CatalogView, session: Session
 ) -> tuple[str, tuple[Column, ...]]:
     """Returns the database of the result table, and its columns, of which the KEY is flagged."""
     name = statement.target.name
@@ -258,19 +258,28 @@ def _target(
             kind = replace(kind, length=TEXT_LENGTH)
         columns.append(Column(own, kind, own))
     key: Sequence[int] | None = [place for place, (_, flagged) in enumerate(given or ()) if flagged]
-    if not key:
-        key = _key_of(statement.query, len(columns))
+    derived = not key
+    if derived:
+        key = _key_of(statement.query, len(columns), _names_in(sources, catalog))
     if key is None or (not key and columns[0].type.kind is not Kind.TIMESTAMP):
         raise InvalidStreamError("it can't be told which columns tell rows of the result apart",
                                  hint=f"name them: INTO {name.name} ({names[0]} PRIMARY KEY, ...)")
     if key and 0 not in key and columns[0].type.kind is Kind.TIMESTAMP:
         raise InvalidStreamError(f"{names[0]} is a time and not a part of the KEY, which must not be the first column",
                                  hint="put a column of the KEY first")
-    return known.name, with_time(tuple(
-        replace(column, primary_key=place in key) for place, column in enumerate(columns)))
+    flagged = tuple(replace(column, primary_key=place in key) for place, column in enumerate(columns))
+    # A time that is derived may be NULL, but for the start of a window.
+    by_time = not derived or (isinstance(statement.query, Select) and statement.query.window is not None)
+    return known.name, with_time(flagged) if by_time else flagged
 
 
-def _key_of(query: Query, count: int) -> Sequence[int] | None:
+def _names_in(sources: Sequence[SourcePlan], catalog: CatalogView) -> frozenset[str]:
+    """The names of columns and tags of the tables that are read, which go before aliases in GROUP BY."""
+    tables = [catalog.table(source.database, source.table) for source in sources]
+    return frozenset(column.name for table in tables if table is not None for column in (*table.columns, *table.tags))
+
+
+def _key_of(query: Query, count: int, names: frozenset[str]) -> Sequence[int] | None:
     """Returns the places of the columns that tell rows apart by what the query is.
 
     Empty if that doesn't say it, so that rows go by their time if they have one; None if it says that others do.
@@ -286,6 +295,8 @@ def _key_of(query: Query, count: int) -> Sequence[int] | None:
              if (spec := vector_spec(call)) is not None]
     single = all(spec.category != "timeseries" and not spec.multi_row for spec in calls)
     groups = query.group_by or (query.partition_by if calls or query.window is not None else ())
+    if any(call.this == "unnest" for item in query.items for call in found_in(item.expression, exp.Anonymous)):
+        return None
     if any(is_star(item.expression) for item in query.items):
         return None if groups else ()
     if len(groups) == 1 and isinstance(groups[0].expression, exp.Var):
@@ -293,7 +304,7 @@ def _key_of(query: Query, count: int) -> Sequence[int] | None:
                 if next(vector_calls(item.expression), None) is None and not found_in(item.expression, exp.Window)]
     if not groups and query.window is None:
         return everything if calls and single else ()  # of all rows there is one
-    keys = [_place_of(item.expression, query) for item in groups]
+    keys = [_place_of(item.expression, query, names) for item in groups]
     if query.window is not None:
         keys.insert(0, next((place for place, item in enumerate(query.items) if isinstance(item.expression, exp.Column)
                              and item.expression.name == "_wstart"), None))
@@ -315,7 +326,7 @@ def _groups_of_tables(query: Query, catalog: CatalogView, session: Session) -> t
         node = unwrapped(item.expression)
         if not isinstance(node, exp.Column) or node.table or kinds.get(node.name) not in _TAGS:
             return ()
-        place = _place_of(node, query)
+        place = _place_of(node, query, frozenset(kinds))
         if place is None or unwrapped(query.items[place].expression) != node:
             return ()
         found.append(node.name)
@@ -328,7 +339,8 @@ def _refresh(
     """`columns` are those of the result: groups are only told by their keys where these are the KEY."""
     if not groups or not isinstance(query, Select):
         return RefreshPlan(sources, reason)
-    places = [place for item in query.group_by if (place := _place_of(item.expression, query)) is not None]
+    places = [place for item in query.group_by
+              if (place := _place_of(item.expression, query, frozenset(groups))) is not None]
     if set(places) != {place for place, column in enumerate(columns) if column.primary_key}:
         return RefreshPlan(sources, reason)
     return RefreshPlan(sources, reason, groups, tuple(places))
@@ -348,13 +360,15 @@ def _and(left: exp.Expression, right: exp.Expression) -> exp.Expression:
     return exp.And(this=left, expression=right)
 
 
-def _place_of(node: exp.Expression, query: Select) -> int | None:
-    """Returns which item of the SELECT list an expression of GROUP BY is."""
+def _place_of(node: exp.Expression, query: Select, names: frozenset[str]) -> int | None:
+    """Returns which item of the SELECT list an expression of GROUP BY is; `names` are those of columns of rows."""
     node = unwrapped(node)
     if isinstance(node, exp.Literal) and not node.is_string:
         place = int(node.name) - 1
         return place if 0 <= place < len(query.items) else None
     for place, item in enumerate(query.items):
-        if unwrapped(item.expression) == node or (isinstance(node, exp.Column) and node.name == item.alias):
+        if unwrapped(item.expression) == node:
             return place
+    if isinstance(node, exp.Column) and not node.table and node.name not in names:
+        return next((place for place, item in enumerate(query.items) if item.alias == node.name), None)
     return None

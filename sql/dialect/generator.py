@@ -450,6 +450,8 @@ def _create_stream(to: Generator, statement: st.CreateStream) -> str:
 
 
 def _stream_of(to: Generator, statement: st.CreateStream, query: str) -> str:
+    if statement.materialized and statement.options == st.OF_VIEWS:
+        return _words("CREATE MATERIALIZED VIEW", _if_not_exists(statement), to.sql(statement.target), "AS", query)
     return _words(
         "CREATE OR REPLACE STREAM" if statement.or_replace else "CREATE STREAM", _if_not_exists(statement),
         identifier(statement.name), to.sql(statement.options), "INTO", to.sql(statement.target), "AS", query,

@@ -12,6 +12,7 @@ from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.dialect.parse_ddl import parse_column_definition
 from penstock.sql.dialect.parse_query import QueryParser
 from penstock.sql.tree.statements import (
+    OF_VIEWS,
     AlterStream,
     AnalyzeStream,
     CheckpointStream,
@@ -290,9 +291,8 @@ def parse_create_materialized_view(parser: QueryParser, start: int) -> Statement
     parser.expect("AS")
     if not parser.at_query():
         raise parser.fail("SELECT is expected")
-    options = StreamOptions(trigger="at_once", fill_history=True, late="recalc")
-    return CreateStream(name.name, options, StreamTarget(name, columns), parser.parse_query(), if_not_exists,
-                        parser.source(start), source_start=start)
+    return CreateStream(name.name, OF_VIEWS, StreamTarget(name, columns), parser.parse_query(), if_not_exists,
+                        parser.source(start), source_start=start, materialized=True)
 
 
 def parse_drop_materialized_view(parser: QueryParser) -> Statement:

@@ -594,6 +594,9 @@ class StreamOptions(Node):
     on_mismatch: OnMismatch | None = None
 
 
+OF_VIEWS = StreamOptions(trigger="at_once", fill_history=True, late="recalc")
+"""The options of a materialized view: nothing is left out."""
+
 ExternalFormat = Literal["json", "csv", "parquet", "avro"]
 
 
@@ -637,7 +640,10 @@ class Notify(Node):
 
 
 class CreateStream(Statement):
-    """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart."""
+    """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
+
+    `materialized`: CREATE MATERIALIZED VIEW.
+    """
 
     name: str
     options: StreamOptions
@@ -648,6 +654,7 @@ class CreateStream(Statement):
     or_replace: bool = False
     notify: Notify | None = None
     source_start: int = in_meta(default=0)
+    materialized: bool = False
 
     @property
     def select(self) -> Select:

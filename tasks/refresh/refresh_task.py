@@ -33,8 +33,8 @@ _log = logger(__name__)
 class RefreshTask(ComputingTask):
     """Has the answer computed once at the start, and again when its source tasks tell of changes, one at a time.
 
-    Nothing is kept but what the result table holds: an attempt that begins compares it anew. A checkpoint waits until
-    all that was told before it is in the table.
+    Nothing is kept but what the result table holds: an attempt that begins compares it anew, so a checkpoint needn't
+    wait for what is still to be compared.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class RefreshTask(ComputingTask):
         #: child tables that have changed since the last comparison; None: any of all tables
         self._changed: set[int] | None = None
         self._by_tables = bool(deployment.plan.computation.groups)
-        self._due: int | None = None
         self._allowed_at = self._clock.monotonic()
         self._begun_at: float | None = None
         self._answer: int | PenstockError | None = None
@@ -66,14 +65,7 @@ class RefreshTask(ComputingTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         progressed |= self._finish()
-        if self._begun_at is not None:
-            self._tracker.enter("WRITING", "waits for the engine, which compares the result table with the query")
-            return progressed
-        if self._due is not None and not self._is_behind:
-            self._checkpoint(self._due, None)
-            self._due = None
-            return True
-        if self._may_begin:
+        if self._begun_at is None and self._may_begin:
             self._begin()
             return True
         return self._take() or progressed
@@ -84,15 +76,16 @@ class RefreshTask(ComputingTask):
         return self._changed is None or bool(self._changed)
 
     @property
+    def _has_unwritten(self) -> bool:
+        return self._is_behind or self._begun_at is not None
+
+    @property
     def _may_begin(self) -> bool:
-        if not self._is_behind or (self._paused and self._due is None):
-            return False
-        waits = self._due is None or bool(self._outage)
-        return not waits or self._clock.monotonic() >= self._allowed_at
+        return self._is_behind and not self._paused and self._clock.monotonic() >= self._allowed_at
 
     def _take(self) -> bool:
-        """Hears what has changed, and of checkpoints, unless one waits for what was heard."""
-        taken = self._inbox.next() if self._due is None else None
+        """Hears what has changed, and of checkpoints."""
+        taken = self._inbox.next()
         if taken is None:
             self._rest()
             return False
@@ -103,7 +96,7 @@ class RefreshTask(ComputingTask):
                 self._note(data.column(0))
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
-                    self._due = checkpoint_id
+                    self._checkpoint(checkpoint_id, None)
         return True
 
     def _note(self, tuids: pa.UInt64Array) -> None:
@@ -115,7 +108,9 @@ class RefreshTask(ComputingTask):
             self._changed = None
 
     def _rest(self) -> None:
-        if self._paused:
+        if self._begun_at is not None:
+            self._tracker.enter("WRITING", "waits for the engine, which compares the result table with the query")
+        elif self._paused:
             self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
         elif self._outage:
             self._tracker.enter("RETRYING", self._outage)
@@ -183,8 +178,6 @@ class RefreshTask(ComputingTask):
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)
-        if self._due == checkpoint_id:
-            self._due = None
 
     def _state(self) -> Mapping[str, Any]:
         return {}
