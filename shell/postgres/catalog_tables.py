@@ -309,7 +309,7 @@ def _schemata(view: PostgresCatalog) -> Iterator[dict[str, object]]:
 
 
 def _is_key(table: Table, place: int) -> bool:
-    return place == 1 and table.kind != "view"
+    return place == 1 and table.kind != "view" and not table.keyed
 
 
 def _view_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
