@@ -56,6 +56,7 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    bind_user_functions(statement, catalog, session)
     reason = refreshed_for(statement)
     if reason is not None:
         return plan_refreshed(statement, catalog, session, reason)
@@ -83,6 +84,7 @@ def plan_results(
 
     Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
     """
+    bind_user_functions(statement, catalog, session)
     reason = refreshed_for(statement)
     if reason is not None:
         raise NotSupportedError(f"a stream with {reason} can't be verified yet: it is compared with its query whenever "

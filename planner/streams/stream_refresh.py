@@ -87,8 +87,6 @@ def _source(query: Select) -> str | None:
         if isinstance(source, SubquerySource):
             if source.lateral or source.columns or not isinstance(source.query, Select) or not source.query.tags_only:
                 return "LATERAL" if source.lateral else "a sub-query"
-        elif source.kind == "full":
-            return "FULL JOIN"
         elif source.using or source.natural:
             return "USING" if source.using else "NATURAL"
         elif source.nearest or (source.variant and source.kind == "inner"):

@@ -203,7 +203,7 @@ def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.Mon
     text = page("docs/dialect.md") + page("docs/sql.md")
     blocks = re.findall(r"^```sql\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     examples = [block for block in blocks if "STREAM [IF NOT EXISTS]" not in block]
-    assert len(examples) == 9
+    assert len(examples) == 10
     for piece in split_all("".join(examples)):
         assert isinstance(piece, SqlText)
         con.execute(piece.text)

@@ -30,7 +30,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "sql": ("", "tree", "dialect", "rows"),
     "vnode": ("store", "read", "write", "", "repair"),
     "tasks": ("compiled", "protocol", "state", "dnode_access", "compute", "flow", "exchange", "external", "operators",
-              "window", "dropped", "recalculation", "source", "join", "sink", "ingest", "worker"),
+              "window", "dropped", "recalculation", "source", "join", "sink", "refresh", "ingest", "worker"),
     "mnode": ("cluster", "catalog", "access", "dnode", "ddl", "write", "query", "checkpoints", "groups", "coordinator",
               "controller", "explain", "streams", "show", "http", "", "admin"),
     "shell": ("flight_sql", "api", "terminal", "server", "postgres", "taos_socket", "commands", ""),

@@ -80,8 +80,8 @@ def test_parts_are_checked() -> None:
     """As the arguments of other classes are."""
     with pytest.raises(TypeError, match="has no 'nmae'"):
         DropStream(nmae="s")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="has 2 parts, not 3"):
-        DropStream("s", True, 1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="has 3 parts, not 4"):
+        DropStream("s", True, True, 1)  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         DropStream("s").name = "t"  # type: ignore[misc]
     assert StreamOptions(ignore_expired=False).ignore_expired is False

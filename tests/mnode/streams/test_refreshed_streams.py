@@ -113,6 +113,7 @@ def test_only_groups_whose_tables_have_changed_are_computed() -> None:
 
 
 def test_a_pause_holds_the_table_still() -> None:
+    """Until the stream goes on, and then all is there."""
     with made(0) as bed:
         bed.execute("PAUSE STREAM s0")
         insert(bed, 0, 1, 5)
@@ -139,6 +140,7 @@ def test_rows_that_the_table_cannot_hold_are_told() -> None:
 
 
 def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its order is refused, and the table stays as it is."""
     with made(0) as bed:
         monkeypatch.setattr(RefreshTask, "_refresh", lambda self, tuids: setattr(
             self, "_answer", _answer_of(self, self._attempt - 1)))
@@ -174,6 +176,7 @@ def _answer_of(task: RefreshTask, attempt: int) -> int | PenstockError:
     ("INTO o AS SELECT a FROM w GROUP BY a", NotSupportedError, "cannot read views yet"),
 ])
 def test_what_no_stream_can_keep_is_refused(statement: str, error: type[PenstockError], reason: str) -> None:
+    """With what is wrong, and nothing is left of it."""
     with made() as bed:
         bed.execute("CREATE VIEW w AS SELECT g a FROM m")
         with pytest.raises(error, match=reason):

@@ -115,6 +115,7 @@ def play(data: st.DataObject, kinds: list[str], folder: Path) -> None:
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=2, max_size=20))
 def test_texts_of_keys_are_equal_where_the_keys_are(rows: list[tuple[str, str]]) -> None:
+    """Whatever is in them, also what stands between values."""
     columns = [pa.array(values, pa.string()) for values in zip(*rows, strict=True)]
     texts = key_texts(columns, [Kind.VARCHAR, Kind.NCHAR]).to_pylist()
     assert len(set(texts)) == len(set(rows))

@@ -20,7 +20,7 @@ from kits.streams.interval_streams import STEP
 from kits.streams.stream_kit import StreamKit, null_last, play, unhurried
 
 from penstock.common.clock import SystemClock
-from penstock.common.errors import InvalidStreamError, UserFunctionError
+from penstock.common.errors import UserFunctionError
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT, BOOL, INT, VARCHAR, DataType
 from penstock.tasks.compute.function_loader import LoadedFunction, load
@@ -341,12 +341,6 @@ def test_archives_are_not_read_again_for_new_modules(tmp_path: Path, monkeypatch
         function = UserFunction(name, False, (INT,), INT, f"{name}:one")
         assert isinstance(load(function, directory), LoadedFunction)
     assert reads == []
-
-
-def test_an_aggregate_needs_a_window(kits: Any) -> None:
-    """Without a window a user's aggregate is refused as the dialect's are."""
-    with pytest.raises(InvalidStreamError, match="scatter needs a window"):
-        kits("create stream s trigger at_once into o as select ts, scatter(voltage) v from meters partition by tbname")
 
 
 # --- with Spark ---------------------------------------------------------------------------------------------------
