@@ -139,6 +139,19 @@ def test_rows_that_the_table_cannot_hold_are_told() -> None:
         assert bed.rows("SELECT * FROM o") == [(0, 6)]
 
 
+def test_a_query_that_gives_other_columns_by_now_is_told() -> None:
+    """A column that comes to a table is in `*`, and has no place in the result."""
+    with made() as bed:
+        bed.execute("CREATE STREAM s INTO o AS SELECT DISTINCT * FROM p")
+        bed.all("ALTER TABLE p ADD COLUMN c INT", "INSERT INTO p VALUES (7, 'x', 1)")
+        assert (7, "x") not in bed.rows("SELECT * FROM o")
+        (reason,), = bed.rows("SELECT reason FROM information_schema.ins_stream_tasks WHERE level = 'sink'")
+        assert "gives 3 columns by now, its table has 2" in reason
+        bed.checkpoint()
+        bed.execute("CREATE OR REPLACE STREAM s INTO o AS SELECT DISTINCT id, name FROM p")
+        assert (7, "x") in bed.rows("SELECT * FROM o")
+
+
 def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its order is refused, and the table stays as it is."""
     with made(0) as bed:
@@ -173,6 +186,9 @@ def _answer_of(task: RefreshTask, attempt: int) -> int | PenstockError:
     ("INTO o AS SELECT 1 a UNION SELECT 2", InvalidStreamError, "a stream reads at least one table"),
     ("INTO o AS SELECT DISTINCT name FROM information_schema.ins_databases", InvalidStreamError, "system table"),
     ("INTO o AS SELECT g, list(v) FROM m GROUP BY g", InvalidStatementError, ""),
+    ("INTO o AS SELECT v % 2 v, count(*) FROM m GROUP BY v", InvalidStreamError, "it can't be told which columns"),
+    ("INTO o AS SELECT a.g g, count(*) FROM m a JOIN m b ON a.ts = b.ts GROUP BY b.g, a.g", InvalidStreamError,
+     "it can't be told which columns"),
     ("INTO o AS SELECT a FROM w GROUP BY a", NotSupportedError, "cannot read views yet"),
 ])
 def test_what_no_stream_can_keep_is_refused(statement: str, error: type[PenstockError], reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +20,7 @@ from kits.engines.sandboxes import TestBed
 from penstock.common.clock import ManualClock
 from penstock.common.errors import NotSupportedError
 from penstock.common.fs import OsFs
+from penstock.mnode.access.session import SessionState
 from penstock.mnode.admin.dump import Dump, DumpOptions
 from penstock.mnode.admin.restore import Restore
 from penstock.mnode.admin.sandbox import Sandbox
@@ -179,21 +181,44 @@ def test_a_dump_and_the_views_have_the_columns_alone(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with Sandbox("UTC", T0, fs=OsFs(), directory=tmp_path / "data") as sandbox:
         for statement in ("CREATE DATABASE d", "USE d", "CREATE TABLE t (k VARCHAR(5) PRIMARY KEY, v INT)",
-                          "INSERT INTO t VALUES ('a', 1) ('b', 2) ('a', 3)", "FLUSH DATABASE d",
+                          "INSERT INTO t VALUES ('a', 1) ('b', 2) ('a', 3) (NULL, 9)", "FLUSH DATABASE d",
                           "INSERT INTO t VALUES ('b', 4)", "FLUSH DATABASE d"):
             sandbox.execute(statement)
     with duckdb.connect() as peer:
         peer.execute((tmp_path / "data" / "views.sql").read_text())
         found = peer.execute("FROM d.t ORDER BY k")
         assert [column[0] for column in found.description or ()] == ["k", "v"]
-        assert found.fetchall() == [("a", 3), ("b", 4)]
+        assert found.fetchall() == [("a", 3), ("b", 4), (None, 9)]
     Dump(tmp_path / "data", tmp_path / "dump", tmp_path / "udf", DumpOptions(), OsFs(), ManualClock(T0),
          lambda what, more: None).run()
     with Sandbox("UTC", T0) as sandbox:
         Restore(tmp_path / "dump", None).run(sandbox.engine, sandbox.session, lambda what, more: None)
         sandbox.execute("USE d")
         sandbox.execute("INSERT INTO t VALUES ('a', 5)")
-        assert rows_of(sandbox, "SELECT * FROM t ORDER BY k") == [("a", 5), ("b", 4)]
+        assert rows_of(sandbox, "SELECT * FROM t ORDER BY k NULLS LAST") == [("a", 5), ("b", 4), (None, 9)]
+
+
+def test_a_delete_leaves_what_comes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that is written anew after the look at the rows, so that the condition isn't true any more, stays."""
+    with Sandbox() as sandbox:
+        for statement in ("CREATE DATABASE d", "USE d", "CREATE TABLE t (k INT PRIMARY KEY, v INT)",
+                          "INSERT INTO t VALUES (1, -1)"):
+            sandbox.execute(statement)
+        deletes = sandbox.engine.parts.deletes
+        run = deletes._run_query
+        written = "INSERT INTO d.t VALUES (1, 5)", SessionState("UTC")
+        writer = threading.Thread(target=sandbox.engine.execute, args=written)
+
+        def run_and_write(*given: Any) -> Any:
+            found = run(*given)
+            writer.start()
+            writer.join(0.5)  # as long as it has to wait for the delete it can't end
+            return found
+
+        monkeypatch.setattr(deletes, "_run_query", run_and_write)
+        sandbox.execute("DELETE FROM t WHERE v = -1")
+        writer.join()
+        assert rows_of(sandbox, "SELECT * FROM t") == [(1, 5)]
 
 
 def test_streams_look_up_in_it() -> None:
