@@ -69,8 +69,8 @@ def decode(text: str) -> StoredPlan:
         parts = [_renamed(part) for part in parts]
     elif body["format"] not in (3, 4, 5, 6, 7, 8, _FORMAT):
         # Scans of 4 say whether newest rows suffice, kernels of 5 how values of rows make groups, sources of 7 which
-        # tags are used, options of 8 what becomes of mismatches, graphs of 9
-        # which of a query's sources a task reads.
+        # tags are used, options of 8 what becomes of mismatches, graphs of 9 which of a
+        # query's sources a task reads.
         raise ValueError(f"the format of stored plans {body['format']} is unknown")
     if body["format"] < _CAPITALS_MARKED and any(map(_is_otherwise_now, _texts(parts))):
         raise ValueError("its SQL has names with capitals as they are")

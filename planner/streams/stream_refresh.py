@@ -142,9 +142,9 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     sources = _sources(statement.query, batch, catalog, session)
     database, columns = _target(statement, batch, sources, catalog, session)
     target = statement.target.name.name
-    groups = _groups_of_tables(statement.query, catalog, session)
-    refresh = _refresh(sources, reason, groups, statement.query, columns)
-    how = f"by groups of tables: {' '.join(groups)}" if refresh.groups else f"as a whole, for {reason}"
+    groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
+    refresh = RefreshPlan(sources, reason, groups, keys)
+    how = f"by groups of tables: {' '.join(groups)}" if groups else f"as a whole, for {reason}"
     tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", how),
                                ("into", f"{database}.{target}")), (batch.tree,))
     return StreamPlan(
@@ -309,39 +309,36 @@ def _key_of(query: Query, count: int, names: frozenset[str]) -> Sequence[int] | 
     return None if None in keys or not single else [place for place in keys if place is not None]
 
 
-def _groups_of_tables(query: Query, catalog: CatalogView, session: Session) -> tuple[str, ...]:
-    """Returns the tags, or `tbname`, that tell groups apart whose answers are of their own child tables' rows alone."""
+def _groups_of_tables(
+    query: Query, columns: Sequence[Column], catalog: CatalogView, session: Session
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Returns the tags, or `tbname`, that tell groups apart whose answers are of their own child tables' rows alone,
+    and the places of these keys in the result.
+
+    `columns` are those of the result: groups are only told by their keys where these are the KEY.
+    """
+    nothing: tuple[tuple[str, ...], tuple[int, ...]] = ((), ())
     if not isinstance(query, Select) or not isinstance(query.source, TableSource) or not query.group_by:
-        return ()
+        return nothing
     table = catalog.table(query.source.name.database or session.database or "", query.source.name.name)
     others = (query.ctes, query.nests, query.order_by, query.limit, query.slimit, query.distinct, query.distinct_on,
               query.windows, query.qualify, query.window, query.partition_by, query.range, query.every)
     if table is None or table.kind != "super" or any(others):
-        return ()
+        return nothing
     kinds = {tag.name: tag.type.kind for tag in table.tags} | {"tbname": Kind.VARCHAR}
-    found = []
+    groups, places = [], []
     for item in query.group_by:
         node = unwrapped(item.expression)
         if not isinstance(node, exp.Column) or node.table or kinds.get(node.name) not in _TAGS:
-            return ()
+            return nothing
         place = _place_of(node, query, frozenset(kinds))
         if place is None or unwrapped(query.items[place].expression) != node:
-            return ()
-        found.append(node.name)
-    return tuple(found)
-
-
-def _refresh(
-    sources: tuple[SourcePlan, ...], reason: str, groups: tuple[str, ...], query: Query, columns: Sequence[Column]
-) -> RefreshPlan:
-    """`columns` are those of the result: groups are only told by their keys where these are the KEY."""
-    if not groups or not isinstance(query, Select):
-        return RefreshPlan(sources, reason)
-    places = [place for item in query.group_by
-              if (place := _place_of(item.expression, query, frozenset(groups))) is not None]
+            return nothing
+        groups.append(node.name)
+        places.append(place)
     if set(places) != {place for place, column in enumerate(columns) if column.primary_key}:
-        return RefreshPlan(sources, reason)
-    return RefreshPlan(sources, reason, groups, tuple(places))
+        return nothing
+    return tuple(groups), tuple(places)
 
 
 def of_groups(query: Query, groups: Sequence[str], values: Sequence[Sequence[TagValue]]) -> Query:
