@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, UnavailableError
+from penstock.common.one_array import one_array
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.query.activity import Activity
@@ -94,8 +95,7 @@ class StreamRefreshes:
         rows = self._run(plan, session)
         precision = require_database(target.database, self._services.catalog).precision
         constants = Constants(precision, "UTC", self._services.clock.now_ms())
-        arrays = [fitted(column, pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type),
-                         constants, row_number, checks_text=True)
+        arrays = [fitted(column, one_array(values), constants, row_number, checks_text=True)
                   for column, values in zip(target.columns, rows.columns, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns])
         if not target.keyed and batch.column(0).null_count:
@@ -124,12 +124,11 @@ class StreamRefreshes:
         places = pc.index_in(want, value_set=have)
         changed = ~(places.is_valid().to_numpy(zero_copy_only=False)
                     & _equal_rows(target.columns, wanted, known.take(places)))
+        begun: list[BegunWrite | None] = []
         if len(gone):
             times = np.unique(_times(target, known)[gone])
             # A delete takes along what else lies at its time.
             changed |= np.isin(_times(target, wanted), times)
-        begun: list[BegunWrite | None] = []
-        if len(gone):
             begun.append(vnode.begin_delete_rows(target.uid, np.full(len(times), target.uid, np.uint64), times))
         if changed.any():
             rows = wanted.filter(pa.array(changed))
@@ -140,7 +139,6 @@ class StreamRefreshes:
             if write is not None:
                 write.wait()
         return int(changed.sum()) + len(gone)
-
 
     def _stored(self, target: Table, times: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
         """Returns the rows of a result table, as they are stored: all, or those of some times and perhaps others."""
@@ -156,8 +154,7 @@ class StreamRefreshes:
         if times is not None:
             found = found.filter(pc.is_in(found.column(columns[0]).cast(pa.int64()), value_set=pa.array(times)))
         return pa.RecordBatch.from_arrays(
-            [pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-             for column in found.select(columns).columns], names=columns)
+            [one_array(column) for column in found.select(columns).columns], names=columns)
 
 
 def _keys_of(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, ...]]) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, PenstockError
+from penstock.common.one_array import one_array
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import database_of, require_table
@@ -80,7 +81,7 @@ def _check_keys(rows: pa.Table, columns: Sequence[ColumnDefinition], precision: 
         if place == 0 or column.primary_key:
             is_time = column.type.kind is Kind.TIMESTAMP
             found = values.cast(pa.timestamp(precision), safe=False) if is_time else values
-            keys.append((column, pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], found.type)))
+            keys.append((column, one_array(found)))
     texts = key_texts([values for _, values in keys], [column.type.kind for column, _ in keys])
     if pc.count_distinct(texts).as_py() == rows.num_rows or any(values.null_count for _, values in keys):
         return

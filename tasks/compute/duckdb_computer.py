@@ -17,6 +17,7 @@ from penstock.common.closed_duckdb import (
     small_duckdb,
 )
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
+from penstock.common.one_array import one_array
 from penstock.planner.duckdb_sql.quoting import for_duckdb, from_duckdb, renamed
 from penstock.tasks.compute.function_runtime import UserFunctions
 
@@ -223,8 +224,6 @@ def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     """Returns `table` as one batch with the columns of `schema`, by position."""
     arrays = []
     for column, field in zip(table.columns, schema, strict=True):
-        array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(array, pa.ChunkedArray):
-            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], field.type)
+        array = one_array(column)
         arrays.append(array if array.type == field.type else array.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

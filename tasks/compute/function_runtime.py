@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.errors import UserFunctionError
+from penstock.common.one_array import one_array
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import DataType, Kind
@@ -116,10 +117,10 @@ class UserFunctions:
             return scalar
         steps = {"aggregate": self._aggregate, "partial": self._partial, "finish": self._finish}
         step = steps[call.step]
-        return lambda column: step(call, loaded, _whole(column))
+        return lambda column: step(call, loaded, one_array(column))
 
     def _scalar(self, call: UserCall, loaded: LoadedFunction, columns: Sequence[pa.ChunkedArray]) -> pa.Array:
-        arrays = [_in(_whole(column), type_) for column, type_ in zip(columns, call.arguments, strict=True)]
+        arrays = [_in(one_array(column), type_) for column, type_ in zip(columns, call.arguments, strict=True)]
         try:
             result = _checked(loaded.call(*arrays), len(arrays[0]), call.result)
         except Exception as error:  # noqa: BLE001
@@ -225,7 +226,7 @@ def _place(error: Exception) -> str | None:
 
 def _checked(result: object, rows: int, declared: DataType) -> pa.Array:
     """Returns the array that a function returned. Raises _WrongResult, and ArrowInvalid for texts that are no UTF-8."""
-    array = _whole(result) if isinstance(result, pa.ChunkedArray) else result
+    array = one_array(result) if isinstance(result, pa.ChunkedArray) else result
     if not isinstance(array, pa.Array):
         raise _WrongResult(f"it returned {type(result).__name__}, not a pyarrow.Array")
     if len(array) != rows:
@@ -264,13 +265,6 @@ def _groups(groups: pa.Array, types: Sequence[DataType]) -> list[list[pa.Array]]
         else:
             found.append([_in(column, type_) for column, type_ in zip(members.flatten(), types, strict=True)])
     return found
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def _in(array: pa.Array, type_: DataType) -> pa.Array:

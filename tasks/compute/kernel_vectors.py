@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.masks import all_set
+from penstock.common.one_array import one_array
 from penstock.planner.task_plans.kernel_spec import Expr
 from penstock.sql.types import DataType, Kind
 
@@ -73,9 +74,7 @@ def vector_of(column: pa.Array | pa.ChunkedArray) -> Vector:
     if isinstance(column, pa.ChunkedArray):
         if numeric and column.null_count == 0:
             return Vector(column.to_numpy())
-        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        column = one_array(column)
     if not numeric and not pa.types.is_boolean(column.type):
         return Vector(column)
     if column.null_count == 0:
