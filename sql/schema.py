@@ -225,6 +225,11 @@ class View:
     invoker: bool = False
     create_time_ms: int = 0
 
+    @property
+    def says(self) -> tuple[object, ...]:
+        """What its rows depend on, but for who may read it."""
+        return self.text, self.columns, self.time_zone
+
     def __str__(self) -> str:
         return f"{self.database}.{self.name}"
 

@@ -181,24 +181,10 @@ def queries_of(statement: Statement) -> Iterator[Query]:
             yield from queries_of(statement.statement)
         case Insert():
             yield from (target.query for target in statement.targets if target.query is not None)
-        case CreateView() | CreateTableAs():
+        case CreateView() | CreateTableAs() | CreateStream():
             yield statement.query
         case Delete() | ReplayDlq() if statement.where is not None:
             yield from queries_in(statement.where)
-
-
-def views_below(query: Query, database: str, catalog: Catalog) -> Iterator[View]:
-    """Yields the views that a query reads where `database` is in use, and those that these read."""
-    pending, known = [(query, database)], set()
-    while pending:
-        query, database = pending.pop()
-        for source in tables_of(query):
-            view = None if isinstance(source, ExternalSource) else catalog.view(
-                source.name.database or database, source.name.name)
-            if view is not None and view not in known:
-                known.add(view)
-                pending.append((parse_query(view.text), view.database))
-                yield view
 
 
 def require_readable(view: View, catalog: Catalog) -> None:

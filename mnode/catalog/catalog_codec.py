@@ -222,7 +222,8 @@ def stream_from_json(value: dict[str, Any]) -> StreamRecord:
         "uses": StreamUses(
             tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in uses["reading"]),
             tuple(uses["functions"]), tuple(uses["connections"]), tuple(uses["dlq"]) if uses["dlq"] else None,
-            uses["external_table"] if "external_table" in uses else uses[_OLDER_EXTERNAL_TABLE]),
+            uses["external_table"] if "external_table" in uses else uses[_OLDER_EXTERNAL_TABLE],
+            tuple((database, name) for database, name in uses.get("views", ()))),
         "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
         "pause": None if pause is None else PauseCause(**pause),
         "unlike": None if unlike is None else Unlike(**unlike),

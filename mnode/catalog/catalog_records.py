@@ -81,7 +81,8 @@ class StreamUses:
 
     `reading`: the table that it reads, and a second one that it joins, or looks up in. `functions` are the names of the
     users' functions that it calls, `connections` those of the connections that it uses. `external_table` is the table
-    that it looks up in as it was, if it is of an external server.
+    that it looks up in as it was, if it is of an external server. `views`: those that it reads, by database and name,
+    and those that these read.
     """
 
     reading: tuple[TableRead, ...] = ()
@@ -89,6 +90,7 @@ class StreamUses:
     connections: tuple[str, ...] = ()
     dlq: tuple[str, str] | None = None
     external_table: dict[str, Any] | None = None
+    views: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,10 +95,11 @@ class DatabaseStatements:
         inside = []
         for stream in self._catalog.streams.all():
             *sources, target = (self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid))
-            touched = {table.database for table in (*sources, target) if table is not None}
+            read = {table.database for table in sources if table is not None} | {home for home, _ in stream.uses.views}
+            touched = read if target is None else read | {target.database}
             if database in touched:
                 if len(touched) > 1:
-                    is_source = any(table is not None and table.database == database for table in sources)
+                    is_source = database in read
                     raise InUseError(
                         f"database {database} is used by stream {stream.name}, whose "
                         f"{'target' if is_source else 'source'} is in another database",

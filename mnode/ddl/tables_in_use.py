@@ -1,11 +1,11 @@
-"""Whether streams and ingests stand in the way of a change of a table."""
+"""Whether streams and ingests stand in the way of a change of a table or a view."""
 
 from __future__ import annotations
 
 from penstock.common.errors import InUseError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
-from penstock.sql.schema import Column, Table
+from penstock.sql.schema import Column, Table, View
 
 
 def refuse_if_streamed(table: Table, catalog: Catalog) -> None:
@@ -39,6 +39,14 @@ def refuse_if_column_streamed(table: Table, column: Column, catalog: Catalog) ->
         if stream.reads_column(table, column.physical):
             raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
                              hint=f"DROP STREAM {stream.name} first")
+
+
+def refuse_if_view_streamed(view: View, catalog: Catalog) -> None:
+    """Raises InUseError if a stream reads the view, itself or by way of others."""
+    for stream in catalog.streams.all():
+        if (view.database, view.name) in stream.uses.views:
+            raise InUseError(f"view {view} is in use: stream {stream.name} reads it",
+                             hint=f"DROP STREAM {stream.name} first, or make a view of another name")
 
 
 def _in_use(table: Table, stream: StreamRecord, verb: str) -> InUseError:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError
-from penstock.mnode.access.roles import views_below
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import database_of, require_user_database, require_view
 from penstock.mnode.ddl.name_rules import check_name
+from penstock.mnode.ddl.tables_in_use import refuse_if_view_streamed
 from penstock.planner.bind.query_parts import check_names
 from penstock.planner.query.select import plan_query
+from penstock.planner.query.view_queries import views_below
 from penstock.sql.schema import VIEWS_MAX, Session, View, too_many_views
 from penstock.sql.tree.statements import CreateView, DropView
 
@@ -42,9 +43,12 @@ class ViewStatements:
         if known is not None and known in views_below(statement.query, database.name, self._catalog):
             raise InvalidStatementError(f"view {known} would read itself")
         owner = self._catalog.users.named(session.user)
-        self._catalog.schema.put_view(View(
+        wanted = View(
             0, database.name, statement.name.name, statement.query.source_text, statement.columns, session.time_zone,
-            session.user, None if owner is None else owner.created_ms, statement.invoker, self._clock.now_ms()))
+            session.user, None if owner is None else owner.created_ms, statement.invoker, self._clock.now_ms())
+        if known is not None and known.says != wanted.says:
+            refuse_if_view_streamed(known, self._catalog)
+        self._catalog.schema.put_view(wanted)
         return Result()
 
     def drop(self, statement: DropView, session: Session) -> Result:
@@ -52,7 +56,9 @@ class ViewStatements:
         database = database_of(statement.name, session, self._catalog)
         if statement.if_exists and self._catalog.view(database.name, statement.name.name) is None:
             return Result()
-        self._catalog.schema.drop_view(require_view(statement.name, session, self._catalog))
+        view = require_view(statement.name, session, self._catalog)
+        refuse_if_view_streamed(view, self._catalog)
+        self._catalog.schema.drop_view(view)
         return Result()
 
 

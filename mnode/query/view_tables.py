@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from penstock.common.errors import PenstockError, UnavailableError
-from penstock.mnode.access.roles import require_readable, views_below
+from penstock.mnode.access.roles import require_readable
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.planner.query.select import plan_query
+from penstock.planner.query.view_queries import views_below
 from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.schema import Column, Session, Table, View

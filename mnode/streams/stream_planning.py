@@ -21,6 +21,7 @@ from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_refresh import of_groups, plan_answer
 from penstock.planner.streams.stream_time import TimeDefaults
@@ -161,8 +162,12 @@ class StreamPlanning:
             reading.append(TableRead(looked_up.table_uid, None, tuple(column.physical for column in looked_up.columns)))
         elif looked_up is not None and looked_up.connection is not None:
             known = codec.table_to_json(external_table(looked_up.connection, looked_up.table, looked_up.described), ())
+        asked = parse_one(record.asked.text)
+        assert isinstance(asked, CreateStream)
+        views = views_below(asked.query, record.asked.database or "", self._services.catalog)
         uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
-                          None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known)
+                          None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known,
+                          tuple(sorted((view.database, view.name) for view in views)))
         return replace(record, uses=uses, plan=stored_plan.encode(stored))
 
     def asked(self, statement: CreateStream, session: Session) -> AskedStream:

@@ -263,9 +263,7 @@ class Builder:
 
 
 def resolve_table(name: Name, builder: Builder) -> Table:
-    """Returns the table that `name` means. Raises NotFoundError; InvalidStatementError without a database, and for a
-    view, which only queries read.
-    """
+    """Returns the table that `name` means. Raises NotFoundError, and InvalidStatementError without a database."""
     database = name.database or builder.session.database
     if database is None:
         raise InvalidStatementError(
@@ -275,12 +273,8 @@ def resolve_table(name: Name, builder: Builder) -> Table:
         raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=builder.place(name))
     table = builder.catalog.table(database, name.name)
     if table is None:
-        at = builder.place(name)
-        if builder.catalog.view(database, name.name) is not None:
-            raise InvalidStatementError(
-                f"{database}.{name.name} is a view: a stream can't read one yet", position=at,
-                hint="write the view's query, over its tables, into the stream; SHOW CREATE VIEW has it")
-        raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE, position=at,
+        raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE,
+                            position=builder.place(name),
                             hint=did_you_mean(name.name, builder.catalog.table_names(database)))
     return table
 

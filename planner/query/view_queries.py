@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sqlglot import exp
@@ -14,8 +15,9 @@ from penstock.planner.bind.user_functions import bind_user_functions
 from penstock.planner.logical.operators import Viewed
 from penstock.planner.query.named_queries import PlanQuery, QueryBuilder
 from penstock.sql.dialect.parser import parse_query
-from penstock.sql.schema import VIEWS_MAX, View, too_many_views
-from penstock.sql.tree.statements import TableSource
+from penstock.sql.schema import VIEWS_MAX, CatalogView, View, too_many_views
+from penstock.sql.tree.read_tables import tables_of
+from penstock.sql.tree.statements import ExternalSource, Query, TableSource
 
 
 def view_of(source: TableSource, builder: QueryBuilder) -> View | None:
@@ -57,6 +59,20 @@ def plan_view(view: View, source: TableSource, builder: QueryBuilder, plan: Plan
     finally:
         for name, value in kept.items():
             setattr(builder, name, value)
+
+
+def views_below(query: Query, database: str, catalog: CatalogView) -> Iterator[View]:
+    """Yields the views that a query reads where `database` is in use, and those that these read."""
+    pending, known = [(query, database)], set()
+    while pending:
+        query, database = pending.pop()
+        for source in tables_of(query):
+            view = None if isinstance(source, ExternalSource) else catalog.view(
+                source.name.database or database, source.name.name)
+            if view is not None and view not in known:
+                known.add(view)
+                pending.append((parse_query(view.text), view.database))
+                yield view
 
 
 class _Unknown:

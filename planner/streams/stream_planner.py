@@ -57,7 +57,7 @@ def plan_stream(
     for what Penstock cannot do yet.
     """
     bind_user_functions(statement, catalog, session)
-    reason = refreshed_for(statement)
+    reason = refreshed_for(statement, catalog, session)
     if reason is not None:
         return plan_refreshed(statement, catalog, session, reason)
     stream = _context(statement, catalog, session, defaults)
@@ -85,7 +85,7 @@ def plan_results(
     Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
     """
     bind_user_functions(statement, catalog, session)
-    reason = refreshed_for(statement)
+    reason = refreshed_for(statement, catalog, session)
     if reason is not None:
         raise NotSupportedError(f"a stream with {reason} can't be verified yet: it is compared with its query whenever "
                                 "its tables change")

@@ -20,6 +20,7 @@ from penstock.planner.bind.scopes import QUERIES, unwrapped, vector_calls, vecto
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
+from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.stream_time import zoned
 from penstock.planner.task_plans.plan_tree import PlanNode
 from penstock.planner.task_plans.stream_plan import (
@@ -32,13 +33,16 @@ from penstock.planner.task_plans.stream_plan import (
     StreamPlan,
 )
 from penstock.sql.dialect.create_statements import tag_literal
-from penstock.sql.schema import CatalogView, Column, Session, Table, TagValue, with_time
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse_query
+from penstock.sql.schema import CatalogView, Column, Session, Table, TagValue, View, with_time
 from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     CreateStream,
     ExternalSource,
     FunctionSource,
     JoinSource,
+    Name,
     Query,
     Select,
     SetOperation,
@@ -61,8 +65,14 @@ _NOT_ALLOWED_FUNCTION = 0x265A
 _TAGS = (*INTEGERS, Kind.BOOL, Kind.VARCHAR, Kind.NCHAR)
 
 
-def refreshed_for(statement: CreateStream) -> str | None:
+def refreshed_for(statement: CreateStream, catalog: CatalogView, session: Session) -> str | None:
     """Returns what a stream's query has that no task keeps up to date by itself; None if there is nothing."""
+    views = views_below(statement.query, session.database or "", catalog)
+    return _written(statement) or ("a view" if next(views, None) is not None else None)
+
+
+def _written(statement: CreateStream) -> str | None:
+    """Does what `refreshed_for` does, but for what names in FROM mean."""
     query = statement.query
     if not isinstance(query, Select):
         return "VALUES" if isinstance(query, ValuesQuery) else query.kind.upper()
@@ -131,16 +141,17 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.
     """
     _check_options(statement, reason)
-    _check_functions(statement)
+    views = tuple(views_below(statement.query, session.database or "", catalog))
+    queries = [(statement.query, session.database or ""), *((parse_query(view.text), view.database) for view in views)]
+    for query, _ in queries:
+        _check_functions(query)
     batch = plan_answer(statement, catalog, session)
     later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
     if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
         raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
                                  "date", hint="write times that don't move")
-    if batch.views:
-        raise NotSupportedError("a stream cannot read views yet", hint="write the view's query into FROM")
-    sources = _sources(statement.query, batch, catalog, session)
-    database, columns = _target(statement, batch, sources, catalog, session)
+    sources = _sources(queries, batch, catalog)
+    database, columns = _target(statement, batch, sources, views, catalog, session)
     target = statement.target.name.name
     groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
     refresh = RefreshPlan(sources, reason, groups, keys)
@@ -183,25 +194,30 @@ def _check_options(statement: CreateStream, reason: str) -> None:
         raise NotSupportedError(f"NOTIFY is not for a stream with {reason}: it has no windows")
 
 
-def _check_functions(statement: CreateStream) -> None:
-    for call in found_in(statement.query, exp.Anonymous):
+def _check_functions(query: Query) -> None:
+    for call in found_in(query, exp.Anonymous):
         spec = function_of(call)
         if spec is not None and spec.volatile:
             raise InvalidStreamError(f"{spec.name}() is not allowed in a stream: it gives another value whenever it is "
                                      "computed", code=_NOT_ALLOWED_FUNCTION)
 
 
-def _sources(query: Query, batch: BatchPlan, catalog: CatalogView, session: Session) -> tuple[SourcePlan, ...]:
-    """Returns the tables that are read, each once, also those of which only tags are, with the columns that are."""
+def _sources(
+    queries: Sequence[tuple[Query, str]], batch: BatchPlan, catalog: CatalogView
+) -> tuple[SourcePlan, ...]:
+    """Returns the tables that are read, each once, also those of which only tags are, with the columns that are.
+
+    `queries`: that of the stream and those of the views that it reads, each with the database that is in use there.
+    """
     read: dict[int, Table] = {}
-    for source in tables_of(query):
+    for source, database in [(source, database) for query, database in queries for source in tables_of(query)]:
         if isinstance(source, ExternalSource):
             raise InvalidStreamError(f"{source.connection} is another server: a stream cannot read its tables so")
         if source.cuts is not None:
             raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
-        table = catalog.table(source.name.database or session.database or "", source.name.name)
+        table = catalog.table(source.name.database or database, source.name.name)
         if table is None:
-            continue  # what WITH names
+            continue  # a view, or what WITH names
         if table.kind == "system":
             raise InvalidStreamError(f"{table.name} is a system table: a stream cannot read it")
         read.setdefault(table.uid, table)
@@ -210,12 +226,12 @@ def _sources(query: Query, batch: BatchPlan, catalog: CatalogView, session: Sess
     used = {(scan.table.uid, name) for scan in batch.scans for name in scan.columns}
     found = []
     for table in read.values():
-        database = catalog.database(table.database)
-        assert database is not None
+        home = catalog.database(table.database)
+        assert home is not None
         columns = tuple(SourceColumn(column.name, column.physical, column.type)
                         for column in table.columns if (table.uid, column.name) in used)
         found.append(SourcePlan(
-            table.database, table.name, table.storage_uid, None, table.time_column.name, False, database.precision,
+            table.database, table.name, table.storage_uid, None, table.time_column.name, False, home.precision,
             columns, (), needs_children=False, sql="", late_sql=None, expired_sql=None))
     return tuple(found)
 
@@ -224,7 +240,8 @@ def _sources(query: Query, batch: BatchPlan, catalog: CatalogView, session: Sess
 
 
 def _target(
-    statement: CreateStream, batch: BatchPlan, sources: Sequence[SourcePlan], catalog: CatalogView, session: Session
+    statement: CreateStream, batch: BatchPlan, sources: Sequence[SourcePlan], views: Sequence[View],
+    catalog: CatalogView, session: Session
 ) -> tuple[str, tuple[Column, ...]]:
     """Returns the database of the result table, and its columns, of which the KEY is flagged."""
     name = statement.target.name
@@ -256,9 +273,11 @@ def _target(
             kind = replace(kind, length=TEXT_LENGTH)
         columns.append(Column(own, kind, own))
     key: Sequence[int] | None = [place for place, (_, flagged) in enumerate(given or ()) if flagged]
-    derived = not key
-    if derived:
-        key = _key_of(statement.query, len(columns), _names_in(sources, catalog))
+    # A time that is derived may be NULL, but for the start of a window.
+    by_time = bool(key)
+    if not key:
+        key, by_time = _told_apart(
+            statement.query, len(columns), _names_in(sources, views, catalog), catalog, session)
     if key is None or (not key and columns[0].type.kind is not Kind.TIMESTAMP):
         raise InvalidStreamError("it can't be told which columns tell rows of the result apart",
                                  hint=f"name them: INTO {name.name} ({names[0]} PRIMARY KEY, ...)")
@@ -266,15 +285,53 @@ def _target(
         raise InvalidStreamError(f"{names[0]} is a time and not a part of the KEY, which must not be the first column",
                                  hint="put a column of the KEY first")
     flagged = tuple(replace(column, primary_key=place in key) for place, column in enumerate(columns))
-    # A time that is derived may be NULL, but for the start of a window.
-    by_time = not derived or (isinstance(statement.query, Select) and statement.query.window is not None)
     return known.name, with_time(flagged) if by_time else flagged
 
 
-def _names_in(sources: Sequence[SourcePlan], catalog: CatalogView) -> frozenset[str]:
-    """The names of columns and tags of the tables that are read, which go before aliases in GROUP BY."""
+def _names_in(sources: Sequence[SourcePlan], views: Sequence[View], catalog: CatalogView) -> frozenset[str]:
+    """The names of columns and tags of the tables and views that are read, which go before aliases in GROUP BY."""
     tables = [catalog.table(source.database, source.table) for source in sources]
-    return frozenset(column.name for table in tables if table is not None for column in (*table.columns, *table.tags))
+    names = {column.name for table in tables if table is not None for column in (*table.columns, *table.tags)}
+    return frozenset(names.union(*(_columns_of(view, catalog) for view in views)))
+
+
+def _told_apart(
+    query: Query, count: int, names: frozenset[str], catalog: CatalogView, session: Session
+) -> tuple[Sequence[int] | None, bool]:
+    """Returns what `_key_of` does, and whether the query has a window; of a query that shows a view's columns, its."""
+    view = _shown_view(query, catalog, session)
+    if view is None:
+        return _key_of(query, count, names), isinstance(query, Select) and query.window is not None
+    assert isinstance(query, Select)
+    given = _columns_of(view, catalog)
+    key, windowed = _told_apart(parse_query(view.text), len(given), names, catalog,
+                                replace(session, database=view.database))
+    if not key or is_star(query.items[0].expression):
+        return key, windowed
+    shown = [unwrapped(item.expression).name for item in query.items]
+    if not all(given[place] in shown for place in key):
+        return (), False
+    return [shown.index(given[place]) for place in key], windowed
+
+
+def _shown_view(query: Query, catalog: CatalogView, session: Session) -> View | None:
+    """Returns the view of which a query shows columns and nothing else, each row as one; None if it does more."""
+    if not isinstance(query, Select) or not isinstance(query.source, TableSource):
+        return None
+    others = (query.ctes, query.group_by, query.distinct, query.distinct_on, query.window, query.partition_by)
+    items = [unwrapped(item.expression) for item in query.items]
+    stars = [item.find(exp.Star) for item in items]
+    everything = len(items) == 1 and stars[0] is not None and not any(stars[0].args.values())
+    if any(others) or not (everything or all(isinstance(item, exp.Column) and not is_star(item) for item in items)):
+        return None
+    name = query.source.name
+    return catalog.view(name.database or session.database or "", name.name)
+
+
+def _columns_of(view: View, catalog: CatalogView) -> list[str]:
+    """Returns what the columns of a view are called now."""
+    query = parse_query(f"SELECT * FROM {print_sql(Name(view.name, view.database))}")
+    return [column.name for column in plan_query(query, catalog, Session()).columns]
 
 
 def _key_of(query: Query, count: int, names: frozenset[str]) -> Sequence[int] | None:

@@ -83,7 +83,8 @@ def test_nobody_reads_what_the_owner_may_not_read_any_more(bed: Bed, change: str
     if reader is None:
         bed.all("create stable d.m (ts timestamp, v int) tags (g int)", "create table d.x using d.m tags (1)")
         for statement in ("delete from d.m where g in (select v from d.w)", "insert into d.x select now, v from d.w",
-                          "create table d.y as select now as ts, v from d.w", "create view d.z as select v from d.w"):
+                          "create table d.y as select now as ts, v from d.w", "create view d.z as select v from d.w",
+                          "create materialized view d.y as select distinct v from d.w"):
             assert why in bed.refusal(statement)
         bed.all("create database e", "use e")
         assert why in bed.refusal("create view d.z as select v from w")

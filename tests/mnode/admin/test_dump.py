@@ -436,6 +436,25 @@ def test_views_come_back(tmp_path: Path) -> None:
         assert table(sandbox, "SELECT n FROM y.high").to_pylist() == [{"n": 1}]
 
 
+def test_streams_of_views_come_back(tmp_path: Path) -> None:
+    """They read the views that were restored, also where databases get other names, and hold what these give."""
+    with opened(tmp_path / "first") as sandbox:
+        for statement in (
+            "CREATE DATABASE a KEEP 36500d", "CREATE DATABASE b KEEP 36500d", "CREATE TABLE a.t (ts TIMESTAMP, v INT)",
+            f"INSERT INTO a.t VALUES ({T0}, 1)", "CREATE VIEW b.w AS SELECT v, count(*) n FROM a.t GROUP BY v",
+            "USE b", "CREATE MATERIALIZED VIEW o AS SELECT * FROM w", "CREATE MATERIALIZED VIEW p AS SELECT sum(n) FROM o",
+        ):
+            sandbox.execute(statement)
+    dump(tmp_path / "first", tmp_path / "dump")
+    with open_sandbox(_made(tmp_path / "second"), disableStream=True) as sandbox:
+        report = restore(tmp_path / "dump", sandbox, {"a": "z", "b": "y"})
+        assert (report.problems, report.streams) == ({}, ["o", "p"])
+        assert [stream.uses.views for stream in sandbox.engine.catalog.streams.all()] == [(("y", "w"),), ()]
+    with open_sandbox(tmp_path / "second") as sandbox:
+        sandbox.execute(f"INSERT INTO z.t VALUES ({T0 + 1}, 1)")
+        assert table(sandbox, "SELECT * FROM y.p").to_pylist() == [{"sum(n)": 2}]
+
+
 def test_functions_come_with_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Code that the directory of functions has is copied; where other code has its name, that is said."""
     data = _made(tmp_path / "data")

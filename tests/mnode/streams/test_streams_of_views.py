@@ -1,0 +1,122 @@
+"""Streams that read views: what their tables hold, and what may become of the views meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kits.engines.embedded import Embedded
+from kits.engines.sandboxes import T0, TestBed
+
+from penstock.common.errors import InUseError, InvalidStreamError, NotFoundError, PenstockError
+
+
+@pytest.fixture
+def bed() -> Iterator[TestBed]:
+    with TestBed(config={"stateMapSize": "1GiB"}) as opened:
+        opened.all(
+            "CREATE DATABASE d VGROUPS 2 KEEP 36500", "CREATE DATABASE e VGROUPS 1 KEEP 36500", "USE d",
+            "CREATE STABLE m (ts TIMESTAMP, v INT, f INT) TAGS (g INT)", "CREATE TABLE t0 USING m TAGS (0)",
+            "CREATE VIEW sums AS SELECT g, sum(v) s FROM m GROUP BY g",
+            "CREATE VIEW e.tops (top) AS SELECT max(s) FROM d.sums",
+            "CREATE VIEW tens (start, n) AS SELECT _wstart, count(*) FROM m INTERVAL(10s)",
+            f"INSERT INTO t0 (ts, v) VALUES ({T0}, 1) ({T0 + 12_000}, 2)")
+        yield opened
+
+
+def key_of(bed: TestBed, table: str) -> list[str]:
+    """Returns the columns by which rows of a table are told apart: its time, or its KEY."""
+    described = bed.rows(f"DESCRIBE {table}")
+    keys = [name for name, *_, note, _ in described if note == "PRIMARY KEY"]
+    return keys or [described[0][0]]
+
+
+@pytest.mark.parametrize(("query", "key", "rows"), [
+    ("SELECT * FROM sums", ["g"], [(0, 3)]),
+    ("SELECT s, g FROM sums x", ["g"], [(3, 0)]),
+    ("SELECT * FROM e.tops", ["top"], [(3,)]),
+    ("SELECT * FROM tens ORDER BY n", ["start"], [(0, 1), (10_000, 1)]),
+    ("SELECT n, count(*) c FROM tens GROUP BY n", ["n"], [(1, 2)]),
+    ("SELECT ts, v, s FROM m JOIN sums USING (g)", ["ts"], [(0, 1, 3), (12_000, 2, 3)]),
+])
+def test_rows_are_told_apart_as_in_the_view(bed: TestBed, query: str, key: list[str], rows: list[object]) -> None:
+    """Where a view's columns are shown as they are, its query says what the KEY is."""
+    bed.execute(f"CREATE MATERIALIZED VIEW o AS {query}")
+    assert key_of(bed, "o") == key
+    assert sorted(bed.rows("SELECT * FROM o")) == rows
+    bed.execute("DELETE FROM t0")
+    assert sorted(bed.rows("SELECT * FROM o")) == sorted(bed.rows(query))
+
+
+def test_a_key_that_is_not_shown_is_missed(bed: TestBed) -> None:
+    """Several rows may look the same without it."""
+    for query in ("SELECT s FROM sums", "SELECT * EXCLUDE (g) FROM sums", "SELECT s + 1 FROM sums",
+                  "SELECT max(g) s FROM sums GROUP BY s"):
+        with pytest.raises(InvalidStreamError, match="it can't be told which columns tell rows of the result apart"):
+            bed.execute(f"CREATE MATERIALIZED VIEW o AS {query}")
+
+
+def test_views_that_are_read_stay_as_they_are(bed: TestBed) -> None:
+    """Also those behind views. A view may be given again as it is, and goes once no stream reads it any more."""
+    bed.execute("CREATE STREAM s INTO o AS SELECT top FROM e.tops")
+    for statement, reason in (
+            ("DROP VIEW e.tops", "view e.tops is in use: stream s reads it"),
+            ("DROP VIEW sums", "view d.sums is in use: stream s reads it"),
+            ("CREATE OR REPLACE VIEW sums AS SELECT g, max(v) s FROM m GROUP BY g", "view d.sums is in use"),
+            ("CREATE OR REPLACE VIEW sums (h) AS SELECT g, sum(v) s FROM m GROUP BY g", "view d.sums is in use"),
+            ("DROP TABLE m", "table m is in use: stream s reads it"),
+            ("ALTER STABLE m DROP COLUMN v", "column v of m is read by stream s"),
+            ("DROP DATABASE e", "database e is used by stream s, whose target is in another database")):
+        with pytest.raises(InUseError, match=reason):
+            bed.execute(statement)
+    bed.execute("CREATE OR REPLACE VIEW sums AS SELECT g, sum(v) s FROM m GROUP BY g")
+    bed.execute(f"INSERT INTO t0 (ts, v) VALUES ({T0 + 1}, 7)")
+    assert bed.rows("SELECT * FROM o") == [(10,)]
+    bed.all("DROP STREAM s", "DROP VIEW e.tops", "CREATE OR REPLACE VIEW sums AS SELECT 1 x", "DROP VIEW sums")
+
+
+def test_a_database_goes_with_its_views_and_streams(bed: TestBed) -> None:
+    """Where nothing else reads them."""
+    bed.all("DROP VIEW e.tops", "CREATE STREAM s INTO o AS SELECT * FROM sums", "DROP DATABASE d")
+    assert bed.rows("SHOW STREAMS") == []
+
+
+@pytest.mark.parametrize(("view", "query", "error", "reason"), [
+    ("SELECT ts, rand() r FROM m", "SELECT ts FROM w", InvalidStreamError, "rand\\(\\) is not allowed in a stream"),
+    ("SELECT ts, v FROM m WHERE ts > now - 1d", "SELECT ts, v FROM w", InvalidStreamError, "depends on the time at wh"),
+    ("SELECT name FROM information_schema.ins_databases", "SELECT DISTINCT name FROM w", InvalidStreamError,
+     "ins_databases is a system table"),
+    ("SELECT 1 x", "SELECT DISTINCT x FROM w", InvalidStreamError, "a stream reads at least one table"),
+    ("SELECT ts, v FROM gone", "SELECT ts, v FROM w", NotFoundError, "view d.below can't be read: table d.gone does"),
+])
+def test_what_a_view_may_have_and_no_stream_can_keep(
+    bed: TestBed, view: str, query: str, error: type[PenstockError], reason: str
+) -> None:
+    """It is found in views of views, too."""
+    bed.all("CREATE TABLE gone (ts TIMESTAMP, v INT)", f"CREATE VIEW below AS {view}",
+            "CREATE VIEW w AS SELECT * FROM below", "DROP TABLE gone")
+    with pytest.raises(error, match=reason):
+        bed.execute(f"CREATE STREAM s INTO o AS {query}")
+    assert bed.rows("SHOW STREAMS") == []
+
+
+def test_options_of_windows_are_refused_with_the_reason(bed: TestBed) -> None:
+    """What reads a view is computed again."""
+    with pytest.raises(InvalidStreamError, match="as one with a view is"):
+        bed.execute("CREATE STREAM s TRIGGER WINDOW_CLOSE INTO o AS SELECT _wstart, sum(n) FROM tens INTERVAL(1m)")
+
+
+def test_what_a_stream_reads_is_known_after_a_restart(tmp_path: Path) -> None:
+    """The catalog has the views that it reads."""
+    db = Embedded(tmp_path / "data")
+    db.all("create database d vgroups 1", "use d", "create table t (ts timestamp, v int)",
+           "create view w as select v, count(*) n from t group by v", "create view x as select * from w",
+           "create materialized view o as select * from x")
+    db.reopen()
+    db.execute("use d")
+    for view in "wx":
+        with pytest.raises(InUseError, match=f"view d.{view} is in use: stream o reads it"):
+            db.execute(f"drop view {view}")
+    db.all("drop materialized view o", "drop view x", "drop view w")
+    db.close()
