@@ -442,7 +442,8 @@ def test_streams_of_views_come_back(tmp_path: Path) -> None:
         for statement in (
             "CREATE DATABASE a KEEP 36500d", "CREATE DATABASE b KEEP 36500d", "CREATE TABLE a.t (ts TIMESTAMP, v INT)",
             f"INSERT INTO a.t VALUES ({T0}, 1)", "CREATE VIEW b.w AS SELECT v, count(*) n FROM a.t GROUP BY v",
-            "USE b", "CREATE MATERIALIZED VIEW o AS SELECT * FROM w", "CREATE MATERIALIZED VIEW p AS SELECT sum(n) FROM o",
+            "USE b", "CREATE MATERIALIZED VIEW o AS SELECT * FROM w",
+            "CREATE MATERIALIZED VIEW p AS SELECT sum(n) FROM o",
         ):
             sandbox.execute(statement)
     dump(tmp_path / "first", tmp_path / "dump")
