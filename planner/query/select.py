@@ -115,7 +115,7 @@ def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> Batc
         steps=tuple((name, render(step)) for name, step in steps),
         body=render(body),
         scans=tuple(slot.scan() for slot in builder.scans),
-        columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
+        columns=tuple(ResultColumn(column.name, column.value.type, column.alias) for column in planned.columns),
         tables=tuple(builder.tables),
         functions=tuple(dict.fromkeys((*builder.functions, *users_aggregates(plan)))),
         once=computed_once(steps, body),

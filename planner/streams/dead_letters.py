@@ -73,7 +73,8 @@ def plan_errors(statement: CreateStream, trigger: str, clock: TimeClock, default
     """
     options = statement.options
     by_event_time = trigger != "force_window_close" and clock == "event"
-    if options.late is not None and (not by_event_time or statement.select.window is None):
+    windowless = statement.select.window is None and not statement.materialized
+    if options.late is not None and (not by_event_time or windowless):
         raise InvalidStreamError("LATE is for windows by event time")
     if by_event_time:
         return options.on_error or default

@@ -22,7 +22,7 @@ from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.stream_time import zoned
-from penstock.planner.task_plans.plan_tree import PlanNode
+from penstock.planner.task_plans.plan_tree import PlanNode, names_in_tables
 from penstock.planner.task_plans.stream_plan import (
     Grouping,
     Policies,
@@ -254,7 +254,7 @@ def _target(
                                  hint="such a stream makes its table: rows of others would be taken for its own")
     given = statement.target.columns
     # Every table has a column tbname of its own.
-    names = ["tbname_" if column.name == "tbname" else column.name for column in batch.columns]
+    names = ["tbname_" if name == "tbname" else name for name in names_in_tables(batch.columns)]
     if given is not None:
         if len(given) != len(names):
             raise InvalidStatementError(f"{len(given)} columns are named, but the query has {len(names)}", code=0x263F)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.sql.types import DataType
@@ -9,10 +10,20 @@ from penstock.sql.types import DataType
 
 @dataclass(frozen=True, slots=True)
 class ResultColumn:
-    """A column of a result. TIMESTAMP columns come out of the SQL as BIGINT and are turned into timestamps last."""
+    """A column of a result. TIMESTAMP columns come out of the SQL as BIGINT and are turned into timestamps last.
+
+    `alias`: what a table that is made of the result calls it, for `a.v` that is `v`; None: nothing but its name.
+    """
 
     name: str
     type: DataType
+    alias: str | None = None
+
+
+def names_in_tables(columns: Sequence[ResultColumn]) -> list[str]:
+    """Returns what a table that is made of a result calls its columns: their aliases, unless two have the same."""
+    aliases = [column.alias or column.name for column in columns]
+    return [column.name if aliases.count(alias) > 1 else alias for column, alias in zip(columns, aliases, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ _CLAUSE_ORDER = (
     "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, WINDOW, "
     "QUALIFY, ORDER BY, SLIMIT, LIMIT"
 )
+_EXPLAINED = (("STREAM",), ("OR", "REPLACE", "STREAM"), ("MATERIALIZED", "VIEW"), ("INGEST",))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TEXT = 64 * 1024 * 1024
 
@@ -150,9 +151,8 @@ class StatementParser(QueryParser):
                 raise self.fail("LOGICAL, SQL or TASKS is expected")
             self.expect(")")
             part = cast("ExplainPart", word.lower())
-        stream = self.at("CREATE", "STREAM") or self.at("CREATE", "OR", "REPLACE", "STREAM")
-        if not self.at_query() and not stream and not self.at("CREATE", "INGEST"):
-            raise self.fail("EXPLAIN takes a query, CREATE STREAM or CREATE INGEST, "
+        if not self.at_query() and not any(self.at("CREATE", *words) for words in _EXPLAINED):
+            raise self.fail("EXPLAIN takes a query, CREATE STREAM, CREATE MATERIALIZED VIEW or CREATE INGEST, "
                             "EXPLAIN ANALYZE also STREAM and its name")
         return Explain(self._parse_statement(), analyze, part)
 

@@ -230,3 +230,23 @@ def test_a_materialized_view_is_a_stream_and_its_table() -> None:
                 "DROP MATERIALIZED VIEW IF EXISTS tens")
         assert [name for name, *_ in bed.rows("SHOW TABLES") if name in ("most", "sums", "tens")] == []
         assert bed.rows("SHOW STABLES") != []
+
+
+def test_a_materialized_view_of_rows() -> None:
+    """What has no window is a view as well, and EXPLAIN says what it is."""
+    with made() as bed:
+        bed.execute("CREATE TABLE r (ts TIMESTAMP, v INT)")
+        bed.execute(f"INSERT INTO r VALUES ({T0}, 4)")
+        view = "CREATE MATERIALIZED VIEW doubled AS SELECT ts, 2 * v w FROM r WHERE v > 2"
+        assert "trigger=at_once" in bed.rows(f"EXPLAIN {view}")[0][0]
+        bed.execute(view)
+        bed.execute(f"INSERT INTO r VALUES ({T0 - 1}, 5) ({T0 + 1}, 1)")
+        assert bed.rows("SELECT ts, w FROM doubled ORDER BY ts") == [(-1, 10), (0, 8)]
+
+
+def test_columns_are_called_as_they_are_in_their_tables() -> None:
+    """As in other streams: without the table's name, unless two are called the same."""
+    with made() as bed:
+        bed.execute("CREATE MATERIALIZED VIEW newest AS SELECT a.ts, a.v, b.v FROM m a JOIN m b ON a.ts = b.ts "
+                    "QUALIFY row_number() OVER (PARTITION BY a.tbname ORDER BY a.ts DESC) = 1")
+        assert [name for name, *_ in bed.rows("DESCRIBE newest")] == ["ts", "a.v", "b.v"]
