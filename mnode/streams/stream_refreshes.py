@@ -22,7 +22,7 @@ from penstock.mnode.write.inserts import record_batches
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
-from penstock.sql.rows.keyed_rows import key_texts, keyed
+from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
 from penstock.tasks.dnode_access.dnode_client import RefreshRequest
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
@@ -67,7 +67,7 @@ class StreamRefreshes:
         groups = None if request.tuids is None else self._groups(stored.plan.computation, request.tuids)
         keys = None if groups is None else _keys_of(target, stored.plan.computation, groups)
         with self._activity.statement(0, f"refresh of stream {stream.name}"):
-            wanted = self._wanted(stream, target, stored.plan.computation.groups, groups)
+            wanted = self._wanted(stream, target, stored.plan.computation, groups)
         self._services.stores.results.check_attempt(stream.id, request.attempt, f"a refresh of {stream.name}")
         return pa.table({"written": [self._write(target, wanted, keys)]})
 
@@ -84,10 +84,10 @@ class StreamRefreshes:
         return None if None in children else list(found)
 
     def _wanted(
-        self, stream: StreamRecord, target: Table, names: Sequence[str], groups: Sequence[tuple[TagValue, ...]] | None
+        self, stream: StreamRecord, target: Table, refresh: RefreshPlan, groups: Sequence[tuple[TagValue, ...]] | None
     ) -> pa.RecordBatch:
         """Returns what the table is to hold, as it is stored, of some groups or of all."""
-        plan, session = self._planning.answer_of(stream, names, groups)
+        plan, session = self._planning.answer_of(stream, refresh.groups, groups)
         if len(plan.columns) != len(target.columns):
             raise InvalidStatementError(
                 f"the query of stream {stream.name} gives {len(plan.columns)} columns by now, its table has "
@@ -100,12 +100,16 @@ class StreamRefreshes:
         batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns])
         if not target.keyed and batch.column(0).null_count:
             raise InvalidValueError(f"the time {target.columns[0].name} of a row of the answer is NULL")
+        if target.keyed:
+            batch = keyed(target, batch)
+        if refresh.repeats:
+            return numbered(batch)
         keys = _keys(target, batch)
         if pc.count_distinct(keys).as_py() < len(keys):
             names = ", ".join(column.name for column in target.key_columns)
             raise InvalidValueError(f"several rows of the answer have the same {names}, of which the table has one",
                                     hint="name further columns of the KEY: INTO t (a PRIMARY KEY, b PRIMARY KEY, ...)")
-        return keyed(target, batch) if target.keyed else batch
+        return batch
 
     def _write(self, target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None) -> int:
         """Writes the rows that are new or others, deletes those that are no more; returns how many that are.
@@ -167,6 +171,9 @@ def _keys_of(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, 
 
 
 def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:
+    """Returns a text for each stored row that no other one has."""
+    if target.keyed:
+        return batch.column(KEY_TEXT.physical)
     columns = target.key_columns
     return key_texts([batch.column(column.physical) for column in columns], [column.type.kind for column in columns])
 

@@ -113,9 +113,6 @@ class StreamContext:
         table = resolve_table(source.name, self.builder)
         if table.kind == "system":
             raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")
-        if table.keyed:
-            raise InvalidStreamError(f"{source.name} has a key in place of a time: a stream cannot read it yet",
-                                     hint="read a table whose first column is a TIMESTAMP, and look up in this one")
         return scan_table(table, source.alias, self.builder)
 
     def read_rows(self) -> None:

@@ -21,6 +21,7 @@ from penstock.planner.bind.user_functions import function_of
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.query.view_queries import views_below
+from penstock.planner.streams.result_key import TBNAME, ResultKey, key_of, place_of
 from penstock.planner.streams.stream_time import zoned
 from penstock.planner.task_plans.plan_tree import PlanNode, names_in_tables
 from penstock.planner.task_plans.stream_plan import (
@@ -33,19 +34,18 @@ from penstock.planner.task_plans.stream_plan import (
     StreamPlan,
 )
 from penstock.sql.dialect.create_statements import tag_literal
-from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_query
-from penstock.sql.schema import CatalogView, Column, Session, Table, TagValue, View, with_time
+from penstock.sql.schema import CatalogView, Column, Session, Table, TagValue, with_time
 from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     CreateStream,
     ExternalSource,
     FunctionSource,
+    IntervalWindow,
     JoinSource,
-    Name,
     Query,
     Select,
-    SetOperation,
+    SessionWindow,
     StreamOptions,
     SubquerySource,
     TableSource,
@@ -68,7 +68,7 @@ _TAGS = (*INTEGERS, Kind.BOOL, Kind.VARCHAR, Kind.NCHAR)
 def refreshed_for(statement: CreateStream, catalog: CatalogView, session: Session) -> str | None:
     """Returns what a stream's query has that no task keeps up to date by itself; None if there is nothing."""
     views = views_below(statement.query, session.database or "", catalog)
-    return _written(statement) or ("a view" if next(views, None) is not None else None)
+    return _written(statement) or ("a view" if next(views, None) is not None else _table(statement, catalog, session))
 
 
 def _written(statement: CreateStream) -> str | None:
@@ -134,6 +134,33 @@ def _aggregate(query: Select, options: StreamOptions) -> str | None:
     return None
 
 
+def _table(statement: CreateStream, catalog: CatalogView, session: Session) -> str | None:
+    """Returns what there is about the rows that are read: what of them a query shows, a task may not."""
+    query = statement.select
+    source = query.source.left if isinstance(query.source, JoinSource) else query.source
+    if not isinstance(source, TableSource):
+        return None
+    table = catalog.table(source.name.database or session.database or "", source.name.name)
+    if table is None:
+        return None
+    if table.keyed:
+        return "a table with a KEY"
+    if not statement.materialized:
+        return None
+    if isinstance(query.source, JoinSource):
+        return "a join"
+    if query.window is not None:
+        by_table = any(isinstance(item.expression, exp.Column) and item.expression.name == TBNAME
+                       for item in query.partition_by)
+        of_rows = not isinstance(query.window, IntervalWindow | SessionWindow)
+        return "windows of rows over tables" if of_rows and table.kind == "super" and not by_table else None
+    if table.kind == "super" or query.partition_by:
+        return "rows of a super table"
+    first = unwrapped(query.items[0].expression)
+    by_time = is_star(first) or (isinstance(first, exp.Column) and first.name == table.time_column.name)
+    return None if by_time else "rows without their time"
+
+
 def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Session, reason: str) -> StreamPlan:
     """Returns the plan of a stream of any query; `reason` is what `refreshed_for` says.
 
@@ -151,10 +178,10 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
         raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
                                  "date", hint="write times that don't move")
     sources = _sources(queries, batch, catalog)
-    database, columns = _target(statement, batch, sources, views, catalog, session)
+    database, columns, repeats = _target(statement, batch, catalog, session)
     target = statement.target.name.name
     groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
-    refresh = RefreshPlan(sources, reason, groups, keys)
+    refresh = RefreshPlan(sources, reason, groups, keys, repeats)
     how = f"by groups of tables: {' '.join(groups)}" if groups else f"as a whole, for {reason}"
     tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", how),
                                ("into", f"{database}.{target}")), (batch.tree,))
@@ -240,10 +267,10 @@ def _sources(
 
 
 def _target(
-    statement: CreateStream, batch: BatchPlan, sources: Sequence[SourcePlan], views: Sequence[View],
-    catalog: CatalogView, session: Session
-) -> tuple[str, tuple[Column, ...]]:
-    """Returns the database of the result table, and its columns, of which the KEY is flagged."""
+    statement: CreateStream, batch: BatchPlan, catalog: CatalogView, session: Session
+) -> tuple[str, tuple[Column, ...], bool]:
+    """Returns the database of the result table, its columns, of which the KEY is flagged, and whether rows may be
+    equal: then all columns are the KEY."""
     name = statement.target.name
     database = name.database or session.database
     known = None if database is None else catalog.database(database)
@@ -254,7 +281,7 @@ def _target(
                                  hint="such a stream makes its table: rows of others would be taken for its own")
     given = statement.target.columns
     # Every table has a column tbname of its own.
-    names = ["tbname_" if name == "tbname" else name for name in names_in_tables(batch.columns)]
+    names = ["tbname_" if name == TBNAME else name for name in names_in_tables(batch.columns)]
     if given is not None:
         if len(given) != len(names):
             raise InvalidStatementError(f"{len(given)} columns are named, but the query has {len(names)}", code=0x263F)
@@ -272,98 +299,16 @@ def _target(
         if kind.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY) and kind.length is None:
             kind = replace(kind, length=TEXT_LENGTH)
         columns.append(Column(own, kind, own))
-    key: Sequence[int] | None = [place for place, (_, flagged) in enumerate(given or ()) if flagged]
-    # A time that is derived may be NULL, but for the start of a window.
-    by_time = bool(key)
-    if not key:
-        key, by_time = _told_apart(
-            statement.query, len(columns), _names_in(sources, views, catalog), catalog, session)
-    if key is None or (not key and columns[0].type.kind is not Kind.TIMESTAMP):
-        raise InvalidStreamError("it can't be told which columns tell rows of the result apart",
-                                 hint=f"name them: INTO {name.name} ({names[0]} PRIMARY KEY, ...)")
-    if key and 0 not in key and columns[0].type.kind is Kind.TIMESTAMP:
-        raise InvalidStreamError(f"{names[0]} is a time and not a part of the KEY, which must not be the first column",
-                                 hint="put a column of the KEY first")
-    flagged = tuple(replace(column, primary_key=place in key) for place, column in enumerate(columns))
-    return known.name, with_time(flagged) if by_time else flagged
-
-
-def _names_in(sources: Sequence[SourcePlan], views: Sequence[View], catalog: CatalogView) -> frozenset[str]:
-    """The names of columns and tags of the tables and views that are read, which go before aliases in GROUP BY."""
-    tables = [catalog.table(source.database, source.table) for source in sources]
-    names = {column.name for table in tables if table is not None for column in (*table.columns, *table.tags)}
-    return frozenset(names.union(*(_columns_of(view, catalog) for view in views)))
-
-
-def _told_apart(
-    query: Query, count: int, names: frozenset[str], catalog: CatalogView, session: Session
-) -> tuple[Sequence[int] | None, bool]:
-    """Returns what `_key_of` does, and whether the query has a window; of a query that shows a view's columns, its."""
-    view = _shown_view(query, catalog, session)
-    if view is None:
-        return _key_of(query, count, names), isinstance(query, Select) and query.window is not None
-    assert isinstance(query, Select)
-    given = _columns_of(view, catalog)
-    key, windowed = _told_apart(parse_query(view.text), len(given), names, catalog,
-                                replace(session, database=view.database))
-    if not key or is_star(query.items[0].expression):
-        return key, windowed
-    shown = [unwrapped(item.expression).name for item in query.items]
-    if not all(given[place] in shown for place in key):
-        return (), False
-    return [shown.index(given[place]) for place in key], windowed
-
-
-def _shown_view(query: Query, catalog: CatalogView, session: Session) -> View | None:
-    """Returns the view of which a query shows columns and nothing else, each row as one; None if it does more."""
-    if not isinstance(query, Select) or not isinstance(query.source, TableSource):
-        return None
-    others = (query.ctes, query.group_by, query.distinct, query.distinct_on, query.window, query.partition_by)
-    items = [unwrapped(item.expression) for item in query.items]
-    stars = [item.find(exp.Star) for item in items]
-    everything = len(items) == 1 and stars[0] is not None and not any(stars[0].args.values())
-    if any(others) or not (everything or all(isinstance(item, exp.Column) and not is_star(item) for item in items)):
-        return None
-    name = query.source.name
-    return catalog.view(name.database or session.database or "", name.name)
-
-
-def _columns_of(view: View, catalog: CatalogView) -> list[str]:
-    """Returns what the columns of a view are called now."""
-    query = parse_query(f"SELECT * FROM {print_sql(Name(view.name, view.database))}")
-    return [column.name for column in plan_query(query, catalog, Session()).columns]
-
-
-def _key_of(query: Query, count: int, names: frozenset[str]) -> Sequence[int] | None:
-    """Returns the places of the columns that tell rows apart by what the query is.
-
-    Empty if that doesn't say it, so that rows go by their time if they have one; None if it says that others do.
-    """
-    everything = range(count)
-    if isinstance(query, ValuesQuery):
-        return None
-    if isinstance(query, SetOperation):
-        return None if query.all else everything
-    if query.distinct:
-        return everything
-    calls = [spec for item in query.items for call in vector_calls(item.expression)
-             if (spec := vector_spec(call)) is not None]
-    single = all(spec.category != "timeseries" and not spec.multi_row for spec in calls)
-    groups = query.group_by or (query.partition_by if calls or query.window is not None else ())
-    if any(call.this == "unnest" for item in query.items for call in found_in(item.expression, exp.Anonymous)):
-        return None
-    if any(is_star(item.expression) for item in query.items):
-        return None if groups else ()
-    if len(groups) == 1 and isinstance(groups[0].expression, exp.Var):
-        return [place for place, item in enumerate(query.items)
-                if next(vector_calls(item.expression), None) is None and not found_in(item.expression, exp.Window)]
-    if not groups and query.window is None:
-        return everything if calls and single else ()  # of all rows there is one
-    keys = [_place_of(item.expression, query, names) for item in groups]
-    if query.window is not None:
-        keys.insert(0, next((place for place, item in enumerate(query.items) if isinstance(item.expression, exp.Column)
-                             and item.expression.name == "_wstart"), None))
-    return None if None in keys or not single else [place for place in keys if place is not None]
+    named = tuple(place for place, (_, flagged) in enumerate(given or ()) if flagged)
+    key = ResultKey(named, timely=True) if named else key_of(statement.query, len(columns), catalog, session)
+    if key is not None and 0 not in key.places and columns[0].type.kind is Kind.TIMESTAMP:
+        if named:
+            raise InvalidStreamError(f"{names[0]} is a time and not a part of the KEY, which must not be the first "
+                                     "column", hint="put a column of the KEY first")
+        key = None
+    flagged = tuple(replace(column, primary_key=key is None or place in key.places)
+                    for place, column in enumerate(columns))
+    return known.name, with_time(flagged) if key is not None and key.timely else flagged, key is None
 
 
 def _groups_of_tables(
@@ -388,7 +333,7 @@ def _groups_of_tables(
         node = unwrapped(item.expression)
         if not isinstance(node, exp.Column) or node.table or kinds.get(node.name) not in _TAGS:
             return nothing
-        place = _place_of(node, query, frozenset(kinds))
+        place = place_of(node, query, frozenset(kinds))
         if place is None or unwrapped(query.items[place].expression) != node:
             return nothing
         groups.append(node.name)
@@ -410,17 +355,3 @@ def of_groups(query: Query, groups: Sequence[str], values: Sequence[Sequence[Tag
 
 def _and(left: exp.Expression, right: exp.Expression) -> exp.Expression:
     return exp.And(this=left, expression=right)
-
-
-def _place_of(node: exp.Expression, query: Select, names: frozenset[str]) -> int | None:
-    """Returns which item of the SELECT list an expression of GROUP BY is; `names` are those of columns of rows."""
-    node = unwrapped(node)
-    if isinstance(node, exp.Literal) and not node.is_string:
-        place = int(node.name) - 1
-        return place if 0 <= place < len(query.items) else None
-    for place, item in enumerate(query.items):
-        if unwrapped(item.expression) == node:
-            return place
-    if isinstance(node, exp.Column) and not node.table and node.name not in names:
-        return next((place for place, item in enumerate(query.items) if item.alias == node.name), None)
-    return None

@@ -478,13 +478,15 @@ class RefreshPlan:
     `sources`: the tables, each once. `reason`: what the query has that no quicker way is known for.
     `groups`: tags of the only source, or `tbname`, by which rows are grouped, where the answer for a group is of the
     rows of its child tables alone: then only groups of tables that have changed are computed. `keys`: the places of
-    their values among the columns of the result.
+    their values among the columns of the result. `repeats`: rows of the answer may be equal, and the table holds as
+    many of them; all of its columns are its KEY.
     """
 
     sources: tuple[SourcePlan, ...]
     reason: str
     groups: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
+    repeats: bool = False
 
 
 Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan

@@ -46,6 +46,26 @@ def keyed(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
         names=[PLACE.physical, KEY_TEXT.physical, *batch.schema.names])
 
 
+def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns rows that `keyed` has given, of which those with equal keys don't replace each other.
+
+    The first one of them has its key, as the only one would have; the others have their number behind it.
+    """
+    place = batch.schema.get_field_index(KEY_TEXT.physical)
+    texts = batch.column(place)
+    codes = texts.dictionary_encode().indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1]))[:len(ordered)])
+    lengths = np.diff(np.append(begins, len(ordered)))
+    numbers = np.empty(len(codes), np.int64)
+    numbers[order] = np.arange(len(ordered)) - np.repeat(begins, lengths)
+    if not numbers.any():
+        return batch
+    written = pc.binary_join_element_wise(texts, pa.array(numbers).cast(pa.string()), f"{_BETWEEN}{_ESCAPE}")
+    return batch.set_column(place, KEY_TEXT.physical, pc.if_else(pa.array(numbers > 0), written, texts))
+
+
 def key_texts(columns: Sequence[pa.Array], kinds: Sequence[Kind]) -> pa.StringArray:
     """Returns a text per row, which is the same for rows whose values are equal, and for no others.
 
