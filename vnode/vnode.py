@@ -16,7 +16,7 @@ from penstock.vnode.read.vnode_reader import LoggedRows, VnodeReader, VnodeStats
 from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.manifest import Manifest
-from penstock.vnode.store.sorted_keys import I64, U64
+from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
@@ -27,7 +27,7 @@ from penstock.vnode.write.flushing import Flusher
 from penstock.vnode.write.log_copying import LogCopying
 from penstock.vnode.write.log_retention import LogRetention
 from penstock.vnode.write.table_definitions import TableDefinitions
-from penstock.vnode.write.vnode_writer import BegunWrite, VnodeWriter
+from penstock.vnode.write.vnode_writer import BegunWrite, Change, VnodeWriter
 from penstock.wal.reader import WalReader
 from penstock.wal.writer import Recovery, WalOptions, WalWriter
 
@@ -228,13 +228,14 @@ class Vnode:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
         return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts).wait()
 
-    def begin_delete_rows(self, table_uid: int, tuids: U64, times: I64) -> BegunWrite | None:
-        """Begins to delete what is there of these places, given as child table and time, none twice.
+    def begin_together(self, changes: Sequence[Change]) -> BegunWrite | None:
+        """Begins to write and to delete rows of some tables, in this order: all of it or nothing is seen and kept.
 
-        Returns the last of the deletes, one per time; None, with nothing written, where nothing is there. Raises
-        NotFoundError, StorageError.
+        Readers see none of it until it is acknowledged as a whole, and a crash leaves all or nothing. Of rows to be
+        deleted only those are that were there before. None, with nothing written, where there is nothing to do. Who
+        else writes to the vnode waits meanwhile. Raises as `write` does; then nothing is written.
         """
-        return self._writer.begin_delete_rows(table_uid, tuids, times)
+        return self._writer.begin_together(changes)
 
     def told(self, operation: str) -> list[dict[str, Any]]:
         """Returns the META records of an operation behind what the parts hold."""

@@ -31,7 +31,7 @@ class AcknowledgedEnd:
         if self._waiting is None:
             self.tail = last
         else:
-            self._waiting.extend(record.tail for _, record in records)
+            self._waiting.extend(record.tail for _, record in records if not record.continues)
         self.publish(synced)
 
     def wait_for(self, tail: Tail) -> None:

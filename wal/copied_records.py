@@ -23,7 +23,8 @@ class CopiedRecords:
 
 
 def walk(data: bytes, place: Tail, last_max: int) -> Tail:
-    """Returns where the last record ends that is all there in `data` and no later than `last_max`.
+    """Returns where the last record ends that is all there in `data`, begins no later than `last_max`, and isn't
+    continued: what belongs together is copied together.
 
     `data` are the bytes of a segment from `place` on; if that is the segment's beginning, its header comes first.
     Raises DamagedRecordError where bytes are no records that follow each other from `place` on.
@@ -33,12 +34,13 @@ def walk(data: bytes, place: Tail, last_max: int) -> Tail:
         header, crc = decode_segment_header(data[:SEGMENT_HEADER_SIZE], Path(segment_name(place.segment)))
         at, format_ = SEGMENT_HEADER_SIZE, header.format
     end, end_crc, size = 0, place.crc, len(data)
-    while at + HEADER_SIZE <= size and version < last_max:
+    last = version
+    while at + HEADER_SIZE <= size and (version < last_max or last > version):
         record = decode_header(data[at:at + HEADER_SIZE])
         if record.previous_crc != crc:
             raise DamagedRecordError("the record doesn't follow the one before it")
-        if record.version != version + 1:
-            raise DamagedRecordError(f"version {record.version} follows {version}")
+        if record.version != last + 1:
+            raise DamagedRecordError(f"version {record.version} follows {last}")
         behind = at + record.total_size
         if behind > size:
             break
@@ -48,7 +50,9 @@ def walk(data: bytes, place: Tail, last_max: int) -> Tail:
             raise DamagedRecordError("something stands in the padding")
         at, crc = behind, record.crc
         if record.kind is not RecordKind.SCHEMA:
-            version, end, end_crc = record.version, at, crc
+            last = record.version
+            if not record.continues:
+                version, end, end_crc = last, at, crc
     return Tail(version, place.segment, place.offset + end, end_crc, format_) if end else place
 
 

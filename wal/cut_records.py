@@ -39,7 +39,7 @@ def keep_cut_records(directory: Path, fs: Fs, begin: Tail, end: Tail) -> Path:
                 data, crc = SegmentHeader(vgroup_id, begin.version + 1, created_ms, 0, 0).encode()
                 pieces.append(data)
             record, crc = encode(header.kind, max(header.version, begin.version + 1), header.ingest_time_ms, (payload,),
-                                 crc, header.origin_size)
+                                 crc, header.origin_size, continues=header.continues)
             pieces += map(bytes, record)
             size += header.total_size
             if size >= _AT_ONCE:

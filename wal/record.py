@@ -38,6 +38,7 @@ _PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
 _NULL_MAPS = 0x8000_0000  # beside the shape of packed rows: they have their bits for NULL
 SHAPES = 0x8000_0000  # so many different ids there are
 MAX_ORIGIN = 0xFFFF
+_CONTINUES = 1
 
 
 class RecordKind(IntEnum):
@@ -152,7 +153,8 @@ class Header:
     """The checked header of a record. `crc` is the checksum of the header itself: the next record repeats it.
 
     `origin_size`: how many bytes at the end of the payload are the origin of its rows. Readers that don't know of
-    origins take these for padding.
+    origins take these for padding. `continues`: it is nothing without the record behind it: logs end with neither or
+    with both.
     """
 
     kind: RecordKind
@@ -163,6 +165,7 @@ class Header:
     previous_crc: int
     crc: int
     origin_size: int = 0
+    continues: bool = False
 
     @property
     def total_size(self) -> int:
@@ -193,14 +196,15 @@ def size_of(pieces: Pieces) -> int:
 
 
 def encode(
-    kind: RecordKind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0
+    kind: RecordKind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0,
+    *, continues: bool = False,
 ) -> tuple[Pieces, int]:
     """Returns the record's bytes and the checksum of its header. `origin_size`: of the payload's last piece, if any."""
     size = payload_crc = 0
     for piece in payload:
         size += len(piece)
         payload_crc = google_crc32c.extend(payload_crc, piece)
-    body = _BODY.pack(MAGIC, size, kind, 0, origin_size, payload_crc, version, ingest_time_ms, previous_crc)
+    body = _BODY.pack(MAGIC, size, kind, continues, origin_size, payload_crc, version, ingest_time_ms, previous_crc)
     crc: int = google_crc32c.value(body)
     return (body + _CRC.pack(crc), *payload, _PADDING[size % ALIGNMENT]), crc
 
@@ -276,14 +280,14 @@ def decode_header(data: bytes) -> Header:
     (crc,) = _CRC.unpack_from(data, _BODY.size)
     if crc32c(data[:_BODY.size]) != crc:
         raise DamagedRecordError("the header's checksum does not fit")
-    magic, size, kind, _, origin_size, payload_crc, version, ingest, previous = _BODY.unpack_from(data)
+    magic, size, kind, flags, origin_size, payload_crc, version, ingest, previous = _BODY.unpack_from(data)
     if magic != MAGIC:
         raise DamagedRecordError("no record starts here")
     try:
         known = RecordKind(kind)
     except ValueError as error:
         raise DamagedRecordError(f"unknown kind of record {kind}") from error
-    return Header(known, version, ingest, size, payload_crc, previous, crc, origin_size)
+    return Header(known, version, ingest, size, payload_crc, previous, crc, origin_size, bool(flags & _CONTINUES))
 
 
 def check_payload(header: Header, payload: bytes | pa.Buffer) -> None:

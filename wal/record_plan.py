@@ -18,12 +18,16 @@ MAX_PAYLOAD = 1 << 30
 
 
 class PlannedRecord(NamedTuple):
-    """A record's bytes, with what comes before it; where it ends; how many bytes of payload it has."""
+    """A record's bytes, with what comes before it; where it ends; how many bytes of payload it has.
+
+    `continues`: the log must not end with it.
+    """
 
     data: Pieces
     tail: Tail
     opens_segment: bool
     size: int
+    continues: bool = False
 
 
 class RecordPlan:
@@ -36,14 +40,21 @@ class RecordPlan:
         self._segment_bytes = segment_bytes
         self._clock = clock
         self._shapes = DeclaredShapes()
+        self._continued = False  # whether the record that comes next belongs to the one before it
+        self._whole = tail  # then: where the last record ends that isn't one of those
 
     def go_on_behind(self, tail: Tail) -> None:
         """Plans what comes next behind another place; shapes are declared again where they are needed."""
         self.tail = tail
+        self._continued = False
         self._shapes.forget()
 
+    def take_back_continued(self) -> None:
+        """Plans what comes next in the place of records that were to be continued."""
+        self.go_on_behind(self._whole)
+
     def rows(self, kind: RecordKind, table_uid: int, schema: pa.Schema, ingest_time_ms: int,
-             payload_of: Callable[[int], Pieces], origin_size: int = 0) -> PlannedRecord:
+             payload_of: Callable[[int], Pieces], origin_size: int = 0, *, continues: bool = False) -> PlannedRecord:
         """Plans rows; `payload_of` returns the payload for the id of their shape. Raises InvalidValueError."""
         shape = self._shapes.find(table_uid, schema)
         payload = payload_of(self._shapes.next_id if shape is None else shape)
@@ -53,21 +64,27 @@ class RecordPlan:
             self._shapes.forget()
             shape, payload = None, payload_of(self._shapes.next_id)
         return self._planned(
-            kind, payload, size, opens, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size)
+            kind, payload, size, opens, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size,
+            continues=continues)
 
     def _must_roll(self, payload_size: int) -> bool:
+        if self._continued:
+            return False  # who opens a log sees from its last segment alone whether all is there
         used = self.tail.offset
         # What an older version has begun it may have to read again: it gets no records that it doesn't know.
         return (self.tail.segment == 0 or self.tail.format < FORMAT
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
-    def record(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int) -> PlannedRecord:
+    def record(
+        self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, *, continues: bool = False
+    ) -> PlannedRecord:
         """Plans a record of any other kind. Raises InvalidValueError."""
         size = size_of(payload)
-        return self._planned(kind, payload, size, self._must_roll(size), ingest_time_ms)
+        return self._planned(kind, payload, size, self._must_roll(size), ingest_time_ms, continues=continues)
 
     def _planned(self, kind: RecordKind, payload: Pieces, size: int, opens: bool, ingest_time_ms: int,
-                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0) -> PlannedRecord:
+                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0, *,
+                 continues: bool = False) -> PlannedRecord:
         """Plans a record of `size` bytes, behind the `declaration` of its shape; `opens`: in a new segment."""
         if size > MAX_PAYLOAD:
             raise InvalidValueError(f"a record of {size} bytes is too large for the log",
@@ -90,8 +107,11 @@ class RecordPlan:
                                       wire.schema_payload(table_uid, shape, schema), crc)
             parts += pieces
             offset += size_of(pieces)
-        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size)
+        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size, continues=continues)
         if parts:
             parts += pieces
         self.tail = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else before.format)
-        return PlannedRecord(tuple(parts) if parts else pieces, self.tail, opens, size)
+        if continues and not self._continued:
+            self._whole = before
+        self._continued = continues
+        return PlannedRecord(tuple(parts) if parts else pieces, self.tail, opens, size, continues)

@@ -124,23 +124,26 @@ def scan(data: bytes | mmap.mmap, header_crc: int) -> Iterator[tuple[int, Header
 
 def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, header_crc: int, promised: int | None
               ) -> Tail:
-    """Returns the end of the last segment: behind its last good record that counts.
+    """Returns the end of the last segment: behind its last good record that counts, with all that it continues.
 
     Bad bytes at the very end are a torn tail and are left out. So are good records behind bad bytes if none of them
     was `promised` (the last version that must be there): a power cut may spare later sectors of what wasn't synced.
     Raises CorruptionError when a good record lies behind the damage otherwise, or if nothing is known (None): then
     cutting could lose rows that were acknowledged.
     """
-    version, offset, crc = segment.first_version - 1, SEGMENT_HEADER_SIZE, header_crc
+    last = segment.first_version - 1
+    version, offset, crc = last, SEGMENT_HEADER_SIZE, header_crc
     scanned = offset
     try:
         for at, header in scan(data, header_crc):
             scanned = at + header.total_size
             # A declaration whose record is missing is left out: the record that comes in its place has its own.
             if header.kind is not RecordKind.SCHEMA:
-                if header.version != version + 1:
-                    raise damaged(path, at, f"version {header.version} follows {version}")
-                version, offset, crc = header.version, scanned, header.crc
+                if header.version != last + 1:
+                    raise damaged(path, at, f"version {header.version} follows {last}")
+                last = header.version
+                if not header.continues:
+                    version, offset, crc = last, scanned, header.crc
     except DamagedRecordError as error:
         later = good_record_behind(data, scanned)
         if later is not None and (promised is None or version < promised):

@@ -94,6 +94,7 @@ class WalWriter:
         self._waiting = 0  # threads that another one writes for
         self._sync_lock = threading.Lock()
         self._pending: list[tuple[Ticket, PlannedRecord]] = []
+        self._held: list[tuple[Ticket, PlannedRecord]] = []  # what waits for the record that it continues with
         self._leading = False
         self._committed = tail
         self._plan = RecordPlan(options.vgroup_id, options.segment_bytes, clock, tail)
@@ -181,14 +182,20 @@ class WalWriter:
         return self._synced
 
     def enqueue_rows(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int,
-                     origin: IngestOrigin | None = None, schema: pa.Schema | None = None) -> Ticket:
-        """Enqueues complete rows; `schema` is the batch's, with the key column count (see `with_key_columns`)."""
+                     origin: IngestOrigin | None = None, schema: pa.Schema | None = None, *,
+                     continues: bool = False) -> Ticket:
+        """Enqueues complete rows; `schema` is the batch's, with the key column count (see `with_key_columns`).
+
+        `continues`, here and below: what is enqueued next belongs to it. The log ends with neither or with both, for
+        readers and after a crash. If that next record can't be enqueued, `drop_held` is to be called.
+        """
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._lock:
             self._require_open()
             return self._add(self._plan.rows(
                 RecordKind.ROWS, table_uid, batch.schema if schema is None else schema, ingest_time_ms,
-                lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind)))
+                lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind),
+                continues=continues))
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
                        ingest_time_ms: int, origin: IngestOrigin | None = None) -> Ticket:
@@ -204,10 +211,11 @@ class WalWriter:
                 lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind)))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
-                       ingest_time_ms: int) -> Ticket:
+                       ingest_time_ms: int, *, continues: bool = False) -> Ticket:
         """Enqueues a DELETE record."""
         return self._enqueue(
-            RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms)
+            RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms,
+            continues=continues)
 
     def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
         """Enqueues a META record."""
@@ -217,10 +225,19 @@ class WalWriter:
         """Enqueues a TIME_MARK record."""
         return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
 
-    def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int) -> Ticket:
+    def _enqueue(
+        self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, *, continues: bool = False
+    ) -> Ticket:
         with self._lock:
             self._require_open()
-            return self._add(self._plan.record(kind, payload, ingest_time_ms))
+            return self._add(self._plan.record(kind, payload, ingest_time_ms, continues=continues))
+
+    def drop_held(self) -> None:
+        """Gives up what was enqueued to be continued, and wasn't."""
+        with self._lock:
+            if self._held:
+                self._held = []
+                self._plan.take_back_continued()
 
     def _require_open(self) -> None:
         problem = self.failed or self.refused
@@ -231,7 +248,13 @@ class WalWriter:
 
     def _add(self, planned: PlannedRecord) -> Ticket:
         ticket = Ticket(planned.tail.version, planned.size)
-        self._pending.append((ticket, planned))
+        if not planned.continues and not self._held:
+            self._pending.append((ticket, planned))
+            return ticket
+        self._held.append((ticket, planned))
+        if not planned.continues:
+            self._pending += self._held
+            self._held = []
         return ticket
 
     def commit(self, ticket: Ticket) -> None:
@@ -377,6 +400,7 @@ class WalWriter:
     def reset(self) -> None:
         """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
         with self._lock:
+            self._held = []
             self._plan.go_on_behind(self._committed)
             self.refused = None
 

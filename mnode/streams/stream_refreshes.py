@@ -26,7 +26,7 @@ from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
 from penstock.tasks.dnode_access.dnode_client import RefreshRequest
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
-from penstock.vnode.write.vnode_writer import BegunWrite
+from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 _SPANS_MAX = 16
@@ -128,20 +128,20 @@ class StreamRefreshes:
         places = pc.index_in(want, value_set=have)
         changed = ~(places.is_valid().to_numpy(zero_copy_only=False)
                     & _equal_rows(target.columns, wanted, known.take(places)))
-        begun: list[BegunWrite | None] = []
+        changes: list[Change] = []
         if len(gone):
             times = np.unique(_times(target, known)[gone])
             # A delete takes along what else lies at its time.
             changed |= np.isin(_times(target, wanted), times)
-            begun.append(vnode.begin_delete_rows(target.uid, np.full(len(times), target.uid, np.uint64), times))
+            changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
         if changed.any():
             rows = wanted.filter(pa.array(changed))
             uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), rows.num_rows)
             of_table = pa.RecordBatch.from_arrays([uids, *rows.columns], names=[TUID_COLUMN, *rows.schema.names])
-            begun += [vnode.begin_write(target.uid, part) for part in record_batches(of_table)]
-        for write in begun:
-            if write is not None:
-                write.wait()
+            changes += [WrittenRows(target.uid, part) for part in record_batches(of_table)]
+        write = vnode.begin_together(changes)
+        if write is not None:
+            write.wait()
         return int(changed.sum()) + len(gone)
 
     def _stored(self, target: Table, times: npt.NDArray[np.int64] | None) -> pa.RecordBatch:

@@ -22,6 +22,7 @@ from penstock.planner.query.batch_plan import BatchPlan
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import KEY_TEXT, PLACE, Session, Table
 from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
+from penstock.vnode.write.vnode_writer import DeletedRows
 
 NO_TIME_RANGE = 0x2655
 _COMPARISONS = (exp.GT, exp.GTE, exp.LT, exp.LTE, exp.EQ)
@@ -94,7 +95,8 @@ class Deletes:
         gone = pa.Table.from_batches([keyed(table, batch).select([0, 1]) for batch in keys.to_batches()])
         places = pc.unique(gone.column(PLACE.physical).cast(pa.int64())).to_numpy()
         self._refuse_neighbours(table, gone, places)
-        write = vnode.begin_delete_rows(table.storage_uid, np.full(len(places), table.uid, np.uint64), places)
+        write = vnode.begin_together(
+            [DeletedRows(table.storage_uid, np.full(len(places), table.uid, np.uint64), places)])
         if write is not None:
             write.wait()
         return Result(affected=gone.num_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
@@ -35,7 +35,7 @@ from penstock.tasks.dnode_access.dnode_client import (
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
-from penstock.vnode.write.vnode_writer import BegunWrite
+from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 UPSERT, DELETE, REPLACE = 0, 1, 2
@@ -43,6 +43,9 @@ _APPENDED_MAX = 32  # rows of a write: of more, columns are cheaper
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = Places
+
+_Place = tuple[int, int]
+"""A child table's number in a write, and a time."""
 
 
 class ResultStore:
@@ -102,16 +105,13 @@ class ResultStore:
         deleted = np.flatnonzero(operations == DELETE)
         upserted = np.flatnonzero(operations != DELETE)
         replacing = np.flatnonzero(operations == REPLACE)
-        begun: dict[int, BegunWrite] = {}
-        if len(replacing):
-            begun.update(self._delete_others(target, children, write.rows, index, replacing))
+        gone = self._others(target, children, write.rows, index, replacing) if len(replacing) else set()
         if len(deleted):
-            upserted, deletes = self._delete(target, children, write.rows, index, deleted, upserted)
-            begun.update(deletes)
-        waits: list[Callable[[], None]] = [partial(_wait_for, list(begun.values()))]
-        if len(upserted):
-            waits.append(self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted]))
-        return partial(_call_all, waits)
+            last_delete = _last_deletes(_times(write.rows, target), index, deleted)
+            upserted = _not_deleted_behind(_times(write.rows, target), index, last_delete, upserted)
+            gone |= last_delete.keys()
+        rows = write.rows.take(pa.array(upserted))
+        return self._change(target, children, gone, self._parts(target, children, rows, index[upserted]))
 
     def read(self, request: StoreRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
@@ -165,33 +165,10 @@ class ResultStore:
             self._known[write.task, target.uid] = known
         return known
 
-    def _delete(
-        self,
-        target: Table,
-        children: ResultChildren,
-        rows: pa.RecordBatch,
-        index: _Index,
-        deleted: _Index,
-        upserted: _Index,
-    ) -> tuple[_Index, dict[int, BegunWrite]]:
-        """Begins to delete keys; returns the upserts that remain, those whose key isn't deleted again behind them, and
-        what `_delete_times` does.
-        """
-        times = _times(rows, target)
-        last_delete: dict[tuple[int, int], int] = {}
-        for row in deleted.tolist():
-            last_delete[int(index[row]), int(times[row])] = row
-        begun = self._delete_times(target, children, last_delete)
-        perhaps = upserted[np.isin(times[upserted], times[deleted])].tolist()
-        gone = [row for row in perhaps if last_delete.get((int(index[row]), int(times[row])), -1) > row]
-        return np.setdiff1d(upserted, np.array(gone, np.int64), assume_unique=True), begun
-
-    def _delete_others(
+    def _others(
         self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index
-    ) -> dict[int, BegunWrite]:
-        """Begins to delete the times at which there is a row with another key than the one that is to be the only one
-        there; returns what `_delete_times` does.
-        """
+    ) -> set[_Place]:
+        """Returns the places at which there is a row with another key than the one that is to be the only one there."""
         key = target.key_column
         assert key is not None
         times = _times(rows, target)
@@ -201,7 +178,7 @@ class ResultStore:
         places: dict[int, list[tuple[int, int]]] = {}
         for (uid, ts), (child, _) in wanted.items():
             places.setdefault(int(children.vgroups[child]), []).append((uid, ts))
-        stale: set[tuple[int, int]] = set()
+        stale: set[_Place] = set()
         for vgroup_id, found in places.items():
             uids = pa.array(sorted({uid for uid, _ in found}), pa.uint64())
             first, last = min(ts for _, ts in found), max(ts for _, ts in found)
@@ -212,38 +189,47 @@ class ResultStore:
                 child, new = wanted.get((uid, ts), (-1, value))
                 if value != new:
                     stale.add((child, ts))
-        return self._delete_times(target, children, stale) if stale else {}
+        return stale
 
-    def _delete_times(
-        self, target: Table, children: ResultChildren, keys: Collection[tuple[int, int]]
-    ) -> dict[int, BegunWrite]:
-        """Begins to delete all rows at these (place in `children`, time); returns what was begun last, by vgroup.
+    def _change(
+        self, target: Table, children: ResultChildren, gone: Collection[_Place],
+        parts: Sequence[tuple[int, pa.RecordBatch]],
+    ) -> Callable[[], None]:
+        """Begins to delete what is there at some places, and behind that to write rows: by vnode, all of it is seen
+        at once.
 
         A stream that goes on from a checkpoint deletes what it may have written, of which mostly nothing is there. A
         cluster takes milliseconds to acknowledge: to wait for each by itself takes minutes where windows are many.
         """
-        index, times = (np.array(column, np.int64) for column in zip(*keys, strict=True))
-        vgroups, uids = children.vgroups[index], children.uids[index]
-        begun: dict[int, BegunWrite] = {}
-        for vgroup_id in np.unique(vgroups).tolist():
-            own = vgroups == vgroup_id
-            write = self._storage.vnode(vgroup_id).begin_delete_rows(target.uid, uids[own], times[own])
-            if write is not None:
-                begun[vgroup_id] = write
-        return begun
+        changes: dict[int, list[Change]] = {}
+        if gone:
+            index, times = (np.array(column, np.int64) for column in zip(*gone, strict=True))
+            vgroups, uids = children.vgroups[index], children.uids[index]
+            for vgroup_id in np.unique(vgroups).tolist():
+                own = vgroups == vgroup_id
+                changes[vgroup_id] = [DeletedRows(target.uid, uids[own], times[own])]
+        for vgroup_id, part in parts:
+            changes.setdefault(vgroup_id, []).append(WrittenRows(target.uid, part))
+        begun = [self._storage.vnode(vgroup_id).begin_together(of_vnode) for vgroup_id, of_vnode in changes.items()]
+        return partial(_wait_for, [write for write in begun if write is not None])
+
+    def _parts(
+        self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, *, delivered: bool = False
+    ) -> list[tuple[int, pa.RecordBatch]]:
+        """Returns rows by vnode, sorted by child table; vnodes would sort them otherwise."""
+        order = order_of(children.ranks[index])
+        if order is not None:
+            rows, index = rows.take(pa.array(order)), index[order]
+        columns = children.stored_columns(target, rows.schema, delivered=delivered)
+        return by_vgroup(columns.of(rows, children.uids[index]), children.vgroups[index])
 
     def _upsert(
         self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index
     ) -> Callable[[], None]:
-        """Begins to write rows to their vnodes, sorted by vnode and child table; vnodes would sort them otherwise."""
-        order = order_of(children.ranks[index])
-        if order is not None:
-            rows, index = rows.take(pa.array(order)), index[order]
-        columns = children.stored_columns(target, rows.schema, delivered=write.delivered is not None)
-        batch = columns.of(rows, children.uids[index])
-        parts = by_vgroup(batch, children.vgroups[index])
+        """Begins to write rows to their vnodes."""
+        parts = self._parts(target, children, rows, index, delivered=write.delivered is not None)
         database = self._catalog.database(target.database)
-        if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
+        if len(parts) == 1 or database is None or not pays_threads(rows.num_rows, database.options.wal_level):
             begun = [self._begin(vgroup_id, target, write, part) for vgroup_id, part in parts]
             return partial(_wait_for, begun)
         write_at_once(self._pool, lambda vgroup_id, part: self._begin(vgroup_id, target, write, part).wait(), parts)
@@ -282,9 +268,19 @@ def _wait_for(begun: Iterable[BegunWrite]) -> None:
         write.wait()
 
 
-def _call_all(waits: Iterable[Callable[[], None]]) -> None:
-    for wait in waits:
-        wait()
+def _last_deletes(times: _Index, index: _Index, deleted: _Index) -> dict[_Place, int]:
+    """Returns for each place that is deleted the last row that says so."""
+    return {(int(index[row]), int(times[row])): row for row in deleted.tolist()}
+
+
+def _not_deleted_behind(
+    times: _Index, index: _Index, last_delete: Mapping[_Place, int], upserted: _Index
+) -> _Index:
+    """Returns the upserts whose place isn't deleted again behind them."""
+    deleted_times = np.array([ts for _, ts in last_delete], np.int64)
+    perhaps = upserted[np.isin(times[upserted], deleted_times)].tolist()
+    gone = [row for row in perhaps if last_delete.get((int(index[row]), int(times[row])), -1) > row]
+    return np.setdiff1d(upserted, np.array(gone, np.int64), assume_unique=True)
 
 
 def _nothing() -> None:

@@ -24,6 +24,7 @@ from penstock.vnode.read.snapshot import RowCount, Snapshot, SnapshotTooOldError
 from penstock.vnode.read.snapshot_sql import SnapshotSql
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
+from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord
@@ -141,7 +142,8 @@ CHANGES = st.one_of(
     st.tuples(st.just("rows"), st.lists(ROW, min_size=1, max_size=3), st.integers(0, 4)),
     st.tuples(st.just("delete"), st.none() | st.lists(UIDS, max_size=2), TIMES, TIMES),
     st.tuples(st.just("delete rows"),
-              st.lists(st.tuples(UIDS, st.integers(0, 6)), min_size=1, max_size=4, unique=True)),
+              st.lists(st.tuples(UIDS, st.integers(0, 6)), min_size=1, max_size=4, unique=True),
+              st.lists(ROW, max_size=3)),
 )
 OPS = st.one_of(
     CHANGES, CHANGES, CHANGES,
@@ -180,18 +182,29 @@ def append_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[s
         model.write(version, rows)
 
 
-def delete_rows(vnode: Vnode, model: Model, places: list[tuple[int, int]]) -> None:
-    """Deletes what is at some places, by one record per time; where nothing is, nothing is written."""
+def delete_rows(
+    vnode: Vnode, model: Model, schema: pa.Schema, places: list[tuple[int, int]], rows: list[dict[str, Any]]
+) -> None:
+    """Deletes what is at some places, by one record per time, and writes rows: where nothing is to be done, nothing is
+    written."""
     version = vnode.acknowledged_version
     uids, tss = zip(*places, strict=True)
-    begun = vnode.begin_delete_rows(TABLE, np.array(uids, np.uint64), np.array(tss, np.int64))
+    changes: list[Change] = [DeletedRows(TABLE, np.array(uids, np.uint64), np.array(tss, np.int64))]
+    rows = [{name: row[name] for name in ("_tuid", *schema.names)} for row in rows]
+    if rows:
+        changes.append(WrittenRows(TABLE, pa.RecordBatch.from_pylist(
+            rows, schema=pa.schema([("_tuid", pa.uint64()), *schema]))))
+    begun = vnode.begin_together(changes)
     there: dict[int, list[int]] = {}
     for uid, ts in sorted({key[:2] for key in model.rows} & set(places)):
         there.setdefault(ts, []).append(uid)
     for ts, found in there.items():
         version += 1
         model.delete(version, found, ts, ts)
-    assert (None if begun is None else begun.wait()) == (version if there else None)
+    if rows:
+        version += 1
+        model.write(version, rows)
+    assert (None if begun is None else begun.wait()) == (version if there or rows else None)
     assert vnode.acknowledged_version == version
 
 
@@ -227,7 +240,9 @@ def run_history(root: Path, ops: list[Any], key_columns: int, schema: pa.Schema,
         elif name == "delete":
             model.delete(vnode.delete(TABLE, *rest), *rest)
         elif name == "delete rows":
-            delete_rows(vnode, model, *rest)
+            places, rows = rest
+            delete_rows(vnode, model, schema, places, [
+                row | {"b": B_VALUES[row["b"]] if narrow else row["b"]} for row in rows])
         elif name == "flush":
             vnode.flush()
         elif name in ("compact", "full"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,26 @@ class BegunWrite:
             flush, self._flush = self._flush, None
             flush()
         return self._ticket.version
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """Rows to be upserted into a table; see `Vnode.write`."""
+
+    table_uid: int
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """Places of a table, as child table and time, none twice, from which the rows are to go."""
+
+    table_uid: int
+    tuids: U64
+    times: I64
+
+
+Change = WrittenRows | DeletedRows
 
 
 class VnodeWriter:
@@ -132,13 +154,14 @@ class VnodeWriter:
         return BegunWrite(self._wal, ticket, self._flush if stalled else None)
 
     def _enqueue(self, table: TableState, rows: PreparedRows, ingest_time_ms: int | None,
-                 delivery: IngestDelivery | None) -> Ticket:
+                 delivery: IngestDelivery | None, continues: bool = False) -> Ticket:
         """Puts rows into the memtable and on their way into the log."""
         decided = table.decide(rows, self._store.cache)
         now = self._store.clock.now_ms() if ingest_time_ms is None else ingest_time_ms
         origin = None if delivery is None else delivery.origin
         schema = table.schema_in_log(decided)
-        ticket = self._wal.enqueue_rows(table.uid, table.wal_batch(decided, schema), now, origin, schema)
+        ticket = self._wal.enqueue_rows(
+            table.uid, table.wal_batch(decided, schema), now, origin, schema, continues=continues)
         table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size, rows.starts)
         if origin is not None:
             table.note_place(origin, ticket.version)
@@ -156,23 +179,64 @@ class VnodeWriter:
                 table.delete(Tombstone(ticket.version, uids, first_ts, last_ts))
         return BegunWrite(self._wal, ticket, None)
 
-    def begin_delete_rows(self, table_uid: int, tuids: U64, times: I64) -> BegunWrite | None:
-        """Begins to delete the rows at these places; see `Vnode.begin_delete_rows`."""
+    def begin_together(self, changes: Sequence[Change]) -> BegunWrite | None:
+        """Begins all of some changes, which readers see at once; see `Vnode.begin_together`."""
         store = self._store
-        order = np.lexsort((times, tuids))
-        tuids, times = tuids[order], times[order]
+        prepared = [self._prepared(change) for change in changes]
         with store.lock:
             store.require_writable()
-            table = store.table(table_uid)
-            there = table.exist(tuids, times, store.cache)
-            by_time: dict[int, list[int]] = {}
-            for uid, ts in zip(tuids[there].tolist(), times[there].tolist(), strict=True):
-                by_time.setdefault(ts, []).append(uid)
+            # What is done is known first: of each record it is said whether another one follows.
+            steps: list[_Step] = []
+            for change in prepared:
+                steps += self._steps(change)
             ticket = None
-            for ts, uids in by_time.items():
-                ticket = self._wal.enqueue_delete(table_uid, tuple(uids), ts, ts, store.clock.now_ms())
-                table.delete(Tombstone(ticket.version, tuple(uids), ts, ts))
-        return None if ticket is None else BegunWrite(self._wal, ticket, None)
+            try:
+                for place, step in enumerate(steps, 1):
+                    ticket = step(place < len(steps))
+            except BaseException:
+                self._undo()
+                raise
+            return None if ticket is None else self._begun(self._fullest(changes), ticket)
+
+    def _undo(self) -> None:
+        """Takes back what tables have of changes of which a later one can't be begun."""
+        self._wal.drop_held()
+        if self._wal.failed is None and self._wal.refused is None:
+            self._wal.commit_all()
+            self._store.reload()
+
+    def _fullest(self, changes: Sequence[Change]) -> TableState:
+        return max((self._store.table(change.table_uid) for change in changes),
+                   key=lambda table: table.memtable.num_bytes)
+
+    def _prepared(self, change: Change) -> _Prepared | DeletedRows:
+        """Does what needs no lock."""
+        table = self._store.table(change.table_uid)
+        if isinstance(change, WrittenRows):
+            columns = table.columns
+            return _Prepared(change, columns, prepare(change.batch, columns, table.key_columns))
+        order = np.lexsort((change.times, change.tuids))
+        return DeletedRows(change.table_uid, change.tuids[order], change.times[order])
+
+    def _steps(self, change: _Prepared | DeletedRows) -> list[_Step]:
+        """Returns what is to be done for a change, each of which puts one record into the log; under the lock."""
+        if isinstance(change, DeletedRows):
+            table = self._store.table(change.table_uid)
+            there = table.exist(change.tuids, change.times, self._store.cache)
+            by_time: dict[int, list[int]] = {}
+            for uid, ts in zip(change.tuids[there].tolist(), change.times[there].tolist(), strict=True):
+                by_time.setdefault(ts, []).append(uid)
+            return [partial(self._delete_at, table, tuple(uids), ts) for ts, uids in by_time.items()]
+        table = self._store.table(change.of.table_uid)
+        rows = change.rows
+        if table.columns is not change.columns:
+            rows = prepare(change.of.batch, table.columns, table.key_columns)
+        return [partial(self._enqueue, table, rows, None, None)] if rows.num_rows else []
+
+    def _delete_at(self, table: TableState, uids: tuple[int, ...], ts: int, continues: bool) -> Ticket:
+        ticket = self._wal.enqueue_delete(table.uid, uids, ts, ts, self._store.clock.now_ms(), continues=continues)
+        table.delete(Tombstone(ticket.version, uids, ts, ts))
+        return ticket
 
     def write_meta(self, body: dict[str, Any]) -> int:
         """Writes a META record; returns its version."""
@@ -196,6 +260,19 @@ class VnodeWriter:
             for table in self._store.tables.values():
                 for partition in [one for one in table.places if one[0] == ingest]:
                     del table.places[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Rows to be upserted, prepared for a table as its columns were."""
+
+    of: WrittenRows
+    columns: Mapping[str, pa.DataType]
+    rows: PreparedRows
+
+
+_Step = Callable[[bool], Ticket]
+"""Puts one record into the log and its table; the argument tells whether another one is to be seen with it."""
 
 
 def _by_key(rows: Sequence[Row], packed: Sequence[bytes]) -> Sequence[bytes]:
