@@ -29,7 +29,7 @@ from penstock.vnode.write.log_retention import LogRetention
 from penstock.vnode.write.table_definitions import TableDefinitions
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, VnodeWriter
 from penstock.wal.reader import WalReader
-from penstock.wal.writer import Recovery, WalOptions, WalWriter
+from penstock.wal.writer import Recovery, WalOptions, WalWriter, begin_log
 
 
 class Vnode:
@@ -95,7 +95,7 @@ class Vnode:
 
         What is to become part of another vnode's rows keeps its versions so: see `ChildTransfer.take_over`.
         """
-        WalWriter.begin(directory / "wal", fs, clock, vgroup_id=options.vgroup_id, version=version)
+        begin_log(directory / "wal", fs, clock, vgroup_id=options.vgroup_id, version=version)
         fs.make_dirs(directory / "store")
         manifests.save(fs, directory / "store", Manifest(options.vgroup_id, version))
 

@@ -18,6 +18,7 @@ from penstock.wal import record as wire
 from penstock.wal.acknowledged_end import AcknowledgedEnd, open_end
 from penstock.wal.open_segment import OpenSegment
 from penstock.wal.packed_rows import RowFormat
+from penstock.wal.pending_records import PendingRecord, PendingRecords, Ticket
 from penstock.wal.record import IngestOrigin, Pieces, RecordKind, size_of
 from penstock.wal.record_plan import PlannedRecord, RecordPlan
 from penstock.wal.recovery import recover
@@ -32,19 +33,6 @@ from penstock.wal.segment import (
 )
 
 _log = logging.getLogger(__name__)
-
-
-
-class Ticket:
-    """The promise of one enqueued record, with `size` bytes of payload; `commit` redeems it."""
-
-    __slots__ = ("done", "error", "size", "version")
-
-    def __init__(self, version: int, size: int) -> None:
-        self.version = version
-        self.size = size
-        self.done = False
-        self.error: StorageError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +54,13 @@ class Recovery:
     last_version: int
     cut_bytes: int
     lost_versions: int
+
+
+def begin_log(directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, version: int) -> None:
+    """Makes a log without records that is to go on behind a version, as another log has reached it."""
+    fs.make_dirs(directory)
+    header, _ = SegmentHeader(vgroup_id, version + 1, clock.now_ms(), 0, 0).encode()
+    fs.write_atomic(directory / segment_name(version + 1), header)
 
 
 class WalWriter:
@@ -93,8 +88,7 @@ class WalWriter:
         self._written = threading.Condition(self._lock)
         self._waiting = 0  # threads that another one writes for
         self._sync_lock = threading.Lock()
-        self._pending: list[tuple[Ticket, PlannedRecord]] = []
-        self._held: list[tuple[Ticket, PlannedRecord]] = []  # what waits for the record that it continues with
+        self._pending = PendingRecords()
         self._leading = False
         self._committed = tail
         self._plan = RecordPlan(options.vgroup_id, options.segment_bytes, clock, tail)
@@ -138,13 +132,6 @@ class WalWriter:
         if before is NO_END:
             fs.fsync_dir(directory)
         return cls(directory, options, fs=fs, clock=clock, end=end, tail=tail, file=file, recovery=recovery)
-
-    @staticmethod
-    def begin(directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, version: int) -> None:
-        """Makes a log without records that is to go on behind a version, as another log has reached it."""
-        fs.make_dirs(directory)
-        header, _ = SegmentHeader(vgroup_id, version + 1, clock.now_ms(), 0, 0).encode()
-        fs.write_atomic(directory / segment_name(version + 1), header)
 
     @property
     def acknowledged_version(self) -> int:
@@ -192,7 +179,7 @@ class WalWriter:
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._lock:
             self._require_open()
-            return self._add(self._plan.rows(
+            return self._pending.add(self._plan.rows(
                 RecordKind.ROWS, table_uid, batch.schema if schema is None else schema, ingest_time_ms,
                 lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind),
                 continues=continues))
@@ -206,7 +193,7 @@ class WalWriter:
         behind = () if origin is None else (wire.encode_origin(origin),)
         with self._lock:
             self._require_open()
-            return self._add(self._plan.rows(
+            return self._pending.add(self._plan.rows(
                 RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
                 lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind)))
 
@@ -214,8 +201,7 @@ class WalWriter:
                        ingest_time_ms: int, *, continues: bool = False) -> Ticket:
         """Enqueues a DELETE record."""
         return self._enqueue(
-            RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms,
-            continues=continues)
+            RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms, continues)
 
     def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
         """Enqueues a META record."""
@@ -225,18 +211,15 @@ class WalWriter:
         """Enqueues a TIME_MARK record."""
         return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
 
-    def _enqueue(
-        self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, *, continues: bool = False
-    ) -> Ticket:
+    def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, continues: bool = False) -> Ticket:
         with self._lock:
             self._require_open()
-            return self._add(self._plan.record(kind, payload, ingest_time_ms, continues=continues))
+            return self._pending.add(self._plan.record(kind, payload, ingest_time_ms, continues=continues))
 
     def drop_held(self) -> None:
         """Gives up what was enqueued to be continued, and wasn't."""
         with self._lock:
-            if self._held:
-                self._held = []
+            if self._pending.drop_held():
                 self._plan.take_back_continued()
 
     def _require_open(self) -> None:
@@ -245,17 +228,6 @@ class WalWriter:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
         if self.following is not None:
             raise self.following
-
-    def _add(self, planned: PlannedRecord) -> Ticket:
-        ticket = Ticket(planned.tail.version, planned.size)
-        if not planned.continues and not self._held:
-            self._pending.append((ticket, planned))
-            return ticket
-        self._held.append((ticket, planned))
-        if not planned.continues:
-            self._pending += self._held
-            self._held = []
-        return ticket
 
     def commit(self, ticket: Ticket) -> None:
         """Waits until the record is acknowledged. Raises StorageError when it was refused.
@@ -267,12 +239,12 @@ class WalWriter:
             self.await_cluster(ticket.version)
 
     def _commit(self, ticket: Ticket) -> None:
-        group: list[tuple[Ticket, PlannedRecord]] | None = None
+        group: list[PendingRecord] | None = None
         with self._lock:
             while not ticket.done:
                 if not self._leading:
                     self._leading = True
-                    group, self._pending = self._pending, []
+                    group = self._pending.take()
                     break
                 self._await_leader()
         if group is not None:
@@ -289,7 +261,7 @@ class WalWriter:
     def commit_all(self) -> None:
         """Waits until everything enqueued so far is written. Raises StorageError when some was refused."""
         with self._lock:
-            ticket = self._pending[-1][0] if self._pending else None
+            ticket = self._pending.newest
             if ticket is None:
                 while self._leading:
                     self._await_leader()
@@ -307,7 +279,7 @@ class WalWriter:
             self.await_cluster(version)
         return version
 
-    def _lead(self, group: list[tuple[Ticket, PlannedRecord]]) -> None:
+    def _lead(self, group: list[PendingRecord]) -> None:
         """Writes everything that was pending; only the thread that set `_leading` comes here."""
         error: StorageError | None = None
         returned = False
@@ -321,8 +293,7 @@ class WalWriter:
             with self._lock:
                 self._leading = False
                 if error is not None:
-                    group += self._pending
-                    self._pending = []
+                    group += self._pending.take()
                     if self.failed is None:
                         self.refused = error
                 elif group:
@@ -336,7 +307,7 @@ class WalWriter:
                 if self._waiting:
                     self._written.notify_all()
 
-    def _write(self, group: list[tuple[Ticket, PlannedRecord]]) -> StorageError | None:
+    def _write(self, group: list[PendingRecord]) -> StorageError | None:
         written: list[bytes | pa.Buffer] = []
         try:
             for _, record in group:
@@ -400,7 +371,7 @@ class WalWriter:
     def reset(self) -> None:
         """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
         with self._lock:
-            self._held = []
+            self._pending.drop_held()
             self._plan.go_on_behind(self._committed)
             self.refused = None
 
@@ -420,7 +391,7 @@ class WalWriter:
             problem = self.failed or self.refused
             if problem is None:
                 self._plan.go_on_behind(tail)
-                ticket = self._add(PlannedRecord((data,), tail, opens_segment, len(data)))
+                ticket = self._pending.add(PlannedRecord((data,), tail, opens_segment, len(data)))
         if problem is not None:
             raise problem
         self._commit(ticket)

@@ -171,6 +171,7 @@ def test_what_can_not_be_begun_as_a_whole_is_not_begun(tmp_path: Path, monkeypat
 
 
 def test_where_there_is_nothing_to_do_nothing_is_written(tmp_path: Path) -> None:
+    """Nor where a change can't be prepared."""
     vnode = filled(opened(tmp_path))
     version = vnode.acknowledged_version
     assert vnode.begin_together([gone(8, 9)]) is None

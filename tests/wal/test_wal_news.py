@@ -15,10 +15,11 @@ from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.wal.log import LogFiles
 from penstock.wal.news import WalNews
+from penstock.wal.pending_records import Ticket
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord, with_key_columns
 from penstock.wal.segment import SEGMENT_HEADER_SIZE, list_segments, segment_name
-from penstock.wal.writer import Ticket, WalOptions, WalWriter
+from penstock.wal.writer import WalOptions, WalWriter
 
 SCHEMA = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("v", pa.string())]), 1)
 ROOMY = 64 << 20

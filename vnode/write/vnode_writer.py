@@ -16,7 +16,8 @@ from penstock.vnode.store.sorted_keys import I64, U64
 from penstock.vnode.store.table_state import Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
-from penstock.wal.writer import Ticket, WalWriter
+from penstock.wal.pending_records import Ticket
+from penstock.wal.writer import WalWriter
 
 _FEW_ROWS = 32  # of a write: of more, columns are cheaper
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
