@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import penstock
-from bench.tpch_queries import QUERIES
+from bench.tpch_queries import QUERIES, query_of
 from penstock.common.errors import PenstockError
 
 Row = tuple[Any, ...]
@@ -57,7 +57,7 @@ class Sides:
 
     def query(self, number: int) -> str:
         """Returns the text of a query, which is the same for both."""
-        return QUERIES[number].replace("{fraction}", f"{0.0001 / self.scale:.10f}")
+        return query_of(number, self.scale)
 
     def ask_ours(self, number: int) -> list[Row]:
         """Returns the engine's answer. Raises PenstockError."""
@@ -98,7 +98,7 @@ def load(cursor: Any, folder: Path, *, dates: bool) -> None:
             rows = _by_date(name, rows) if keyed else rows.add_column(
                 0, "ts", pa.array(range(written, written + rows.num_rows), pa.timestamp("ms")))
             if not written:
-                first, second, *others = (f"{field.name} {_type(field.type)}" for field in rows.schema)
+                first, second, *others = (f"{field.name} {column_type(field.type)}" for field in rows.schema)
                 key = " PRIMARY KEY" if keyed else ""
                 cursor.execute(f"CREATE TABLE {name} ({', '.join([first, second + key, *others])})")
             cursor.insert_arrow(name, rows)
@@ -118,7 +118,8 @@ def _without(rows: pa.Table, *names: str) -> list[str]:
     return [name for name in rows.column_names if name not in names]
 
 
-def _type(type: pa.DataType) -> str:
+def column_type(type: pa.DataType) -> str:
+    """Returns the type of a column of the generator as a statement writes it."""
     if pa.types.is_decimal(type):
         return f"DECIMAL({type.precision}, {type.scale})"
     return _TYPES[type]

@@ -234,3 +234,8 @@ GROUP BY cntrycode
 ORDER BY cntrycode""",
 }
 """Each by its number, without the semicolon."""
+
+
+def query_of(number: int, scale: float) -> str:
+    """Returns the text of a query over rows of a scale."""
+    return QUERIES[number].replace("{fraction}", f"{0.0001 / scale:.10f}")
