@@ -228,6 +228,12 @@ class Vnode:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
         return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts).wait()
 
+    def begin_delete(
+        self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int
+    ) -> BegunWrite:
+        """Begins what `delete` does; see `begin_write`."""
+        return self._writer.begin_delete(table_uid, tuids, first_ts, last_ts)
+
     def begin_together(self, changes: Sequence[Change]) -> BegunWrite | None:
         """Begins to write and to delete rows of some tables, in this order: all of it or nothing is seen and kept.
 
@@ -277,15 +283,16 @@ class Vnode:
         return self._reader.last_ts(tuid)
 
     def newest_rows(
-        self, table_uid: int, columns: Sequence[str], tuids: U64 | None = None, *, values: bool = False
+        self, table_uid: int, columns: Sequence[str], tuids: U64 | None = None, *, values: bool = False,
+        as_of: int | None = None,
     ) -> pa.Table | None:
         """Returns `_tuid` and columns of each child table's newest row; `tuids`: of these only.
 
         Of some it returns all rows: where the newest one was deleted, and with `values` where that has NULLs. None
-        where this takes as long as to read the whole table: if that is so of many, or many are far behind. Raises
-        NotFoundError.
+        where this takes as long as to read the whole table: if that is so of many, or many are far behind. `as_of`, and
+        what is raised, is that of `snapshot`.
         """
-        return self._reader.newest_rows(table_uid, columns, tuids, values)
+        return self._reader.newest_rows(table_uid, columns, tuids, values, as_of)
 
     def snapshot(self, table_uid: int, *, as_of: int | None = None) -> Snapshot:
         """Returns a view of a table as of a version (None: everything acknowledged).

@@ -185,7 +185,7 @@ class WalWriter:
                 continues=continues))
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
-                       ingest_time_ms: int, origin: IngestOrigin | None = None) -> Ticket:
+                       ingest_time_ms: int, origin: IngestOrigin | None = None, *, continues: bool = False) -> Ticket:
         """Enqueues complete rows, new ones only, in the packed form of `layout`; see `RowFormat.pack`.
 
         They are sorted by key, without duplicates of a key; `schema` carries the key column count.
@@ -195,7 +195,8 @@ class WalWriter:
             self._require_open()
             return self._pending.add(self._plan.rows(
                 RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
-                lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind)))
+                lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind),
+                continues=continues))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int, *, continues: bool = False) -> Ticket:

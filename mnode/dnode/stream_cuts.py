@@ -22,8 +22,8 @@ class Cuts:
         self._numbers = itertools.count(1)
 
     def now(self, database: str) -> Cut:
-        """Returns what is acknowledged by each vnode of the database."""
-        return self._storage.acknowledged(require_database(database, self._catalog).vgroup_ids)
+        """Returns a cut with all that is acknowledged by the vnodes of the database."""
+        return tuple(self._storage.whole_writes.cut(require_database(database, self._catalog).vgroup_ids).items())
 
     def hold(self, database: str, since: str | None) -> tuple[str, str, str]:
         """Returns (first cut, cut of now, name of a hold) such that all rows of the latter stay readable.

@@ -21,15 +21,16 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_check import behind, orphans
 from penstock.mnode.catalog.catalog_records import Unfinished
 from penstock.mnode.dnode.shared_lock import SharedLock
+from penstock.mnode.dnode.whole_writes import WholeWrites
 from penstock.sql.schema import Database, Table
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.read.vnode_reader import LoggedRows
-from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.store.table_state import Row
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
+from penstock.vnode.write.vnode_writer import AppendedRows, BegunWrite, Change, WrittenRows
 from penstock.wal.writer import Recovery
 
 _log = logger(__name__)
@@ -57,6 +58,8 @@ class Storage:
         self.defining = threading.Lock()
         self._placement = SharedLock()
         self._broken: dict[int, PenstockError] = {}
+        #: writes to several vnodes that readers see at once
+        self.whole_writes = WholeWrites(self.vnode)
         #: folders with rows or state that nothing in the catalog leads to, as of the start
         self.orphans: tuple[Path, ...] = ()
 
@@ -284,11 +287,22 @@ class Storage:
 
     # --- rows --------------------------------------------------------------------------------------------------
 
-    def write(
-        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: IngestDelivery | None = None
-    ) -> int:
+    def write(self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch) -> int:
         """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
-        return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)
+        return self.vnode(vgroup_id).write(table_uid, batch)
+
+    def begin_changes(self, vgroup_id: int, changes: Sequence[Change]) -> BegunWrite | None:
+        """Begins to change tables in one vnode; all of it is seen at once."""
+        vnode = self.vnode(vgroup_id)
+        if len(changes) > 1:
+            return vnode.begin_together(changes)
+        for change in changes:
+            if isinstance(change, AppendedRows):
+                return (vnode.begin_append(change.table_uid, change.columns, change.rows)
+                        or vnode.begin_write(change.table_uid, change.batch()))
+            if isinstance(change, WrittenRows) and change.batch.num_rows:
+                return vnode.begin_write(change.table_uid, change.batch)
+        return vnode.begin_together(changes)
 
     def append(self, vgroup_id: int, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> bool:
         """Appends a few rows and returns whether that would do; see `Vnode.append`."""
@@ -349,7 +363,7 @@ class Storage:
         return self.snapshot(vgroup_id, table_uid).row_count_estimate
 
     def acknowledged(self, vgroup_ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
-        """Returns the stream cut of now: (vgroup id, acknowledged version) pairs."""
+        """Returns what each vnode has acknowledged now: (vgroup id, version) pairs. `whole_writes` gives cuts."""
         return tuple((vgroup_id, self.vnode(vgroup_id).acknowledged_version) for vgroup_id in vgroup_ids)
 
     def durable_cut(self, vgroup_ids: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -105,7 +105,7 @@ class Queries:
             if planned is not None:
                 stack.enter_context(planned)
                 yield stack.enter_context(
-                    OpenQuery(planned, self._scans.seen_by(session), planned, running, limits))
+                    OpenQuery(planned, self._scans.seen_by(session, planned.scans), planned, running, limits))
                 return
             read = parse_query(query.source_text, query.words_max)
             permission.execute(read)
@@ -165,12 +165,12 @@ class Queries:
 
     def run_alone(self, plan: QueryPlan, session: Session) -> pa.Table:
         """Does the same on the calling thread alone, in memory of its own, and doesn't wait for its turn."""
-        with OpenQuery(plan, self._scans.seen_by(session), self._alone, self._activity.current()) as rows:
+        with OpenQuery(plan, self._scans.seen_by(session, plan.scans), self._alone, self._activity.current()) as rows:
             return rows.table()
 
     def _opened(self, plan: QueryPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:
         """Returns a query that is about to run; nobody has its plan any more, which may be large."""
-        return OpenQuery(plan, self._scans.seen_by(session), self._backend(plan, running), running, limits)
+        return OpenQuery(plan, self._scans.seen_by(session, plan.scans), self._backend(plan, running), running, limits)
 
     def _backend(self, plan: QueryPlan, running: Running) -> QueryBackend:
         """Returns where a query runs. Code of users is found and kept up to date here only."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from penstock.planner.logical.operators import ROWS, TABLE_UID, Scan
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table
 from penstock.sql.types import Kind
-from penstock.vnode.read.snapshot import RowCount, Snapshot
+from penstock.vnode.read.snapshot import RowCount, Snapshot, SnapshotTooOldError
 from penstock.vnode.read.snapshot_sql import epochs
 from penstock.vnode.store.memtable import VERSION_COLUMN
 
@@ -31,6 +31,7 @@ SMALL_ROWS = 200_000
 FEW_TABLES = 1
 """The rows of so many child tables are gathered, however many the super table has."""
 
+_TRIES = 8
 _numbers = itertools.count(1)
 
 
@@ -59,8 +60,16 @@ class SystemRows(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What scans read, as of one cut: snapshots by scan, and the rows of scans that take the newest ones only."""
+
+    snapshots: dict[str, list[Snapshot]] = field(default_factory=dict)
+    newest: dict[str, ScanRelation] = field(default_factory=dict)
+
+
 class Scans:
-    """Gives relations as of now. Each vnode is read at one version; there is no cut through all vnodes."""
+    """Gives relations as of now: those of one query are of one cut through all vnodes that it reads."""
 
     def __init__(
         self, catalog: Catalog, storage: Storage, system_tables: SystemRows, external_tables: ExternalTables,
@@ -72,9 +81,9 @@ class Scans:
         self._external_tables = external_tables
         self._small_rows = small_rows
 
-    def seen_by(self, session: Session) -> _ScansOf:
-        """Returns the scans as a session's user may see them."""
-        return _ScansOf(self, session)
+    def seen_by(self, session: Session, scans: Sequence[Scan]) -> _ScansOf:
+        """Returns the scans of a query as a session's user may see them, as of now."""
+        return _ScansOf(self, session, self._take(scans))
 
     def relation(self, scan: Scan, reader: Session | None = None) -> ScanRelation:
         """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT.
@@ -82,6 +91,41 @@ class Scans:
         `reader` decides which rows system tables have; None sees all. Other tables must not be asked for by who may
         not read them.
         """
+        return self.relation_of(scan, self._take([scan]), reader)
+
+    def _take(self, scans: Sequence[Scan]) -> _Taken:
+        """Returns what these scans read, all of it as of one cut."""
+        stored = [scan for scan in scans if scan.table.kind not in ("system", "external") and not scan.names
+                  and scan.cuts is None]
+        if not stored:
+            return _Taken()
+        with self._storage.looking():
+            places = [(scan, self._vgroups(scan)) for scan in stored]
+            vgroups = {vgroup for _, places_of in places for vgroup in places_of}
+            for _ in range(_TRIES):
+                versions = self._storage.whole_writes.cut(vgroups)
+                try:
+                    return self._taken(places, versions)
+                except SnapshotTooOldError as error:
+                    problem = error  # older versions of rows were collapsed since the cut was taken
+            raise problem
+
+    def _taken(self, places: Sequence[tuple[Scan, Sequence[int]]], versions: Mapping[int, int]) -> _Taken:
+        taken = _Taken()
+        known: dict[tuple[int, int], Snapshot] = {}
+        for scan, vgroups in places:
+            if scan.newest is not None and (newest := self._newest_rows(scan, vgroups, versions)) is not None:
+                taken.newest[scan.name] = newest
+                continue
+            keys = [(vgroup, scan.table.storage_uid) for vgroup in vgroups]
+            for key in keys:
+                if key not in known:
+                    known[key] = self._storage.snapshot(*key, as_of=versions[key[0]])
+            taken.snapshots[scan.name] = [known[key] for key in keys]
+        return taken
+
+    def relation_of(self, scan: Scan, taken: _Taken, reader: Session | None) -> ScanRelation:
+        """Returns the rows of a scan, see `relation`, out of what was taken."""
         table = scan.table
         if table.kind == "system":
             rows = self._system_tables.read(
@@ -92,30 +136,32 @@ class Scans:
             return _whole(self._external_tables.rows(table, wanted))
         if scan.names:
             return _whole(_with_uids(self._catalog.children(table.uid), names=True))
-        with self._storage.looking():
-            return self._stored(scan, table)
+        return self._stored(scan, table, taken)
 
-    def _stored(self, scan: Scan, table: Table) -> ScanRelation:
-        columns = [column for column in table.columns if column.name in scan.columns]
+    def _stored(self, scan: Scan, table: Table, taken: _Taken) -> ScanRelation:
+        columns = _columns(scan)
         tags = [tag for tag in table.tags if tag.name in scan.columns]
-        rows_relation = self._rows(scan, columns)
+        rows_relation = self._rows(scan, columns, taken)
         names_wanted = "tbname" in scan.columns and table.column("tbname") is None
         if not tags and not names_wanted:
             return rows_relation
         return self._with_children(rows_relation, scan, tags, names_wanted)
 
-    def _rows(self, scan: Scan, columns: Sequence[Column]) -> ScanRelation:
-        table = scan.table
-        database = require_database(table.database, self._catalog)
-        wanted = (table.uid,) if table.kind == "child" else scan.tuids
-        tuids = None if wanted is None else pa.array(wanted, pa.uint64())
+    def _vgroups(self, scan: Scan) -> tuple[int, ...]:
+        """Returns where the rows of a scan are."""
+        table, wanted = scan.table, _tuids(scan)
         vgroups = self._vgroups_of_children(table, wanted) if table.kind == "super" and wanted is not None else ()
-        vgroups = vgroups or vgroups_of(database, table)
+        return vgroups or vgroups_of(require_database(table.database, self._catalog), table)
+
+    def _rows(self, scan: Scan, columns: Sequence[Column], taken: _Taken) -> ScanRelation:
+        wanted = _tuids(scan)
+        tuids = None if wanted is None else pa.array(wanted, pa.uint64())
         if scan.cuts is not None:
-            return self._between_cuts(scan, scan.cuts, vgroups, columns, tuids)
-        if scan.newest is not None and (newest := self._newest_rows(scan, vgroups, columns, wanted)) is not None:
-            return newest
-        snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups]
+            with self._storage.looking():
+                return self._between_cuts(scan, scan.cuts, self._vgroups(scan), columns, tuids)
+        if scan.name in taken.newest:
+            return taken.newest[scan.name]
+        snapshots = taken.snapshots[scan.name]
         if scan.counted:
             return self._counted(snapshots, scan, columns)
         return self._read(snapshots, scan, columns, tuids, wanted)
@@ -159,14 +205,16 @@ class Scans:
         return ScanRelation(sql, {**told.tables, **others.tables}, others.holds)
 
     def _newest_rows(
-        self, scan: Scan, vgroups: Sequence[int], columns: Sequence[Column], wanted: Sequence[int] | None
+        self, scan: Scan, vgroups: Sequence[int], versions: Mapping[int, int]
     ) -> ScanRelation | None:
         """Returns the newest row of each child table, and all rows of some, if that is cheaper than to read all."""
+        columns, wanted = _columns(scan), _tuids(scan)
         tuids = None if wanted is None else np.unique(np.array(wanted, np.uint64))
         pieces = []
         for vgroup in vgroups:
             rows = self._storage.vnode(vgroup).newest_rows(
-                scan.table.storage_uid, [column.physical for column in columns], tuids, values=scan.newest == "values")
+                scan.table.storage_uid, [column.physical for column in columns], tuids, values=scan.newest == "values",
+                as_of=versions[vgroup])
             if rows is None:
                 return None
             pieces.append(rows)
@@ -232,9 +280,20 @@ class _ScansOf:
 
     scans: Scans
     session: Session
+    taken: _Taken
 
     def relation(self, scan: Scan) -> ScanRelation:
-        return self.scans.relation(scan, self.session)
+        return self.scans.relation_of(scan, self.taken, self.session)
+
+
+def _columns(scan: Scan) -> list[Column]:
+    """Returns the columns, not tags, that are read."""
+    return [column for column in scan.table.columns if column.name in scan.columns]
+
+
+def _tuids(scan: Scan) -> Sequence[int] | None:
+    """Returns the child tables that are read, None for all there are."""
+    return (scan.table.uid,) if scan.table.kind == "child" else scan.tuids
 
 
 def tag_array(tag: Column, values: Sequence[object]) -> pa.Array:

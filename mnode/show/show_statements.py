@@ -221,7 +221,7 @@ class ShowStatements:
         name = self._database_name(show, session)
         database = require_database(name, self._catalog)
         return rows_result((("database", _TEXT), ("cut", _TEXT)),
-                       [(name, cut_text(self._storage.acknowledged(database.vgroup_ids)))])
+                       [(name, cut_text(tuple(self._storage.whole_writes.cut(database.vgroup_ids).items())))])
 
     # --- tags --------------------------------------------------------------------------------------------------
 

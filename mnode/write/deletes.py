@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -74,8 +75,10 @@ class Deletes:
             first, last = max(first, low), min(last, high)
         if first > last:
             return Result()
-        for vgroup_id, uids in self._places(table, statement.name, tag_conditions, session).items():
-            self._storage.vnode(vgroup_id).delete(table.storage_uid, uids, first, last)
+        places = self._places(table, statement.name, tag_conditions, session)
+        self._storage.whole_writes.write([
+            (vgroup_id, partial(self._storage.vnode(vgroup_id).begin_delete, table.storage_uid, uids, first, last))
+            for vgroup_id, uids in places.items()])
         return Result()
 
     def _delete_keys(self, table: Table, statement: Delete, session: Session) -> Result:

@@ -1,8 +1,8 @@
 """INSERT in all its forms: the whole statement is read and checked first, then written vnode by vnode.
 
-Nothing is written if anything in the statement is wrong. Between vnodes, and between records of a long statement,
-there is no atomicity, as in TDengine: if a disk fails half-way, some rows may be there; writing all of them again is
-harmless, since rows are upserts.
+Nothing is written if anything in the statement is wrong. Fewer than `FEW_ROWS` rows are seen at once. Between vnodes,
+and between records of a longer statement, there is no atomicity else, as in TDengine: if a disk fails half-way, some
+rows may be there; writing all of them again is harmless, since rows are upserts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.arrow_rows import gathered, read_parquet, slices
 from penstock.mnode.write.csv_rows import CsvCells, CsvLayout, columns_of, csv_file
 from penstock.mnode.write.recent_names import RecentNames
-from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, write_vgroups
+from penstock.mnode.write.row_placement import Owners, by_vgroup, order_of, write_changes
 from penstock.sql.dialect.parser import parse_table_name
 from penstock.sql.rows.constants import Constants, shorten
 from penstock.sql.rows.fitting import fitted, is_marked_as_utc, row_number
@@ -46,6 +46,7 @@ from penstock.sql.schema import ChildTable, Column, Database, Session, Table, Ta
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.tree.statements import Insert, InsertTarget, Name, Query
 from penstock.sql.types import DataType, Kind
+from penstock.vnode.write.vnode_writer import WrittenRows
 
 TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 
@@ -391,7 +392,8 @@ class Inserts:
                 pending = batches.setdefault(vgroup_id, {}).setdefault(rows.storage.uid, [])
                 pending.append(batch)
         wal_level = max((rows.database.options.wal_level for rows in all_rows), default=1)
-        write_vgroups(self._pool, self._write_vgroup, batches, rows=total, wal_level=wal_level)
+        changes = {vgroup_id: partial(_changes, tables) for vgroup_id, tables in batches.items()}
+        write_changes(self._storage, self._pool, changes, rows=total, wal_level=wal_level)
         return Result(affected=total)
 
     def _create_children(self, all_rows: Sequence[Rows]) -> None:
@@ -420,11 +422,10 @@ class Inserts:
             owners = Owners([children[name] for name in names])
         return _place(batch, rows.names.indices.to_numpy(), owners)
 
-    def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
-        for table_uid, batches in tables.items():
-            for batch in _joined(batches):
-                for part in record_batches(batch):
-                    self._storage.write(vgroup_id, table_uid, part)
+
+def _changes(tables: Mapping[int, Sequence[pa.RecordBatch]]) -> list[WrittenRows]:
+    return [WrittenRows(table_uid, part) for table_uid, batches in tables.items() for batch in _joined(batches)
+            for part in record_batches(batch)]
 
 
 def _check_no_null(values: pa.Array, what: str, where: Callable[[int], str]) -> None:

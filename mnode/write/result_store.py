@@ -195,8 +195,7 @@ class ResultStore:
         self, target: Table, children: ResultChildren, gone: Collection[_Place],
         parts: Sequence[tuple[int, pa.RecordBatch]],
     ) -> Callable[[], None]:
-        """Begins to delete what is there at some places, and behind that to write rows: by vnode, all of it is seen
-        at once.
+        """Begins to delete what is there at some places, and behind that to write rows: all of it is seen at once.
 
         A stream that goes on from a checkpoint deletes what it may have written, of which mostly nothing is there. A
         cluster takes milliseconds to acknowledge: to wait for each by itself takes minutes where windows are many.
@@ -210,8 +209,9 @@ class ResultStore:
                 changes[vgroup_id] = [DeletedRows(target.uid, uids[own], times[own])]
         for vgroup_id, part in parts:
             changes.setdefault(vgroup_id, []).append(WrittenRows(target.uid, part))
-        begun = [self._storage.vnode(vgroup_id).begin_together(of_vnode) for vgroup_id, of_vnode in changes.items()]
-        return partial(_wait_for, [write for write in begun if write is not None])
+        return partial(self._storage.whole_writes.begin([
+            (vgroup_id, partial(self._storage.begin_changes, vgroup_id, of_vnode))
+            for vgroup_id, of_vnode in changes.items()]), None)
 
     def _parts(
         self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, *, delivered: bool = False
@@ -230,8 +230,8 @@ class ResultStore:
         parts = self._parts(target, children, rows, index, delivered=write.delivered is not None)
         database = self._catalog.database(target.database)
         if len(parts) == 1 or database is None or not pays_threads(rows.num_rows, database.options.wal_level):
-            begun = [self._begin(vgroup_id, target, write, part) for vgroup_id, part in parts]
-            return partial(_wait_for, begun)
+            return partial(self._storage.whole_writes.begin([
+                (vgroup_id, partial(self._begin, vgroup_id, target, write, part)) for vgroup_id, part in parts]), None)
         write_at_once(self._pool, lambda vgroup_id, part: self._begin(vgroup_id, target, write, part).wait(), parts)
         return _nothing
 
@@ -261,11 +261,6 @@ def _begin_append(
     rows = list(zip(values[TUID_COLUMN], *(values.get(name, repeat(None, part.num_rows)) for name in names),
                     strict=True))
     return vnode.begin_append(target.uid, names, rows, delivery)
-
-
-def _wait_for(begun: Iterable[BegunWrite]) -> None:
-    for write in begun:
-        write.wait()
 
 
 def _last_deletes(times: _Index, index: _Index, deleted: _Index) -> dict[_Place, int]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import TBNAME, record_batches
-from penstock.mnode.write.row_placement import write_vgroups
+from penstock.mnode.write.row_placement import write_changes
 from penstock.sql.dialect.tokenizer import KEYWORDS
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.row_pattern import PLAIN_TEXT, PlainValue, RowPattern, row_pattern
@@ -31,6 +33,7 @@ from penstock.sql.schema import Column, Database, Table, can_name_child
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.store.table_state import Row
+from penstock.vnode.write.vnode_writer import AppendedRows, Change, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_]*+|`[^`]++`)"
@@ -357,16 +360,20 @@ class RowInserts:
         by_vgroup: dict[int, list[_VnodeRows]] = {}
         for (vgroup_id, _), group in read.groups.items():
             by_vgroup.setdefault(vgroup_id, []).append(group)
-        write_vgroups(self._pool, self._write_vgroup, by_vgroup, rows=read.count, wal_level=read.wal_level)
+        changes = {vgroup_id: partial(_changes, groups) for vgroup_id, groups in by_vgroup.items()}
+        write_changes(self._storage, self._pool, changes, rows=read.count, wal_level=read.wal_level)
 
-    def _write_vgroup(self, vgroup_id: int, groups: list[_VnodeRows]) -> None:
-        for group in groups:
-            table = group.of.table
+
+def _changes(groups: Sequence[_VnodeRows]) -> list[Change]:
+    changes: list[Change] = []
+    for group in groups:
+        table = group.of.table
+        if len(group.rows) <= _APPENDED_MAX:
             columns = tuple([column.physical for column in table.columns])
-            if len(group.rows) > _APPENDED_MAX or not self._storage.append(
-                    vgroup_id, table.uid, columns, group.rows):
-                for batch in record_batches(_columnar(group)):
-                    self._storage.write(vgroup_id, table.uid, batch)
+            changes.append(AppendedRows(table.uid, columns, group.rows, partial(_columnar, group)))
+        else:
+            changes += [WrittenRows(table.uid, batch) for batch in record_batches(_columnar(group))]
+    return changes
 
 
 def _columnar(group: _VnodeRows) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -13,12 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.masks import any_set
+from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.sql.schema import ChildTable
 from penstock.vnode.store.sorted_keys import I64, U64, stable_order
+from penstock.vnode.write.vnode_writer import BegunWrite, Change
 
 T = TypeVar("T")
 
-_FEW_ROWS = 4096
+FEW_ROWS = 4096
+"""Fewer rows of a statement, or of results, are seen at once, in whichever vnodes they are."""
+
 _SHORT_RANKS = 1 << 16
 _UID_BITS = 44
 
@@ -67,14 +71,35 @@ def by_vgroup(batch: pa.RecordBatch, vgroups: I64) -> list[tuple[int, pa.RecordB
     return [(int(vgroups[start]), batch.slice(start, stop - start)) for start, stop in pairwise(starts)]
 
 
-def write_vgroups(pool: Executor, write: Callable[[int, T], object], parts: Mapping[int, T], *, rows: int,
-                  wal_level: int) -> None:
-    """Writes the parts of a statement, by vgroup: at the same time if that pays."""
-    if len(parts) > 1 and pays_threads(rows, wal_level):
-        write_at_once(pool, write, parts.items())
-        return
-    for vgroup_id, part in parts.items():
-        write(vgroup_id, part)
+def write_changes(
+    storage: Storage, pool: Executor, changes: Mapping[int, Callable[[], Sequence[Change]]], *, rows: int,
+    wal_level: int,
+) -> None:
+    """Writes the rows of a statement, by vgroup: few of them so that readers see all at once.
+
+    Of many, vnodes get one change after the other, each of them what goes into one record of a log, and all vnodes at
+    the same time.
+    """
+    if rows < FEW_ROWS:
+        storage.whole_writes.write(
+            [(vgroup_id, partial(_begin, storage, vgroup_id, of_vnode)) for vgroup_id, of_vnode in changes.items()],
+            pool if wal_level == 2 and len(changes) > 1 else None)
+    elif len(changes) > 1:
+        write_at_once(pool, partial(_write, storage), changes.items())
+    else:
+        for vgroup_id, of_vnode in changes.items():
+            _write(storage, vgroup_id, of_vnode)
+
+
+def _begin(storage: Storage, vgroup_id: int, changes: Callable[[], Sequence[Change]]) -> BegunWrite | None:
+    return storage.begin_changes(vgroup_id, changes())
+
+
+def _write(storage: Storage, vgroup_id: int, changes: Callable[[], Sequence[Change]]) -> None:
+    for change in changes():
+        begun = storage.begin_changes(vgroup_id, [change])
+        if begun is not None:
+            begun.wait()
 
 
 def write_at_once(pool: Executor, write: Callable[[int, T], object], parts: Iterable[tuple[int, T]]) -> None:
@@ -90,4 +115,4 @@ def pays_threads(rows: int, wal_level: int) -> bool:
 
     With WAL_LEVEL 2 each vnode waits for its disk, which they can do at the same time.
     """
-    return rows >= _FEW_ROWS or wal_level == 2
+    return rows >= FEW_ROWS or wal_level == 2

@@ -14,6 +14,7 @@ from penstock.vnode.read.newest_rows import NewestRows
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.parts import PartReader
 from penstock.vnode.store.sorted_keys import U64
+from penstock.vnode.store.table_state import TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.wal.retention import segment_infos
 from penstock.wal.segment import list_segments
@@ -54,19 +55,20 @@ class VnodeReader:
 
     def snapshot(self, table_uid: int, as_of: int | None) -> Snapshot:
         """Returns a view of a table; see `Vnode.snapshot`."""
+        with self._store.lock:
+            return self._snapshot(self._store.table(table_uid), as_of)
+
+    def _snapshot(self, table: TableState, as_of: int | None) -> Snapshot:
         store = self._store
-        vgroup_id = store.options.vgroup_id
-        with store.lock:
-            table = store.table(table_uid)
-            newest = store.wal.acknowledged_version
-            version = newest if as_of is None else as_of
-            if version > newest:
-                raise InvalidValueError(f"version {version} of vnode {vgroup_id} is not acknowledged; the newest is "
-                                        f"{newest}")
-            return Snapshot.of(table, vgroup_id, version, store.cache)
+        vgroup_id, newest = store.options.vgroup_id, store.wal.acknowledged_version
+        version = newest if as_of is None else as_of
+        if version > newest:
+            raise InvalidValueError(f"version {version} of vnode {vgroup_id} is not acknowledged; the newest is "
+                                    f"{newest}")
+        return Snapshot.of(table, vgroup_id, version, store.cache)
 
     def newest_rows(
-        self, table_uid: int, columns: Sequence[str], tuids: U64 | None, values: bool
+        self, table_uid: int, columns: Sequence[str], tuids: U64 | None, values: bool, as_of: int | None
     ) -> pa.Table | None:
         """Returns the newest rows of child tables; see `Vnode.newest_rows`."""
         store = self._store
@@ -75,7 +77,7 @@ class VnodeReader:
             of = (table.newest.tuids if tuids is None else tuids[np.isin(tuids, table.newest.tuids)]).copy()
             times, _ = table.newest.of(of)
             likely = table.newest.likely(of)
-            snapshot = Snapshot.of(table, store.options.vgroup_id, store.wal.acknowledged_version, store.cache)
+            snapshot = self._snapshot(table, as_of)
         return NewestRows(snapshot, columns, values=values).read(of, times, likely)
 
     def last_ts(self, tuid: int) -> int | None:

@@ -17,6 +17,7 @@ from penstock.vnode.store.table_state import Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.pending_records import Ticket
+from penstock.wal.record import IngestOrigin
 from penstock.wal.writer import WalWriter
 
 _FEW_ROWS = 32  # of a write: of more, columns are cheaper
@@ -34,6 +35,16 @@ class BegunWrite:
         self._wal = wal
         self._ticket = ticket
         self._flush = flush
+
+    @property
+    def version(self) -> int:
+        """The version that it has when all of it is acknowledged; 0 if nothing of it is new."""
+        return 0 if self._ticket is None else self._ticket.version
+
+    def settle(self) -> None:
+        """Waits as `wait` does, for somebody who reads what is written."""
+        if self._ticket is not None:
+            self._wal.commit(self._ticket)
 
     def wait(self) -> int:
         """Returns its version, or the last one, once it is acknowledged, with all that were begun before.
@@ -66,7 +77,17 @@ class DeletedRows:
     times: I64
 
 
-Change = WrittenRows | DeletedRows
+@dataclass(frozen=True, slots=True)
+class AppendedRows:
+    """A few rows of a table, as `Vnode.append` takes them; `batch` returns them for `Vnode.write`, if need be."""
+
+    table_uid: int
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    batch: Callable[[], pa.RecordBatch]
+
+
+Change = WrittenRows | AppendedRows | DeletedRows
 
 
 class VnodeWriter:
@@ -132,16 +153,23 @@ class VnodeWriter:
             if table.column_names != columns or (delivery is not None and not delivery.is_new_to(table.places)):
                 return None
             packed = table.packed(rows)
-            if packed is None or table.row_format is None:
+            if packed is None:
                 return None
             origin = None if delivery is None else delivery.origin
-            ticket = self._wal.enqueue_packed(
-                table_uid, table.wal_schema, packed if len(rows) == 1 else _by_key(rows, packed), table.row_format,
-                store.clock.now_ms(), origin)
-            table.append_packed(rows, packed, ticket.version)
+            ticket = self._append(table, rows, packed, origin)
             if origin is not None:
                 table.note_place(origin, ticket.version)
             return self._begun(table, ticket)
+
+    def _append(self, table: TableState, rows: Sequence[Row], packed: Sequence[bytes],
+                origin: IngestOrigin | None = None, continues: bool = False) -> Ticket:
+        """Puts rows that can be appended into the memtable and on their way into the log."""
+        assert table.row_format is not None
+        ticket = self._wal.enqueue_packed(
+            table.uid, table.wal_schema, packed if len(rows) == 1 else _by_key(rows, packed), table.row_format,
+            self._store.clock.now_ms(), origin, continues=continues)
+        table.append_packed(rows, packed, ticket.version)
+        return ticket
 
     def may_append(self, table_uid: int, tuid: int, ts: int) -> bool:
         """Tells whether a row might be appended now; see `Vnode.may_append`."""
@@ -210,16 +238,18 @@ class VnodeWriter:
         return max((self._store.table(change.table_uid) for change in changes),
                    key=lambda table: table.memtable.num_bytes)
 
-    def _prepared(self, change: Change) -> _Prepared | DeletedRows:
+    def _prepared(self, change: Change) -> _Prepared | AppendedRows | DeletedRows:
         """Does what needs no lock."""
         table = self._store.table(change.table_uid)
+        if isinstance(change, AppendedRows):
+            return change
         if isinstance(change, WrittenRows):
             columns = table.columns
             return _Prepared(change, columns, prepare(change.batch, columns, table.key_columns))
         order = np.lexsort((change.times, change.tuids))
         return DeletedRows(change.table_uid, change.tuids[order], change.times[order])
 
-    def _steps(self, change: _Prepared | DeletedRows) -> list[_Step]:
+    def _steps(self, change: _Prepared | AppendedRows | DeletedRows) -> list[_Step]:
         """Returns what is to be done for a change, each of which puts one record into the log; under the lock."""
         if isinstance(change, DeletedRows):
             table = self._store.table(change.table_uid)
@@ -228,6 +258,13 @@ class VnodeWriter:
             for uid, ts in zip(change.tuids[there].tolist(), change.times[there].tolist(), strict=True):
                 by_time.setdefault(ts, []).append(uid)
             return [partial(self._delete_at, table, tuple(uids), ts) for ts, uids in by_time.items()]
+        if isinstance(change, AppendedRows):
+            table = self._store.table(change.table_uid)
+            packed = table.packed(change.rows) if table.column_names == change.columns else None
+            if packed is not None:
+                return [lambda continues: self._append(table, change.rows, packed, continues=continues)]
+            prepared = prepare(change.batch(), table.columns, table.key_columns)
+            return [partial(self._enqueue, table, prepared, None, None)]
         table = self._store.table(change.of.table_uid)
         rows = change.rows
         if table.columns is not change.columns:

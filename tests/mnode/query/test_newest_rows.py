@@ -90,8 +90,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     asked: list[bool] = []
     read_newest = Vnode.newest_rows
 
-    def noted(self: Vnode, *arguments: object, values: bool) -> object:
-        rows = read_newest(self, *arguments, values=values)  # type: ignore[arg-type]
+    def noted(self: Vnode, *arguments: object, **how: object) -> object:
+        rows = read_newest(self, *arguments, **how)  # type: ignore[arg-type]
         asked.append(rows is not None)
         return rows
 

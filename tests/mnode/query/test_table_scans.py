@@ -183,9 +183,9 @@ def test_only_the_tables_that_conditions_leave_are_read(db: Embedded, monkeypatc
     looked_into: list[int] = []
     snapshot = db.engine.storage.snapshot
 
-    def watched(vgroup: int, table: int) -> object:
+    def watched(vgroup: int, table: int, *, as_of: int) -> object:
         looked_into.append(vgroup)
-        return snapshot(vgroup, table)
+        return snapshot(vgroup, table, as_of=as_of)
 
     monkeypatch.setattr(db.engine.storage, "snapshot", watched)
     neighbours = [name for name in homes if homes[name] == homes["m0"]]
