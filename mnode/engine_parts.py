@@ -149,12 +149,15 @@ class EngineParts:
             of.catalog, scans, of.activity, functions_directory(of.config, of.paths), of.paths,
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
-        comparison, of_audit = (StreamComparison(self.services, self.cuts, self.streams, run)
-                                for run in (self.queries.run_planned, self.queries.run_alone))
+        runs = (self.queries.run_planned, self.queries.run_alone)
+        self.refreshes, of_audit = (StreamRefreshes(
+            self.services, self.streams.known, self.streams.planning, run, of.activity) for run in runs)
+        comparison, audited = (
+            StreamComparison(self.services, self.cuts, self.streams, run, refreshes)
+            for run, refreshes in zip(runs, (self.refreshes, of_audit), strict=True))
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
-        self.audit = StreamAudit(self.services, self.streams, of_audit, self.incidents, of.activity, Random())
-        self.results.refresh = StreamRefreshes(
-            self.services, self.streams.known, self.streams.planning, self.queries.run_planned, of.activity).answer
+        self.audit = StreamAudit(self.services, self.streams, audited, self.incidents, of.activity, Random())
+        self.results.refresh = self.refreshes.answer
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

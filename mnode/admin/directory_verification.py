@@ -35,17 +35,18 @@ from penstock.mnode.controller.stream_controller import StreamController
 from penstock.mnode.data_directory import DataDirectory
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.engine_parts import EngineParts
+from penstock.mnode.streams.differences import Compared, compared, compared_answer
 from penstock.mnode.streams.stream_comparison import (
+    AnswerRows,
     LeftOut,
     Subject,
     closed_until,
-    compared,
     found_results,
     is_complete,
     snapshots_of,
 )
 from penstock.mnode.streams.stream_verification import pieces_of, told
-from penstock.planner.query.compared_results import compared_results
+from penstock.planner.query.compared_results import Span, compared_results
 from penstock.planner.query.found_results import LaterWrites
 from penstock.planner.task_plans.column_names import CHILD
 from penstock.sql.dialect.literals import parse_timestamp
@@ -57,7 +58,7 @@ from penstock.tasks.state.state_check import Unreadable, read_states
 from penstock.tasks.worker.saved_tasks import SavedTask, saved_tasks
 from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
-from penstock.wal.record import DeleteRecord, RowsRecord
+from penstock.wal.record import DeleteRecord, MetaRecord, RowsRecord
 
 Advanced = Callable[[str, int], None]
 """Called with what is compared, and how many results of it were compared since the last call."""
@@ -195,7 +196,10 @@ class DirectoryVerification:
             subject.plan, *({task.index: known.mark for task, known in tasks.items() if task.operator == operator}
                             for operator in ("agg", "source")))
         cut = tuple(sorted(record.versions))
-        cuts, since = subject.cuts(cut, self._catalog), self._read_since(subject, record)
+        since = self._read_since(subject, record)
+        if isinstance(subject.results, AnswerRows):
+            return self._of_answer(chosen, since, self._range(subject, first, last))
+        cuts = subject.cuts(cut, self._catalog)
         later = None if since is None or subject.target is None else self._later(subject.target, since)
         given = found_results(subject, self._sent(chosen) if subject.target is None else None, later)
         wanted = self._range(subject, first, last)
@@ -207,12 +211,19 @@ class DirectoryVerification:
             pieces.append(compared(rows))
             self._advanced(subject.stream.name, pieces[-1].equal + pieces[-1].others + pieces[-1].unjudged)
         left_out = LeftOut([row for known in tasks.values() for row in known.dropped])
-        result = told(subject, cut, pieces, (), [left_out])
-        counts = (sum(getattr(piece, name) for piece in pieces) for name in ("equal", "others", "unjudged"))
-        return Finding(subject.stream.name, record, result, *counts)
+        return _found(chosen, pieces, left_out)
 
-    def _range(self, subject: Subject, first: str | None, last: str | None) -> tuple[int, int]:
-        precision, zone = subject.plan.source.precision, self._session.time_zone
+    def _of_answer(self, chosen: _AtCheckpoint, since: int | None, span: Span) -> Finding:
+        subject = chosen.subject
+        if since is not None:
+            raise UnavailableError(f"stream {subject.stream.name} can't be verified: its tables have changed behind "
+                                   "its last checkpoint", hint="let an engine run until the next one")
+        compared_rows = compared_answer(self._parts.refreshes.differing(subject.stream), span)
+        self._advanced(subject.stream.name, compared_rows.equal + compared_rows.others)
+        return _found(chosen, [compared_rows], LeftOut(()))
+
+    def _range(self, subject: Subject, first: str | None, last: str | None) -> Span:
+        precision, zone = subject.time.precision, self._session.time_zone
         low = TS_MIN if first is None else parse_timestamp(first, precision, zone)
         high = TS_MAX if last is None else parse_timestamp(last, precision, zone)
         if low > high:
@@ -261,13 +272,16 @@ class DirectoryVerification:
         Raises UnavailableError if child tables have other tags: as of the checkpoint these are gone.
         """
         since: int | None = None
+        kinds = RowsRecord | DeleteRecord
+        if isinstance(subject.results, AnswerRows):
+            kinds |= MetaRecord  # of which tables there are the answer may be, too
         for (vgroup_id, version), table in product(record.versions, subject.sources):
             for change in self._vnode(vgroup_id).changes(table.storage_uid, version):
                 if moves_tables(change):
                     raise UnavailableError(
                         f"stream {subject.stream.name} can't be verified: child tables of {table.name} got other tags, "
                         "or were dropped, behind its last checkpoint", hint="let an engine run until the next one")
-                if isinstance(change, RowsRecord | DeleteRecord):
+                if isinstance(change, kinds):
                     since = change.ingest_time_ms if since is None else min(since, change.ingest_time_ms)
         return since
 
@@ -280,6 +294,12 @@ class DirectoryVerification:
     def _vnode(self, vgroup_id: int) -> DetachedVnode:
         # The engine has taken what was written, but not acknowledged any more.
         return DetachedVnode(self._parts.directory.paths.vnode(vgroup_id), vgroup_id, self._fs)
+
+
+def _found(chosen: _AtCheckpoint, pieces: Sequence[Compared], left_out: LeftOut) -> Finding:
+    result = told(chosen.subject, tuple(sorted(chosen.record.versions)), pieces, (), [left_out])
+    counts = (sum(getattr(piece, name) for piece in pieces) for name in ("equal", "others", "unjudged"))
+    return Finding(chosen.subject.stream.name, chosen.record, result, *counts)
 
 
 def _unreadable(task: TaskId, state: Unreadable) -> CorruptionError:

@@ -256,7 +256,7 @@ class StreamRows:
             for one in self._incidents.of(stream.id):
                 yield {
                     "stream_name": stream.name, "incident": one.number, "found_time": one.found_ms, "state": one.state,
-                    "table_name": one.child, "ts": to_ms(one.moment, one.precision),
+                    "table_name": one.child, "ts": None if one.moment is None else to_ms(one.moment, one.precision),
                     "window_end": None if one.ends is None else to_ms(one.ends, one.precision),
                     "stream_values": one.found, "query_values": one.wanted, "versions": _versions(one.versions),
                     "attempt": one.attempt, "action": one.action or None, "equal_since": one.equal_since_ms,

@@ -48,7 +48,7 @@ class Incident:
     found_ms: int
     state: str
     child: str | None
-    moment: int
+    moment: int | None
     ends: int | None
     found: str | None
     wanted: str | None

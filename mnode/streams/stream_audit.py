@@ -20,9 +20,9 @@ from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.coordinator.stream_status import AuditInfo
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.streams.audit_incidents import Incident, Incidents, open_incidents
+from penstock.mnode.streams.differences import Compared, Difference
 from penstock.mnode.streams.stream_comparison import (
-    Compared,
-    Difference,
+    AnswerRows,
     Horizon,
     StreamComparison,
     Subject,
@@ -62,7 +62,7 @@ _EVENTS_KEPT = 50
 
 _log = logger(__name__)
 
-Result = tuple[str | None, int]
+Result = tuple[str | None, int | None]
 """Which result: `child` and `moment` of a difference."""
 
 
@@ -226,10 +226,12 @@ class StreamAudit:
         begin = {vgroup_id: 0 for vgroup_id, _ in rows} if has_history else dict(subject.stream.start_cut)
         every = _written(rows, begin)
         if subject.results.around(0) is None:
-            count = sum(snapshot.row_count_estimate for _, snapshot in rows)
+            is_answer = isinstance(subject.results, AnswerRows)
+            of_results = self._comparison.snapshots([subject.target]) if is_answer else []
+            count = max(sum(snapshot.row_count_estimate for _, snapshot in each) for each in (rows, of_results))
             if count > ROWS_MAX:
                 return [], f"its results aren't audited: they may come of any of {count} rows"
-            return [(TS_MIN, TS_MAX)] if every else [], ""
+            return [(TS_MIN, TS_MAX)] if every or is_answer else [], ""
         results = self._comparison.snapshots([subject.target])
         lately = _written(rows, {**begin, **known.since}, _RANGES)
         moved = self._ranges_of_moved(subject, known, rows)
@@ -242,7 +244,8 @@ class StreamAudit:
         new, tagged, *others = [
             [each for span in spans if (each := clipped(span, low, high)) is not None]
             for spans in (lately, moved, every, _written(results, {}), [
-                (one.moment, one.moment) for one in open_incidents(self._incidents.of(subject.stream.id))])]
+                (one.moment, one.moment) for one in open_incidents(self._incidents.of(subject.stream.id))
+                if one.moment is not None])]
         choices = [tagged] if tagged else [ranges for ranges in (new, *others) if ranges]
         whole = (subject.results.around(low) or (low, high))[0], high
         spans = []
@@ -341,8 +344,9 @@ class StreamAudit:
         goes by those of now, results by those of the cut.
         """
         stream = self._services.catalog.streams.by_id(subject.stream.id)
+        is_answer = isinstance(subject.results, AnswerRows)  # of which tables there are it may be, too
         if not differences or stream is None or not all(
-                before is now or set(before) <= set(now)
+                before is now or (set(before) <= set(now) and not is_answer)
                 for before, now in zip(children, self._children(subject), strict=True)):
             return []
         behind = _written(self._comparison.snapshots(subject.sources), dict(cut), _RANGES)
@@ -358,7 +362,8 @@ class StreamAudit:
         wrong = set(map(_key, found.differences))
 
         def is_right(result: Result) -> bool:
-            return result not in wrong and any(first <= result[1] <= last for first, last in spans)
+            moment = result[1]
+            return result not in wrong and (moment is None or any(first <= moment <= last for first, last in spans))
 
         for incident in open_incidents(self._incidents.of(subject.stream.id)):
             if is_right((incident.child, incident.moment)):
@@ -374,7 +379,8 @@ class StreamAudit:
         """Keeps incidents of results that are wrong."""
         for one in differences[:_NEW_INCIDENTS]:
             made = self._incident(subject, cut, one)
-            rows = self._comparison.rows(subject, cut, (one.moment, one.moment), now)
+            times = (TS_MIN, TS_MAX) if one.moment is None else (one.moment, one.moment)
+            rows = self._comparison.rows(subject, cut, times, now)
             try:
                 kept = self._incidents.add(made, rows)
             except StorageError as error:
@@ -390,7 +396,7 @@ class StreamAudit:
         stream = subject.stream
         return Incident(
             0, stream.id, stream.name, self._services.clock.now_ms(), one.state, one.child, one.moment, one.ends,
-            one.found, one.wanted, subject.plan.source.precision, tuple(cut), stream.asked.text, stream.plan,
+            one.found, one.wanted, subject.time.precision, tuple(cut), stream.asked.text, stream.plan,
             stream.attempt, tuple(self._history(stream)), 0, __version__)
 
     def _history(self, stream: StreamRecord) -> Iterator[str]:
@@ -404,9 +410,10 @@ class StreamAudit:
             yield f"{event.at_ms}: {event.text}"
 
     def _recalculate(self, subject: Subject, incident: Incident) -> None:
+        first = TS_MIN if incident.moment is None else incident.moment
         last = incident.moment if incident.ends is None else incident.ends - 1
         try:
-            self._streams.control.recalculate_range(subject.stream, incident.moment, last)
+            self._streams.control.recalculate_range(subject.stream, first, TS_MAX if last is None else last)
             action = "recalculated"
         except PenstockError as error:
             action = f"not recalculated: {error}"
@@ -428,7 +435,7 @@ def _written(rows: Sequence[tuple[int, Snapshot]], since: Mapping[int, int], mos
 
 def _may_change(subject: Subject, one: Difference, written: Sequence[Span]) -> bool:
     """Whether rows of these ranges may change a result."""
-    times = subject.results.sources(one.moment, one.ends)
+    times = subject.rows_of(one)
     if times is None:
         return bool(written)
     return any(first <= times[1] and times[0] <= last for first, last in written)
@@ -455,5 +462,6 @@ def _widened(subject: Subject, span: Span, rows: Sequence[tuple[int, Snapshot]],
 
 
 def _text(one: Difference) -> str:
-    where = f"{one.state} at {one.moment}" + (f" of {one.child}" if one.child else "")
+    at = "" if one.moment is None else f" at {one.moment}"
+    where = one.state + at + (f" of {one.child}" if one.child else "")
     return f"a result is {where}: {one.found or 'nothing'} instead of {one.wanted or 'nothing'}"

@@ -6,13 +6,14 @@ results leave Penstock, the checkpoint has a record of what was sent, which take
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from operator import attrgetter
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.common.errors import CheckpointDamagedError, NotSupportedError, UnavailableError
 from penstock.mnode.catalog.catalog import Catalog
@@ -24,16 +25,27 @@ from penstock.mnode.coordinator.stored_plan import StoredPlan
 from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.query_runner import QueryPlan
+from penstock.mnode.streams.differences import Compared, Difference, compared, compared_answer
 from penstock.mnode.streams.stream_planning import StreamPlanning
+from penstock.mnode.streams.stream_refreshes import StreamRefreshes
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
+from penstock.planner.logical.operators import Scan
 from penstock.planner.lower.batch_results import BatchResults
-from penstock.planner.query.compared_results import COUNTED, Span, compared_results, drawn_times, rows_between
+from penstock.planner.query.compared_results import Span, compared_results, drawn_times, rows_between
 from penstock.planner.query.found_results import FoundResults, LaterWrites, results_of_record, results_of_table
-from penstock.planner.task_plans.stream_plan import JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
+from penstock.planner.task_plans.stream_plan import (
+    JoinPlan,
+    RefreshPlan,
+    RowsPlan,
+    RowWindow,
+    StreamPlan,
+    WindowsPlan,
+)
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.schema import Session, Table
 from penstock.sql.tree.statements import OnMismatch
+from penstock.sql.types import DataType, timestamp
 from penstock.tasks.protocol.messages import DroppedRow
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.sent_results import SentResults
@@ -41,7 +53,8 @@ from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MIN
 
 _CHECKPOINTS = 20
-"""So many are taken at most until one has all rows that there were."""
+"""So many are taken at most until one has all rows that there were, but of streams of any query."""
+_AT_ONCE, _REST_S = 3, 0.1
 
 ROWS_KEPT = 100_000
 """At most so many rows are kept to reproduce a difference."""
@@ -51,31 +64,25 @@ Run = Callable[[QueryPlan, Session], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A result that isn't what the query says.
-
-    `state`: missing, extra or differs; `child` and `moment`: which result; `ends`: when its window is over, None if
-    that isn't known; `found` and `wanted`: values of the stream and of the query, as text.
+class AnswerRows:
+    """The results of a stream of any query: the rows of the query's answer, each of which may come of any rows of
+    `tables`. What `BatchResults` has, too, means the same.
     """
 
-    state: str
-    child: str | None
-    moment: int
-    ends: int | None
-    found: str | None
-    wanted: str | None
+    scans: tuple[Scan, ...]
+    tables: tuple[Table, ...]
+    grid: None = None
+    of_rows: bool = False
+    times: None = None
 
+    def bounds(self, first: int, last: int) -> None:
+        return None
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What was found of some spans: `differences`, at most SHOWN, and how many results are `equal`, aren't (`others`),
-    and are `unjudged`.
-    """
+    def sources(self, moment: int, ends: int | None) -> None:
+        return None
 
-    differences: tuple[Difference, ...]
-    equal: int
-    others: int
-    unjudged: int
+    def around(self, moment: int) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class Subject:
 
     stream: StreamRecord
     plan: StreamPlan
-    results: BatchResults
+    results: BatchResults | AnswerRows
     target: Table | None
     on_mismatch: OnMismatch
 
@@ -92,14 +99,33 @@ class Subject:
     def of(cls, stream: StreamRecord, stored: StoredPlan, planning: StreamPlanning, catalog: Catalog) -> Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
         check_comparable(stored.plan)
-        results = planning.results_of(stream)
+        results: BatchResults | AnswerRows
+        if isinstance(stored.plan.computation, RefreshPlan):
+            read = map(catalog.table_by_uid, dict.fromkeys(stream.source_uids))
+            results = AnswerRows(planning.answer_of(stream, (), None)[0].scans,
+                             tuple(table for table in read if table is not None))
+        else:
+            results = planning.results_of(stream)
         return cls(stream, stored.plan, results, catalog.table_by_uid(stream.target_uid),
                    stored.options.on_mismatch or "report")
 
     @property
     def sources(self) -> tuple[Table, ...]:
-        """The tables that the stream reads: one, or the two of a join, the driving one first, which may be the same."""
+        """The tables that the stream reads; of a join the driving one first, which may be the same as the other."""
+        if isinstance(self.results, AnswerRows):
+            return self.results.tables
         return tuple(scan.table for scan in self.results.scans)
+
+    @property
+    def time(self) -> DataType:
+        """What the times of results are."""
+        if isinstance(self.results, AnswerRows) and self.target is not None:
+            return self.target.time_column.type
+        return timestamp(self.plan.source.precision)
+
+    def rows_of(self, one: Difference) -> Span | None:
+        """Returns the times of the first and the last row that may change a result; None: any may."""
+        return None if one.moment is None else self.results.sources(one.moment, one.ends)
 
     def cuts(self, cut: Cut, catalog: Catalog) -> dict[str, tuple[Cut, Cut]]:
         """Returns by database, behind which cut rows belong to the stream, and the part of `cut` that it has."""
@@ -157,8 +183,12 @@ class LeftOut:
 class StreamComparison:
     """Compares the results of running streams with their queries. Safe for many threads."""
 
-    def __init__(self, services: StreamServices, cuts: Cuts, streams: Streams, run: Run) -> None:
+    def __init__(
+        self, services: StreamServices, cuts: Cuts, streams: Streams, run: Run, refreshes: StreamRefreshes
+    ) -> None:
+        """`refreshes` has queries run in the same way as `run` does."""
         self._services = services
+        self._refreshes = refreshes
         self._cuts = cuts
         self._streams = streams
         self._run = run
@@ -202,8 +232,12 @@ class StreamComparison:
     ) -> Compared:
         """Compares what is stored now of spans, or what was `sent` where there is no table.
 
-        Raises what a query does, SnapshotTooOldError among others.
+        Of streams of any query with what the answer is now, whatever the horizon. Raises what a query does,
+        SnapshotTooOldError among others.
         """
+        if isinstance(subject.results, AnswerRows):
+            differing = self._refreshes.differing(subject.stream)
+            return compared_answer(differing, spans[0])
         return compared(self._run(compared_results(
             subject.results, found_results(subject, sent), subject.cuts(horizon.cut, self._services.catalog), spans,
             horizon.until), session))
@@ -233,12 +267,19 @@ class StreamComparison:
         self._streams.checkpoints.begin_checkpoint(subject.stream, 0.0)
 
     def rows(self, subject: Subject, cut: Cut, span: Span, session: Session) -> pa.Table:
-        """Returns rows of the source of which the results of a span are computed, as they are at a cut."""
+        """Returns rows of the source of which the results of a span are computed, as they are at a cut.
+
+        Of several tables those of one.
+        """
+        scan = next((scan for scan in subject.results.scans if scan.columns), None)
+        if scan is None:  # nothing but how many there are is read
+            return pa.table({})
         return self._run(rows_between(
-            subject.results, subject.cuts(cut, self._services.catalog), span, ROWS_KEPT), session)
+            scan, subject.cuts(cut, self._services.catalog), subject.results.bounds(*span), ROWS_KEPT), session)
 
     def times(self, subject: Subject, span: Span, most: int, seed: int, session: Session) -> list[int]:
         """Returns what `drawn_times` finds as of now, in any order."""
+        assert isinstance(subject.results, BatchResults)  # those of others have no `times`
         with self._held(subject) as cut:
             found = self._run(drawn_times(
                 subject.results, subject.target, subject.cuts(cut, self._services.catalog), span, most, seed), session)
@@ -274,14 +315,26 @@ class StreamComparison:
         """Returns a checkpoint that has all rows of a cut, and whose results are all known."""
         clock, stream = self._services.clock, subject.stream
         ends = clock.monotonic() + self._services.config.checkpoint_timeout
-        for _ in range(_CHECKPOINTS):
+        obstacle = None
+        for number in count(1):
             record = self._streams.checkpoints.checkpoint(stream, max(0.1, ends - clock.monotonic()))
             if _is_whole(subject, record, rows):
                 return record
-            if clock.monotonic() >= ends:
+            is_answer = isinstance(subject.results, AnswerRows)
+            obstacle = self._obstacle(stream) if is_answer else None
+            if obstacle is not None or clock.monotonic() >= ends or (number == _CHECKPOINTS and not is_answer):
                 break
-        raise UnavailableError(f"stream {stream.name} is behind its source: what it hasn't read can't be verified",
+            if is_answer and number > _AT_ONCE:  # it rests between comparisons
+                clock.wait(threading.Event(), _REST_S)
+        raise UnavailableError(f"stream {stream.name} is behind its source: "
+                               + (obstacle or "what it hasn't read can't be verified"),
                                hint="SHOW STREAMS says what holds it up; try again once it has caught up")
+
+    def _obstacle(self, stream: StreamRecord) -> str | None:
+        """Returns what keeps a stream of any query from writing its answer, if anything does."""
+        controller = self._services.controller.of(stream)
+        statuses = () if controller is None else controller.statuses_of(stream.id)
+        return next((status.reason for status in statuses if status.state == "RETRYING"), None)
 
     def _closed_until(self, subject: Subject) -> int | None:
         """Returns until when windows surely are closed, so that their results must be there; None: all must."""
@@ -320,7 +373,7 @@ def found_results(subject: Subject, sent: SentResults | None, later: LaterWrites
 
 def known_reasons(subject: Subject, difference: Difference, left_out: LeftOut) -> str | None:
     """Returns what may be why a result isn't what the query says; None: nothing is known that would be."""
-    times = subject.results.sources(difference.moment, difference.ends)
+    times = subject.rows_of(difference)
     parts = [*left_out.reasons(times), *known_of_all(subject)]
     unlike = subject.stream.unlike
     if unlike is not None and (
@@ -347,7 +400,7 @@ def known_of_all(subject: Subject) -> list[str]:
 
 def known_since(subject: Subject, cut: Cut) -> Cut:
     """Returns the cut behind which rows belong to the stream."""
-    if subject.plan.source.history is not None:
+    if subject.plan.source.history is not None or isinstance(subject.results, AnswerRows):
         return tuple((vgroup_id, 0) for vgroup_id, _ in cut)
     if {vgroup_id for vgroup_id, _ in subject.stream.start_cut} != {vgroup_id for vgroup_id, _ in cut}:
         raise NotSupportedError("the database has other vnodes than when the stream was created: it can't be told any "
@@ -362,6 +415,8 @@ def _part(cut: Cut, vgroup_ids: Sequence[int]) -> Cut:
 def _is_whole(subject: Subject, record: CommitRecord, rows: Cut) -> bool:
     """Whether a checkpoint has all rows of a cut, and is complete."""
     reached: Mapping[int, int] = dict(record.versions)
+    if isinstance(subject.results, AnswerRows):  # it reads the vnodes that have its tables
+        rows = _part(rows, tuple(reached))
     return is_complete(subject, record) and all(reached.get(vgroup_id, -1) >= version for vgroup_id, version in rows)
 
 
@@ -395,12 +450,3 @@ def closed_until(
     # Windows that rows define are closed once their last row is older than the watermark.
     of_rows = isinstance(plan.computation, WindowsPlan) and isinstance(plan.computation.windows, RowWindow)
     return min(known) - plan.policies.time.lateness - int(of_rows)
-
-
-def compared(table: pa.Table) -> Compared:
-    """Returns what `compared_results` has found."""
-    counted = pc.equal(table.column("state"), COUNTED)
-    counts = table.filter(counted)
-    lines = zip(*(column.to_pylist() for column in table.filter(pc.invert(counted)).columns), strict=True)
-    equal, others, unjudged = (counts.column(name)[0].as_py() for name in ("moment", "ends", "found"))
-    return Compared(tuple(Difference(*line) for line in lines), equal, others, int(unjudged))

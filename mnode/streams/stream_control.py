@@ -14,7 +14,7 @@ from penstock.mnode.streams.known_streams import KnownStreams, refuse_stopped
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.planner.bind.instants import instant
-from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, RefreshPlan, StreamPlan
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import PauseStream, RecalculateStream, ResumeStream
 from penstock.tasks.protocol.messages import DeadRow, Recalculate, Replay
@@ -82,7 +82,7 @@ class StreamControl:
             if stream.id in self._known.failures:
                 self._starts.begin(stream)
             elif self._running is not None:
-                if statement.ignore_untreated:
+                if statement.ignore_untreated and not self._is_of_any_query(stream):
                     self._services.catalog.streams.add_unlike(stream.id, Unlike(_PASSED_OVER, TS_MIN, TS_MAX))
                 self._running.resume(stream.id, statement.ignore_untreated)
                 if statement.ignore_untreated:
@@ -110,7 +110,7 @@ class StreamControl:
         """Does what `recalculate` does; the times are in units of the source's precision."""
         plan = self._check_recalculates(stream, "RECALCULATE STREAM")
         assert self._running is not None
-        if plan.source.history is None:
+        if plan.source.history is None and not self._is_of_any_query(stream):
             self._services.catalog.streams.add_unlike(stream.id, Unlike(_BROUGHT_IN, first, last))
         self._running.recalculate(stream.id, Recalculate(first, last))
 
@@ -124,6 +124,11 @@ class StreamControl:
         stream = self._known.require(name)
         assert self._running is not None
         self._running.recalculate(stream.id, Replay(tuple(rows)))
+
+    def _is_of_any_query(self, stream: StreamRecord) -> bool:
+        """Whether the result is of all rows at all times."""
+        stored = self._known.plans.get(stream.id)
+        return stored is not None and isinstance(stored.plan.computation, RefreshPlan)
 
     def _check_recalculates(self, stream: StreamRecord, statement: str) -> StreamPlan:
         refuse_stopped(stream, "recalculated")

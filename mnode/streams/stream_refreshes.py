@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,13 @@ from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.write.inserts import record_batches
+from penstock.planner.query.compared_results import RELATIVE, lost_digits
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
+from penstock.sql.types import FLOATS
 from penstock.tasks.dnode_access.dnode_client import RefreshRequest
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
@@ -35,9 +38,29 @@ _SPANS_MAX = 16
 Run = Callable[[QueryPlan, Session], pa.Table]
 """Returns the rows of a planned query."""
 
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """How the rows that a table has (`found`) and those that it is to have (`wanted`) differ. `lost`: see `equal_rows`.
+
+    `gone`: the places of those that it is not to have. `changed`: of each that it is to have, whether that is missing
+    or has other values; `places`: where its key is found, NULL if it isn't.
+    """
+
+    table: Table
+    found: pa.RecordBatch
+    wanted: pa.RecordBatch
+    lost: float | None
+    gone: npt.NDArray[np.int64]
+    changed: Flags
+    places: pa.Int32Array
+
 
 class StreamRefreshes:
-    """Answers the tasks of such streams. Safe for many threads; of one stream, one attempt asks at a time."""
+    """Answers the tasks of such streams, and who verifies them. Safe for many threads; of one stream, one attempt asks
+    at a time."""
 
     def __init__(
         self, services: StreamServices, known: KnownStreams, planning: StreamPlanning, run: Run, activity: Activity
@@ -57,9 +80,7 @@ class StreamRefreshes:
         stream = self._services.catalog.streams.by_id(request.stream_id)
         if stream is None:
             raise NotFoundError("the stream was dropped")
-        target = self._services.catalog.table_by_uid(stream.target_uid)
-        if target is None:
-            raise NotFoundError(f"the result table of stream {stream.name} was dropped", code=TABLE_MISSING)
+        target = self._target(stream)
         stored = self._known.plans.get(stream.id)
         if stored is None:
             raise UnavailableError(f"stream {stream.name} doesn't run")
@@ -70,6 +91,28 @@ class StreamRefreshes:
             wanted = self._wanted(stream, target, stored.plan.computation, groups)
         self._services.stores.results.check_attempt(stream.id, request.attempt, f"a refresh of {stream.name}")
         return pa.table({"written": [self._write(target, wanted, keys)]})
+
+    def differing(self, stream: StreamRecord) -> Differing:
+        """Returns how the result table differs from the answer as it is now, of all rows.
+
+        Sums of floating point numbers are taken to be equal if they may be the same in another order of their rows.
+        Raises what `answer` does.
+        """
+        target = self._target(stream)
+        found = self._stored(target, None)
+        plan, session = self._planning.answer_of(stream, (), None)
+        lost = 0.0  # where only tags are read
+        if plan.scans:
+            lost = self._run(lost_digits(plan.scans, plan.functions), session).column(0)[0].as_py()
+        stored = self._known.plans.get(stream.id) or self._planning.plan_again(stream)
+        assert isinstance(stored.plan.computation, RefreshPlan)
+        return _differing(target, self._wanted(stream, target, stored.plan.computation, None), found, lost)
+
+    def _target(self, stream: StreamRecord) -> Table:
+        target = self._services.catalog.table_by_uid(stream.target_uid)
+        if target is None:
+            raise NotFoundError(f"the result table of stream {stream.name} was dropped", code=TABLE_MISSING)
+        return target
 
     def _groups(self, plan: RefreshPlan, tuids: Sequence[int]) -> list[tuple[TagValue, ...]] | None:
         """Returns the keys of the groups that child tables belong to; None if one of them is gone: then any may be."""
@@ -123,11 +166,8 @@ class StreamRefreshes:
             looked_at = pc.is_in(known.column(KEY_TEXT.physical), value_set=keys.column(KEY_TEXT.physical))
             # What else lies at these places stays as it is.
             wanted = pa.concat_batches([wanted, known.filter(pc.invert(looked_at)).select(wanted.schema.names)])
-        want, have = _keys(target, wanted), _keys(target, known)
-        gone = np.flatnonzero(pc.invert(pc.is_in(have, value_set=want)).to_numpy(zero_copy_only=False))
-        places = pc.index_in(want, value_set=have)
-        changed = ~(places.is_valid().to_numpy(zero_copy_only=False)
-                    & _equal_rows(target.columns, wanted, known.take(places)))
+        differing = _differing(target, wanted, known)
+        gone, changed = differing.gone, differing.changed
         changes: list[Change] = []
         if len(gone):
             times = np.unique(_times(target, known)[gone])
@@ -182,15 +222,33 @@ def _times(target: Table, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dt
     return np.asarray(batch.column(target.time_column.physical).cast(pa.int64()), np.int64)
 
 
-def _equal_rows(
-    columns: Sequence[Column], left: pa.RecordBatch, right: pa.RecordBatch
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Returns which rows have the same values on both sides, NULL and NaN being equal to themselves."""
+def _differing(target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch, lost: float | None = None) -> Differing:
+    want, have = _keys(target, wanted), _keys(target, known)
+    gone = np.flatnonzero(pc.invert(pc.is_in(have, value_set=want)).to_numpy(zero_copy_only=False))
+    places = pc.index_in(want, value_set=have)
+    equal = equal_rows(target.columns, wanted, known.take(places), lost)
+    changed = ~(places.is_valid().to_numpy(zero_copy_only=False) & equal)
+    return Differing(target, known, wanted, lost, gone, changed, places)
+
+
+def equal_rows(
+    columns: Sequence[Column], left: pa.RecordBatch, right: pa.RecordBatch, lost: float | None = None
+) -> Flags:
+    """Returns which rows have the same values on both sides, NULL and NaN being equal to themselves.
+
+    `lost`: numbers with a fraction that differ by no more, or by no more than RELATIVE of them, are equal, too.
+    """
     equal = np.ones(left.num_rows, bool)
     for column in columns:
         one, other = left.column(column.physical), right.column(column.physical).cast(column.type.arrow())
         same = pc.fill_null(pc.equal(one, other), False)
         both = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
         kinds = pc.equal(pc.is_null(one), pc.is_null(other))
-        equal &= pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
+        equal_ones = pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
+        if lost is not None and column.type.kind in FLOATS:
+            a, b = (np.asarray(side.cast(pa.float64()).fill_null(np.nan), np.float64) for side in (one, other))
+            with np.errstate(invalid="ignore"):
+                near = np.abs(a - b) <= lost + RELATIVE * np.maximum(np.abs(a), np.abs(b))
+            equal_ones = equal_ones | (near & np.isfinite(a) & np.isfinite(b))
+        equal &= equal_ones
     return equal

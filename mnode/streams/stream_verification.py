@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.access.session import Result
+from penstock.mnode.streams.differences import Compared, Difference
 from penstock.mnode.streams.drawn_windows import drawn_windows
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_comparison import (
-    Compared,
-    Difference,
     LeftOut,
     StreamComparison,
     Subject,
@@ -26,11 +25,10 @@ from penstock.mnode.streams.stream_comparison import (
 from penstock.planner.bind.instants import instant
 from penstock.planner.query.compared_results import SHOWN, Span
 from penstock.planner.task_plans.plan_tree import ResultColumn
-from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import VerifyStream
-from penstock.sql.types import VARCHAR, timestamp
+from penstock.sql.types import VARCHAR
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
@@ -61,7 +59,7 @@ class StreamVerification:
         """
         subject = self._comparison.subject(self._known.require(statement.name))
         pieces = pieces_of(
-            subject, _range(statement, subject.plan, session), self._comparison.snapshots(subject.sources))
+            subject, _range(statement, subject, session), self._comparison.snapshots(subject.sources))
         drawn = ""
         if statement.sample is not None:
             drawn = "; not drawn, since results may come of any rows"
@@ -91,11 +89,14 @@ class StreamVerification:
         return self._comparison.look(subject, pieces, session, self._note_progress)
 
 
-def _range(statement: VerifyStream, plan: StreamPlan, session: Session) -> Span:
+def _range(statement: VerifyStream, subject: Subject, session: Session) -> Span:
     if statement.first is None:
         return TS_MIN, TS_MAX
-    first = instant(statement.first, plan.source.precision, session)
-    last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
+    if subject.target is not None and subject.target.keyed:
+        raise InvalidStatementError(f"results of stream {subject.stream.name} have no time of which there are ranges",
+                                    hint=f"VERIFY STREAM {subject.stream.name} compares all of them")
+    first = instant(statement.first, subject.time.precision, session)
+    last = TS_MAX if statement.last is None else instant(statement.last, subject.time.precision, session)
     if first > last:
         raise InvalidStatementError("VERIFY STREAM: the range ends before it begins")
     return first, last
@@ -137,7 +138,7 @@ def told(
         why = "written after the checkpoint" if subject.target is not None else "not in the record of what was sent"
         counts += f"; {why}, and not judged: {unjudged}"
     lines.append(("verified", None, None, counts, None, f"at cut {cut_text(cut)}{drawn}"))
-    time = timestamp(subject.plan.source.precision)
+    time = subject.time
     columns = tuple(ResultColumn(name, time if name == "ts" else VARCHAR) for name in (
         "state", "table_name", "ts", "stream_values", "query_values", "known"))
     arrays = [pa.array(values, pa.int64()).cast(time.arrow()) if column.name == "ts" else pa.array(values, pa.string())

@@ -23,7 +23,7 @@ from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import Column, Table
-from penstock.sql.types import BIGINT, FLOATS, INTEGERS, VARCHAR, Kind
+from penstock.sql.types import BIGINT, DOUBLE, FLOATS, INTEGERS, VARCHAR, Kind
 
 SHOWN = 1_000
 """At most so many rows that differ are shown."""
@@ -34,7 +34,7 @@ Span = tuple[int, int]
 """A range of times of results, both ends included."""
 Cuts = Mapping[str, tuple[Cut, Cut]]
 """By database, behind which cut rows were written that are read, and up to which one."""
-_RELATIVE, _DIGITS = 1e-6, 1e-12
+RELATIVE, _DIGITS = 1e-6, 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def compared_results(
         ("wanted", f"SELECT * FROM ({results.body}) WHERE {_in_one('r0', spans)}"),
         *given.steps,
         ("found", f"SELECT * FROM ({given.sql}) WHERE {_in_one('r0', spans)}"),
-        ("scale", _scale(results)),
+        ("scale", _scale(results.scans)),
         ("pairs", f"SELECT {state} AS state, coalesce(w.{CHILD}, f.{CHILD}) AS child, "
                   f"coalesce(w.r0, f.r0) AS moment, nullif(w.{ENDS}, {FOR_EVER}) AS ends, "
                   f"{_shown(columns, values, distinct, 'f', missing, extra)} AS found, "
@@ -142,13 +142,12 @@ def _in_one(time: str, spans: Sequence[Span]) -> str:
     return "(" + " OR ".join(f"{time} BETWEEN {first} AND {last}" for first, last in spans) + ")"
 
 
-def rows_between(results: BatchResults, cuts: Cuts, span: Span, most: int) -> Comparison:
-    """Returns a query for the rows that results come of whose time is in `span`, as `compared_results` reads them.
+def rows_between(scan: Scan, cuts: Cuts, bounds: tuple[int, int | None] | None, most: int) -> Comparison:
+    """Returns a query for rows of a scan, as `compared_results` reads them: those within `bounds`, None: any.
 
-    It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT; of a join, those
-    of the driving side.
+    It returns `most` of them at most, with the columns that the stream uses, those of time as BIGINT.
     """
-    scan = _scans(results, cuts, span)[0]
+    scan = _bounded(scan, cuts, bounds)
     columns = tuple(ResultColumn(column.name, column.type) for column in scan.output)
     names = ", ".join(quote_name(column.name) for column in columns)
     return Comparison((scan,), f"SELECT {names} FROM {quote_name(scan.name)} LIMIT {most}", (), (), columns)
@@ -176,14 +175,24 @@ def drawn_times(
 
 def _scans(results: BatchResults, cuts: Cuts, span: Span) -> tuple[Scan, ...]:
     """Rows before and behind those that results of the span may come of are left out."""
-    first, last = results.bounds(*span) or (None, None)
-    return tuple(replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last) for scan in results.scans)
+    return tuple(_bounded(scan, cuts, results.bounds(*span)) for scan in results.scans)
 
 
-def _scale(results: BatchResults) -> str:
+def _bounded(scan: Scan, cuts: Cuts, bounds: tuple[int, int | None] | None) -> Scan:
+    first, last = bounds or (None, None)
+    return replace(scan, cuts=cuts[scan.table.database], first_ts=first, last_ts=last)
+
+
+def lost_digits(scans: Sequence[Scan], functions: tuple[UserCall, ...]) -> Comparison:
+    """Returns a query for by how much sums of the rows of scans may differ with their order, as DOUBLE `plain`."""
+    return Comparison(tuple(scans), f"SELECT plain FROM ({_scale(scans)})", (), functions,
+                      (ResultColumn("plain", DOUBLE),))
+
+
+def _scale(scans: Sequence[Scan]) -> str:
     """By how much sums of the rows that are read may differ with their order: of their values, and of their squares."""
     largest, rows = [], []
-    for scan in results.scans:
+    for scan in scans:
         numbers = [each.name for each in scan.output if each.type.kind in (*INTEGERS, *FLOATS)]
         largest += [f"(SELECT max(abs({quote_name(name)}::DOUBLE)) FROM {quote_name(scan.name)})"
                     for name in numbers if name != TABLE_UID]
@@ -198,7 +207,7 @@ def _distinct(column: Column, one: str, other: str, scale: str) -> str:
     if column.type.kind not in FLOATS:
         return f"{one} IS DISTINCT FROM {other}"
     finite = f"isfinite({one}) AND isfinite({other})"
-    near = (f"{finite} AND abs({one} - {other}) <= scale.{scale} + {_RELATIVE} * "
+    near = (f"{finite} AND abs({one} - {other}) <= scale.{scale} + {RELATIVE} * "
             f"greatest(abs({one}), abs({other}))")
     return f"({one} IS DISTINCT FROM {other} AND NOT coalesce({near}, false))"
 

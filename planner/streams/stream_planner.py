@@ -80,15 +80,10 @@ def plan_stream(
 def plan_results(
     statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None = None
 ) -> BatchResults:
-    """Returns what the result table of a stream is to hold, as one query over its source.
+    """Returns what the result table of a stream of rows or windows is to hold, as one query over its source.
 
     Raises what `plan_stream` raises, and NotSupportedError where rows alone don't tell the results.
     """
-    bind_user_functions(statement, catalog, session)
-    reason = refreshed_for(statement, catalog, session)
-    if reason is not None:
-        raise NotSupportedError(f"a stream with {reason} can't be verified yet: it is compared with its query whenever "
-                                "its tables change")
     stream = _context(statement, catalog, session, defaults)
     check_shape(stream)
     trigger = _trigger(stream)

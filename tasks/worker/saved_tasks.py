@@ -38,4 +38,4 @@ def _saved(store: StateStore, checkpoint_id: int) -> SavedTask:
     ledger = TimeLedger()
     if "ledger" in meta:  # checkpoints of older versions have none
         ledger.restore(meta["ledger"], store)
-    return SavedTask(meta["max_ts"], is_reading_back(meta), ledger.sample)
+    return SavedTask(meta.get("max_ts"), is_reading_back(meta), ledger.sample)

@@ -421,3 +421,25 @@ def test_damage_is_told(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "ERROR" in said
     assert named in said
     assert not [word for word in ("Traceback", "defect", "penstock-safe") if word in said]
+
+
+def test_answers_of_any_query_are_compared_unless_rows_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the last checkpoint, behind which nothing may have changed."""
+    with engine(tmp_path / "data", ("", "SELECT g, count(*) n FROM m GROUP BY g")) as bed:
+        insert(bed, 0, 1)
+        insert(bed, 1, 2)
+        closed(bed)
+        shutil.copytree(tmp_path / "data", tmp_path / "right")
+        bed.execute("INSERT INTO o0 VALUES (1, 7)")
+        closed(bed)
+        shutil.copytree(tmp_path / "data", tmp_path / "wrong")
+        insert(bed, 1, 3)
+        bed.engine.flush()
+    code, (found,) = verify(tmp_path / "right", capsys)
+    assert (code, found["equal"], found["others"]) == (0, 2, 0)
+    code, (found,) = verify(tmp_path / "wrong", capsys)
+    assert (code, found["equal"], found["others"]) == (1, 1, 1)
+    (line,) = found["results"]
+    assert (line["state"], line["table_name"], line["ts"]) == ("differs", "g = 1", None)
+    code, (found,) = verify(tmp_path / "data", capsys)
+    assert (code, "its tables have changed behind its last checkpoint" in found["error"]) == (2, True)
