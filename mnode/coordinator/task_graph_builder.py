@@ -57,6 +57,13 @@ def _windows(
     if plan.grouping.colocated or len(vgroup_ids) == 1:
         return _chains([sources, _level("agg", vgroup_ids, work), _level("sink", vgroup_ids, "results")])
     homes = vgroup_ids if plan.grouping.keys else vgroup_ids[:1]
+    if plan.sink.keyed:
+        # Its rows lie on one vnode, wherever they are written from.
+        tasks, exchanges = _exchanged(sources, _level("agg", homes, work))
+        first = len(tasks)
+        places = range(len(homes))
+        return (*tasks, *_level("sink", homes, "results")), (*exchanges, Exchange(
+            "forward", tuple(len(sources) + n for n in places), tuple(first + n for n in places)))
     return _exchanged(sources, _level("agg", homes, work), _level("sink", homes, "results"))
 
 

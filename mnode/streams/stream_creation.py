@@ -108,7 +108,7 @@ class StreamCreation:
         database = require_database(plan.sink.database, self._services.catalog)
         return tables.create_table_of(
             database, plan.sink.table, plan.sink.columns, plan.sink.tags,
-            super_table=not isinstance(plan.computation, RefreshPlan),
+            super_table=not isinstance(plan.computation, RefreshPlan) and not plan.sink.keyed,
             replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
 
     def restore(self, record: StreamRecord) -> StreamRecord:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.errors import NotFoundError, StaleAttemptError
 from penstock.common.masks import any_set
@@ -19,10 +20,12 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
+from penstock.mnode.write.keyed_results import keyed_changes
 from penstock.mnode.write.result_children import Places, ResultChildren
 from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, write_at_once
 from penstock.planner.bind.binder import children_table
 from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
+from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import Table
 from penstock.tasks.dnode_access.dnode_client import (
     NamesRequest,
@@ -96,6 +99,8 @@ class ResultStore:
         target = self._catalog.table_by_uid(write.target_uid)
         if target is None:
             raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
+        if target.keyed:
+            return self._write_keyed(target, write)
         index = np.asarray(write.rows.column(CHILD).to_numpy(), np.int64)
         children = self._children_of(target, write)
         children.learn(target, index)
@@ -164,6 +169,17 @@ class ResultStore:
             known = ResultChildren(target, write.children, self._catalog, self._children)
             self._known[write.task, target.uid] = known
         return known
+
+    def _write_keyed(self, target: Table, write: ResultWrite) -> Callable[[], None]:
+        """Begins to write, and to delete, rows of a table with a KEY."""
+        columns = self._children_of(target, write).stored_columns(target, write.rows.schema, delivered=False)
+        batch = columns.of(write.rows, np.full(write.rows.num_rows, target.uid, np.uint64))
+        batch = keyed(target, batch.drop_columns([TUID_COLUMN]))
+        deleted = pc.equal(write.rows.column(OPERATION), DELETE)
+        assert target.vgroup_id is not None
+        begun = self._storage.vnode(target.vgroup_id).begin_together(keyed_changes(
+            self._storage, target, batch.filter(pc.invert(deleted)), batch.filter(deleted)))
+        return _nothing if begun is None else begun.wait
 
     def _others(
         self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index

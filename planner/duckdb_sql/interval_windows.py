@@ -4,8 +4,9 @@ All times are integers in units of the database's precision since 1970-01-01 UTC
 [start, end) holds its start and not its end. Intervals in b, u, a, s, m and h lie on a grid that is aligned to the
 epoch in UTC. Intervals in d, w, n and y lie on a grid of local wall-clock time: days begin at local midnight (and
 last 23 or 25 hours where the zone says so), weeks are blocks of seven local days counted from Thursday, 1970-01-01,
-blocks of n months or years are counted from January 1900. It does not know rows, groups or aggregates. Parameters
-of lambdas hide columns of the same name: theirs are names that no user's column has.
+blocks of n months or years are counted from January 1900. Where there is no window at all, all time is one. It does
+not know rows, groups or aggregates. Parameters of lambdas hide columns of the same name: theirs are names that no
+user's column has.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 DAY_SECONDS = 86_400
 MAX_YEARS = 1_000
+EVER_START, EVER_END = -(1 << 63) + 1, (1 << 63) - 1
 MAX_SLIDES = 100
 # No clock is turned by more than this, but where a zone has left a day out, or had it twice.
 _TURN_SECONDS = 3 * 3_600
@@ -47,6 +49,11 @@ class Grid:
     offset_months: int
     precision: Precision
     zone: str | None
+
+    @property
+    def endless(self) -> bool:
+        """Whether all time is one window, from EVER_START to EVER_END."""
+        return self.width == EVER_END - EVER_START
 
     @property
     def tumbling(self) -> bool:
@@ -147,8 +154,10 @@ def _check_sliding(
             hint=f"an instant can be in at most {MAX_SLIDES} windows")
 
 
-def grid_of(window: IntervalWindow, precision: Precision, time_zone: str) -> Grid:
-    """Returns the grid of a checked window. `window.offset` must not be "auto" any more."""
+def grid_of(window: IntervalWindow | None, precision: Precision, time_zone: str) -> Grid:
+    """Returns the grid of a checked window. `window.offset` must not be "auto" any more. None: all time is one."""
+    if window is None:
+        return Grid(EVER_END - EVER_START, 0, EVER_END - EVER_START, 0, EVER_START, 0, precision, None)
     interval, offset, sliding = window.interval, window.offset, window.sliding
     if offset == "auto":
         raise ValueError("the automatic offset must be resolved before the grid is known")
@@ -285,7 +294,7 @@ def series(first: int | Tree, last: int | Tree, step: int) -> Tree:
                     first=first, last=last, step=step)
 
 
-def count_between(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> int:
+def count_between(first: int, last: int, window: IntervalWindow | None, precision: Precision, time_zone: str) -> int:
     """Returns about how many windows start in [first, last]; exact but for changes of the clock."""
     grid = grid_of(window, precision, time_zone)
     return max(0, _number(_to_local(last, grid), grid) - _number(_to_local(first, grid), grid) + 1)
@@ -431,9 +440,13 @@ def _utc(local: Tree, grid: Grid) -> Tree:
 # --- plain Python ---------------------------------------------------------------------------------------------
 
 
-def window_bounds(ts: int, window: IntervalWindow, precision: Precision, time_zone: str) -> list[tuple[int, int]]:
+def window_bounds(
+    ts: int, window: IntervalWindow | None, precision: Precision, time_zone: str
+) -> list[tuple[int, int]]:
     """Returns [start, end) of every window that holds the instant `ts`, oldest first; without SLIDING exactly one."""
     grid = grid_of(window, precision, time_zone)
+    if grid.endless:
+        return [(EVER_START, EVER_END)]
     local = _to_local(ts, grid)
     first = _number(local - grid.longest - grid.turn, grid) - 1
     last = _number(local + grid.turn, grid) + 1

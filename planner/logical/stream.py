@@ -42,7 +42,8 @@ class Target:
     `tag_values` over the keys and GROUP for its `tags`. `uid` is 0 until the target is created.
     With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
-    names the tag whose value doesn't fit.
+    names the tag whose value doesn't fit. `keyed`: it is a table with a KEY, which has a row for each group, and no
+    child tables.
     """
 
     database: str
@@ -56,6 +57,7 @@ class Target:
     external: ExternalSinkPlan | None = None
     checks_results: bool = False
     tag_problem: Expr | None = None
+    keyed: bool = False
 
     @property
     def result_columns(self) -> tuple[Column, ...]:
@@ -70,18 +72,19 @@ class Target:
         return f"{self.database}.{self.table}" if self.external is None else self.external.text
 
     @property
-    def keyed(self) -> bool:
-        """Whether its primary key has a second part, which is the second column then."""
-        return len(self.columns) > 1 and self.columns[1].primary_key
+    def composite(self) -> bool:
+        """Whether its primary key is a time with a second part, which is the second column then."""
+        return len(self.columns) > 1 and self.columns[1].primary_key and not self.keyed
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalStream:
     """A stream: what becomes of rows, and what only streams have.
 
-    `plan` gives the result columns. Over one table it is a Project over, with windows, Aggregate over Window, and Fill
-    between them where gaps are filled, over the rows with their `keys`: Project over Filter over Lookup over Scan, each
-    where it is needed. Joins, and streams by the clock, have the plan of a query.
+    `plan` gives the result columns. Over one table it is a Project over, with groups, Filter over Aggregate, with
+    windows Aggregate over Window, and Fill between them where gaps are filled, over the rows with their `keys`: Project
+    over Filter over Lookup over Scan, each where it is needed. Joins, and streams by the clock, have the plan of a
+    query.
     `period_ms`: MAX_DELAY's delay, or RECALCULATE's period. `history`: what of the rows from before the stream counts.
     `precision`: of all times. `time_zone`: where days begin; `own_zone`: the statement says so.
     """

@@ -197,7 +197,7 @@ def results_sql(
 
 def _one_per_place(results: exp.Select, stream: LogicalStream, count: int) -> exp.Select:
     """The greatest of the results of a place, by its values from left to right."""
-    place = [column(GROUP_ID), column("r0"), *([column("r1")] if stream.target.keyed else [])]
+    place = [column(GROUP_ID), column("r0"), *([column("r1")] if stream.target.composite else [])]
     first = row_number(place, [ordered(column(f"r{n}"), descending=True) for n in range(count)])
     return select([star()], nested(results), qualify=fragment(":first = 1", first=first))
 

@@ -62,5 +62,6 @@ def _times(join: JoinPlan, driver: Scan) -> str:
     time: Tree = column(driver.table.time_column.name)
     if join.windows is not None:
         windows = join.windows
+        assert windows.interval is not None
         time = call("unnest", expanded_windows(time, windows.interval, windows.precision, windows.time_zone))
     return render(select([named(time, "r0")], driver.name))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from penstock.planner.bind.user_functions import called
+from penstock.planner.duckdb_sql.duckdb_tree import call, fragment
 from penstock.planner.functions.partials import Names, Partial, PartialColumn, field_column
 from penstock.planner.functions.table import require
 from penstock.planner.logical.group_values import AggregateCall
 from penstock.planner.lower.duckdb.aggregate_sql import given_call, rows_in_order, user_call
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
-from penstock.sql.types import DataType, Kind
+from penstock.sql.types import BIGINT, INTEGERS, DataType, Kind
 
 _STATE = DataType(Kind.VARBINARY)
 
@@ -20,6 +21,25 @@ def split(found: AggregateCall, fresh: Names) -> Partial:
     spec = require(found.function)
     assert spec.split is not None
     return spec.split(given_call(found), fresh)
+
+
+def retractable(found: AggregateCall) -> bool:
+    """Whether rows that go can be taken out of what is kept of a call, without loss; see `split_to_retract`."""
+    if found.user is not None or found.function not in ("count", "sum", "avg"):
+        return False
+    kinds = INTEGERS if found.function == "avg" else (*INTEGERS, Kind.DECIMAL)
+    return found.function == "count" or found.arguments[0].type.kind in kinds
+
+
+def split_to_retract(found: AggregateCall, fresh: Names) -> Partial:
+    """Returns how a call splits so that rows may go: a sum is none once there are no more values."""
+    partial = split(found, fresh)
+    if found.function != "sum":
+        return partial
+    count = Field(fresh(), BIGINT)
+    counted = PartialColumn(Accumulator("add", (count,)), (call("count", found.arguments[0].node),))
+    return Partial((*partial.parts, counted), fragment(
+        "CASE WHEN :count > 0 THEN :sum END", count=field_column(count.name), sum=partial.final))
 
 
 def _of_users(found: AggregateCall, fresh: Names) -> Partial:

@@ -7,7 +7,7 @@ the results. Which groups and windows there are follows from rows alone, so both
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -24,16 +24,23 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     fragment,
     made,
     named,
+    number,
     printed,
     render,
     replaced_columns,
     select,
 )
 from penstock.planner.duckdb_sql.group_ids import group_digest, group_id, group_value
-from penstock.planner.duckdb_sql.interval_windows import expanded_windows, interval_end, interval_start
+from penstock.planner.duckdb_sql.interval_windows import (
+    EVER_END,
+    EVER_START,
+    expanded_windows,
+    interval_end,
+    interval_start,
+)
 from penstock.planner.duckdb_sql.pieces import ordered, row_number, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.functions.partials import Partial, picked
+from penstock.planner.functions.partials import Names, Partial, picked
 from penstock.planner.logical.explain import explained_stream
 from penstock.planner.logical.expr import Written
 from penstock.planner.logical.group_values import AggregateCall, PickedColumn
@@ -55,7 +62,7 @@ from penstock.planner.lower.duckdb.aggregate_sql import user_call
 from penstock.planner.lower.gaps import fill_plan, with_constants
 from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.kernels.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
-from penstock.planner.lower.partial_aggregates import split
+from penstock.planner.lower.partial_aggregates import retractable, split, split_to_retract
 from penstock.planner.lower.row_marks import RowMarks, bookkeeping, marks_of, rows_query
 from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
 from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel, ValueKeys
@@ -98,10 +105,12 @@ def stream_plan(stream: LogicalStream, functions: Sequence[UserCall], times: Seq
     below = project.input
     results = [item.value for item in project.columns]
     columns = stream.target.result_columns
+    if isinstance(below, Filter) and isinstance(below.input, Aggregate):
+        return _windowed(stream, below.input, results, functions, times, having=below.condition)
     if isinstance(below, FillGaps | Aggregate):
         return _windowed(stream, below, results, functions, times)
     rows = rows_of(below, stream.keys, stream.time_zone)
-    source = _scalar_source(rows, converted_results(results, columns), keyed=stream.target.keyed)
+    source = _scalar_source(rows, converted_results(results, columns), keyed=stream.target.composite)
     return assembled(stream, source, _grouping(rows), RowsPlan(), functions, times)
 
 
@@ -124,18 +133,24 @@ def _grouping(rows: SourceRows) -> Grouping:
 
 def _windowed(
     stream: LogicalStream, below: FillGaps | Aggregate, results: Sequence[SqlExpr], functions: Sequence[UserCall],
-    times: Sequence[tuple[str, str]],
+    times: Sequence[tuple[str, str]], having: SqlExpr | None = None,
 ) -> StreamPlan:
     aggregate = aggregate_of(below)
     window = aggregate.input
-    assert isinstance(window, Window)
-    rows = rows_of(window.input, stream.keys, stream.time_zone)
-    calls = _staged_calls(aggregate)
+    rows = rows_of(window.input if isinstance(window, Window) else window, stream.keys, stream.time_zone)
+    # Of windows what has changed is read back; of groups that have no end nobody could.
+    retracts = not isinstance(window, Window) and all(
+        isinstance(found, AggregateCall) and retractable(found) for found in aggregate.calls)
+    calls = _staged_calls(aggregate, split_to_retract if retracts else split)
     partials = [call.partial for call in calls]
     windows: TimeWindows | RowWindow
-    if isinstance(window.shape, ByInterval | ByClock):
-        source = _interval_source(rows, window.shape, partials, ignore_expired=stream.policies.ignore_expired)
+    if not isinstance(window, Window):
+        windows = TimeWindows(None, rows.precision, stream.time_zone)
+        source = _groups_source(rows, windows, partials)
+        end: Tree = number(EVER_END)
+    elif isinstance(window.shape, ByInterval | ByClock):
         windows = TimeWindows(*_grid(_interval_of(window.shape)))
+        source = _interval_source(rows, window.shape, windows, partials, ignore_expired=stream.policies.ignore_expired)
         end = interval_end(column(WINDOW_START), *_grid(_interval_of(window.shape)))
     else:
         marks, ts = marks_of(window.shape, aggregate.least or 0), column(window.line.order[0])
@@ -156,9 +171,14 @@ def _windowed(
         values = with_constants(below.mode, shown, columns, values)
     for call in calls:
         of_blocks |= call.finals
-    final = _final(rows, aggregate, calls, partials, end, [replaced_columns(value, of_blocks) for value in values])
+    nothing = _nothing(aggregate, calls)
+    if having is not None:
+        nothing = fragment("(:nothing OR NOT coalesce(:holds, false))", nothing=nothing,
+                           holds=replaced_columns(having.node, of_blocks))
+    final = _final(rows, nothing, partials, end, [replaced_columns(value, of_blocks) for value in values])
     meanings = (*(key.written for key in stream.keys), *(call.meaning for call in calls if call.partial.parts))
-    return assembled(stream, source, _grouping(rows), WindowsPlan(windows, *final, meanings, fill, stream.period_ms),
+    computation = WindowsPlan(windows, *final, meanings, fill, stream.period_ms, retracts)
+    return assembled(stream, source, _grouping(rows), computation,
                      [*functions, *_users_aggregates(aggregate)], times)
 
 
@@ -214,7 +234,9 @@ class StagedCall:
     meaning: str
 
 
-def _staged_calls(aggregate: Aggregate) -> list[StagedCall]:
+def _staged_calls(
+    aggregate: Aggregate, split_call: Callable[[AggregateCall, Names], Partial]
+) -> list[StagedCall]:
     """Splits the calls. Columns of the row that one picks follow its value, time and table in its accumulator."""
     numbers = itertools.count()
 
@@ -225,7 +247,7 @@ def _staged_calls(aggregate: Aggregate) -> list[StagedCall]:
     for found in aggregate.calls:
         if not isinstance(found, AggregateCall):
             continue
-        partial = split(found, fresh)
+        partial = split_call(found, fresh)
         same = None if found.user is not None else next(
             (call.partial for call in staged if partial.holds_what(call.partial)), None)
         partial = partial if same is None else partial.over(same)
@@ -410,14 +432,22 @@ def _row_window_source(rows: SourceRows, marks: RowMarks, ts: Tree, partials: Se
     return replace(_source(rows, base, kernel=kernel), rows_sql=ordered)
 
 
+def _groups_source(rows: SourceRows, windows: TimeWindows, partials: Sequence[Partial]) -> SourcePlan:
+    """Returns what source tasks compute of groups without a window: all time is one."""
+    windowed = select([star(), named(fragment(":start::BIGINT", start=EVER_START), WINDOW_START)], "kept")
+    sql = _partials_per_group(rows, partials).of("windowed", [*rows.steps(), ("windowed", windowed)])
+    return _source(rows, sql, kernel=_kernel(rows, (), partials, windows))
+
+
 def _interval_source(
-    rows: SourceRows, shape: ByInterval | ByClock, partials: Sequence[Partial], *, ignore_expired: bool
+    rows: SourceRows, shape: ByInterval | ByClock, windows: TimeWindows, partials: Sequence[Partial], *,
+    ignore_expired: bool,
 ) -> SourcePlan:
     """Returns what source tasks compute of windows on a grid."""
     interval = _interval_of(shape)
     window, grid = interval.window, _grid(interval)
     # Windows of arrival lie on a column that the log doesn't have.
-    kernel = None if isinstance(shape, ByClock) else _kernel(rows, (), partials, interval)
+    kernel = None if isinstance(shape, ByClock) else _kernel(rows, (), partials, windows)
     ts = column(ARRIVAL_COLUMN if isinstance(shape, ByClock) else rows.table.time_column.name)
     start = interval_start(ts, *grid) if window.sliding is None else fragment(
         "unnest(:starts)", starts=expanded_windows(ts, *grid))
@@ -449,15 +479,13 @@ def _grid(interval: ByInterval) -> tuple[IntervalWindow, Precision, str]:
 
 
 def _final(
-    rows: SourceRows, aggregate: Aggregate, calls: Sequence[StagedCall], partials: Sequence[Partial], end: Tree,
-    results: Sequence[Tree],
+    rows: SourceRows, nothing: Tree, partials: Sequence[Partial], end: Tree, results: Sequence[Tree]
 ) -> tuple[tuple[Accumulator, ...], str, FinalKernel | None]:
     """Returns what agg tasks keep per group and window, and what computes the results of it, in SQL and as a kernel.
 
-    `partials` are those of the calls, and what windows carry besides; `end` is a window's end over them. `results` are
-    over keys, the fields of the accumulators, and the windows' bounds.
+    `nothing`: whether a window has no result. `partials` are those of the calls, and what windows carry besides; `end`
+    is a window's end over them. `results` are over keys, the fields of the accumulators, and the windows' bounds.
     """
-    nothing = _nothing(aggregate, calls)
     final = select(
         [fragment(":nothing::UTINYINT AS _op", nothing=nothing), column("_gid"),
          *(column(key.field.name) for key in rows.keys),
@@ -487,7 +515,7 @@ def _nothing(aggregate: Aggregate, calls: Sequence[StagedCall]) -> Tree:
 
 def _kernel(
     rows: SourceRows, projections: Sequence[Tree], partials: Sequence[Partial] = (),
-    interval: ByInterval | None = None, marks: RowMarks | None = None,
+    windows: TimeWindows | None = None, marks: RowMarks | None = None,
 ) -> SourceKernel | None:
     """Returns what a source task can compute without DuckDB: groups must follow from the child table, or from values
     that are whole numbers or texts."""
@@ -498,8 +526,8 @@ def _kernel(
         values = _value_keys(rows)
         if values is None or marks is not None:
             return None
-    panes = panes_of(*_grid(interval)) if interval is not None else None
-    if interval is not None and panes is None:
+    panes = None if windows is None else panes_of(windows.grid)
+    if windows is not None and panes is None:
         return None
     groups = None
     if rows.keys and values is None:

@@ -20,6 +20,7 @@ from penstock.planner.duckdb_sql.duckdb_tree import (
     render,
     replaced_columns,
     select,
+    text,
     try_cast,
 )
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
@@ -139,7 +140,8 @@ def sink_plan(target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: b
     if leaves_out_errors and target.child is not None:
         target = replace(target, child=tolerant(target.child))
     return SinkPlan(target.database, target.table, target.columns, target.tags, render(_children(target, keys)),
-                    target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None)
+                    target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None,
+                    target.keyed)
 
 
 def group_text(values: Sequence[str]) -> str:
@@ -151,6 +153,8 @@ def _children(target: Target, keys: Sequence[StreamKey]) -> Tree:
     """The SELECT from `groups` to names of child tables (tdengine.md 1.7) and values of tags."""
     of_blocks: dict[str, Tree] = {key.name: column(field.name)
                                   for key, field in zip(keys, key_fields(keys), strict=True)}
+    if target.keyed:
+        return select([column("_gid"), named(text(target.table), CHILD)], "groups")
     place = f"{target.database}.{target.table if target.external is None else target.external.place}"
     child = fragment("'t_' || md5(:target || ',' || _gid::VARCHAR)", target=place)
     if target.child is not None:

@@ -22,6 +22,7 @@ from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.result_key import TBNAME, ResultKey, key_of, place_of
+from penstock.planner.streams.stream_groups import plan_kept_groups
 from penstock.planner.streams.stream_time import zoned
 from penstock.planner.task_plans.plan_tree import PlanNode, names_in_tables
 from penstock.planner.task_plans.stream_plan import (
@@ -179,6 +180,9 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
                                  "date", hint="write times that don't move")
     sources = _sources(queries, batch, catalog)
     database, columns, repeats = _target(statement, batch, catalog, session)
+    kept = _kept_groups(statement, catalog, session, database, columns)
+    if kept is not None:
+        return kept
     target = statement.target.name.name
     groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
     refresh = RefreshPlan(sources, reason, groups, keys, repeats)
@@ -189,6 +193,18 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
         sources[0], Grouping((), colocated=False), refresh, "at_once",
         Policies(ignore_expired=False), SinkPlan(database, target, columns, (), "", 0, create=True), session.time_zone,
         tree, batch.functions)
+
+
+def _kept_groups(
+    statement: CreateStream, catalog: CatalogView, session: Session, database: str, columns: tuple[Column, ...]
+) -> StreamPlan | None:
+    """Returns the plan of a stream whose tasks keep groups; None if the query is another one."""
+    query = statement.query
+    if not isinstance(query, Select) or not isinstance(query.source, TableSource):
+        return None
+    session = zoned(statement.options, session)
+    batch = plan_query(query, catalog, session, ordered=False, of_stream=True)
+    return plan_kept_groups(statement, batch, database, columns, session.time_zone)
 
 
 def plan_answer(

@@ -53,7 +53,10 @@ class PickKernel:
 
 @dataclass(frozen=True, slots=True)
 class Panes:
-    """Windows on a grid without calendar: starts at `offset` + k * `step`, each `width` long; `pane` divides both."""
+    """Windows on a grid without calendar: starts at `offset` + k * `step`, each `width` long; `pane` divides both.
+
+    If these are 0 all time is one window.
+    """
 
     offset: int
     step: int

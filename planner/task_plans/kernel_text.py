@@ -20,7 +20,7 @@ def source_kernel_lines(kernel: SourceKernel) -> list[str]:
     if kernel.panes is not None:
         panes = kernel.panes
         lines.append(f"windows of {panes.width} units, one every {panes.step} from {panes.offset}, "
-                     f"in panes of {panes.pane}")
+                     f"in panes of {panes.pane}" if panes.pane else "one window of all time")
     lines += [f"mark {name}: {expression_text(mark)}" for name, mark in kernel.marks]
     if kernel.mark_condition is not None:
         lines.append(f"keep rows where {expression_text(kernel.mark_condition)}")

@@ -99,9 +99,9 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindows:
-    """Windows that a grid of time gives, in units of `precision`."""
+    """Windows that a grid of time gives, in units of `precision`. `interval` None: all time is one window."""
 
-    interval: IntervalWindow
+    interval: IntervalWindow | None
     precision: Precision
     time_zone: str
 
@@ -222,7 +222,7 @@ class WindowsPlan:
     columns.
     `kernel` is what `final_sql` computes, where that is simple enough to do without DuckDB. `meanings`: what the keys
     and the accumulators stand for, in their order, as the statement spells them. `period_ms`: MAX_DELAY's delay, or
-    RECALCULATE's period.
+    RECALCULATE's period. `retracts`: rows that go are taken out of the accumulators, all of which add.
     """
 
     windows: TimeWindows | RowWindow
@@ -232,6 +232,7 @@ class WindowsPlan:
     meanings: tuple[str, ...] = ()
     fill: FillPlan | None = None
     period_ms: int = 0
+    retracts: bool = False
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -313,6 +314,7 @@ class SinkPlan:
     the groups' keys.
     `checks_results`: another result column, the last one, names what doesn't fit its column; such rows aren't written.
     `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
+    `keyed`: the target is a table with a KEY, which has a row for each group, and no child tables.
     """
 
     database: str
@@ -325,6 +327,7 @@ class SinkPlan:
     external: ExternalSinkPlan | None = None
     checks_results: bool = False
     checks_tags: bool = False
+    keyed: bool = False
 
     @property
     def text(self) -> str:
@@ -339,7 +342,7 @@ class SinkPlan:
     @property
     def key_column(self) -> Column | None:
         """The second part of the target's primary key, result column `r1`, or None."""
-        return self.columns[1] if len(self.columns) > 1 and self.columns[1].primary_key else None
+        return self.columns[1] if len(self.columns) > 1 and self.columns[1].primary_key and not self.keyed else None
 
 
 TimeClock = Literal["event", "ingestion", "processing"]

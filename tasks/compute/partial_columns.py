@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.planner.task_plans.stream_plan import Accumulator
 from penstock.tasks.compute.accumulators import Values, numpy_type
 from penstock.tasks.compute.id_table import Ids
 from penstock.tasks.compute.kernel_vectors import Vector
@@ -46,6 +48,33 @@ class PartialColumns:
         return cls(batch.column(GROUP.name).to_numpy(), keys, batch.column(start).to_numpy(),
                    batch.column(ROWS.name).to_numpy(),
                    [Values.of(batch.column(place)) for place in range(start + 2, batch.num_columns)])
+
+
+def opposite(partials: pa.RecordBatch, accumulators: Sequence[Accumulator]) -> pa.RecordBatch:
+    """Returns partials that take back what these add, whose accumulators all add."""
+    first = partials.schema.get_field_index(ROWS.name)
+    columns = list(partials.columns)
+    columns[first] = _negated(columns[first])
+    place = first + 1
+    for accumulator in accumulators:
+        columns[place] = _negated(columns[place])
+        if accumulator.kind == "wide_add":
+            low, high = columns[place], columns[place + 1]
+            # Of the 64 bits only nothing, and the least signed number, are their own opposites within their range.
+            left = pc.not_equal(low, pa.scalar(0, low.type)) if pa.types.is_unsigned_integer(low.type) else pc.equal(
+                low, pa.scalar(-(1 << 63), low.type))
+            carried = pc.fill_null(left, False).cast(pa.int64())
+            columns[place + 1] = pc.subtract(_negated(high), carried) if pa.types.is_unsigned_integer(
+                low.type) else pc.add(_negated(high), carried)
+        place += len(accumulator.fields)
+    return pa.RecordBatch.from_arrays(columns, schema=partials.schema)
+
+
+def _negated(values: pa.Array) -> pa.Array:
+    """Returns numbers with the other sign; those of 64 bits wrap around."""
+    if not pa.types.is_unsigned_integer(values.type):
+        return pc.negate(values)
+    return pc.negate(values.view(pa.int64())).view(values.type)
 
 
 class PartialTypes:

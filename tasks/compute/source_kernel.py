@@ -122,6 +122,8 @@ def _by_pane(
 
 def _pane_numbers(times: Ints, panes: Panes) -> tuple[Ints, int, int]:
     """Returns the number of each time's pane, and the least and the greatest of these; there is at least one."""
+    if not panes.pane:
+        return np.zeros(len(times), np.int64), 0, 0
     loops = compiled()
     if loops is None:
         numbers = times - panes.offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.column_names import CHILD, PROBLEM
@@ -18,7 +19,8 @@ from penstock.tasks.protocol.numbered_children import NumberedChildren
 class Destinations:
     """Child tables by group: computed once per group by the planner's SQL, from the group's keys.
 
-    `children` grows with every new group: what was said of a place in it stays true.
+    `children` grows with every new group: what was said of a place in it stays true. A table with a KEY is in the place
+    of its only child.
     """
 
     def __init__(self, plan: SinkPlan, keys: Sequence[Field], computer: Computer) -> None:
@@ -32,11 +34,15 @@ class Destinations:
             *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
             *([pa.field(PROBLEM, pa.string())] if plan.checks_tags else []),
         ])
+        if plan.keyed:
+            self.children.add([plan.table], [])
         #: places of child tables that can't be, since a tag takes no value that it would have, and which
         self.problems: dict[int, str] = {}
 
     def first_of_new(self, batch: pa.RecordBatch) -> Numbers:
         """Returns the first row of each group of a result batch that isn't known yet, in order."""
+        if self._plan.keyed:
+            return np.zeros(0, np.int64)
         return self._groups.find_or_first(batch.column(GROUP.name).to_numpy())[1]
 
     def intern(self, batch: pa.RecordBatch) -> Numbers:
@@ -44,6 +50,8 @@ class Destinations:
 
         Children of groups that are new are computed first.
         """
+        if self._plan.keyed:
+            return np.zeros(batch.num_rows, np.int64)
         gids: Ids = batch.column(GROUP.name).to_numpy()
         places, unknown = self._groups.find_or_first(gids)
         if not len(unknown):

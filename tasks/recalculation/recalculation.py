@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.planner.duckdb_sql.interval_windows import end_of, latest_end
-from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan, WindowsPlan
 from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.id_time_pairs import among
 from penstock.tasks.compute.kernel_vectors import NotInKernelError
-from penstock.tasks.protocol.block_schema import GROUP, WINDOW_START
+from penstock.tasks.compute.partial_columns import opposite
+from penstock.tasks.protocol.block_schema import GROUP, ROWS, WINDOW_START
 from penstock.tasks.recalculation.store_range_reader import PieceReader
 from penstock.tasks.recalculation.stored_rows import StoredRows
 from penstock.vnode.store.sorted_keys import TS_MAX
@@ -59,13 +60,14 @@ class Recalculation:
         self._schema = schema
         self._stored = stored
         self._time = plan.source.time_column
+        self._accumulators = plan.computation.accumulators if isinstance(plan.computation, WindowsPlan) else ()
         # Each read opens all parts of its time, so few reads are best; their size follows what windows held so far.
         self._windows_per_read = _FIRST_WINDOWS
         self._grid = None if plan.time_windows is None else plan.time_windows.grid
         panes = None if plan.source.kernel is None else plan.source.kernel.panes
         # By which rows in memory are told whose window is one of some.
         self._panes = None
-        if panes is not None and panes.step == panes.width and first_stage.groups_are_of_tables:
+        if panes is not None and 0 < panes.step == panes.width and first_stage.groups_are_of_tables:
             self._panes = panes
 
     def windows(
@@ -89,6 +91,25 @@ class Recalculation:
             return list(added), []
         rest = [batch.filter(pa.array(~among(*_windows_of(batch), *_windows_of(known)))) for batch in added]
         return rest, self.contributions(known, change.after)
+
+    def differences(self, change: Change) -> tuple[pa.RecordBatch, pa.RecordBatch, int]:
+        """Returns the partials of rows that are new, and of rows that are no more with the opposite sign; and how many
+        rows of the block count.
+
+        For plans that retract. Rows of the block that were rewritten in it, or deleted, are in neither.
+        """
+        came = self._current_rows(change)
+        counted = 0
+        if change.rows is not None:
+            touched = self._touched(change, change.rows)
+            rest = change.rows.filter(pa.array(~touched))
+            counted = self._counted(self._partials(rest)) + self._counted(
+                self._partials(change.rows.filter(pa.array(touched))))
+            came = pa.concat_tables([came, rest.select(came.schema.names)]) if came.num_rows else rest
+        return self._partials(came), opposite(self._partials(self.old_rows(change)), self._accumulators), counted
+
+    def _counted(self, partials: pa.RecordBatch) -> int:
+        return int(partials.column(ROWS.name).to_numpy().sum())
 
     def contributions(self, known: pa.RecordBatch, as_of: int) -> list[pa.RecordBatch]:
         """Returns what this vnode contributes to some (group, window)s as of a version, also that it is nothing.
@@ -189,8 +210,12 @@ class Recalculation:
         """
         if change.rows is None:
             return None
-        ts = change.rows.column(self._time).to_numpy()
-        tuids = change.rows.column("_tuid").to_numpy()
+        chosen = self._touched(change, change.rows)
+        return change.rows.filter(pa.array(chosen)) if chosen.any() else None
+
+    def _touched(self, change: Change, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        ts = rows.column(self._time).to_numpy()
+        tuids = rows.column("_tuid").to_numpy()
         chosen = np.zeros(len(ts), bool)
         if change.updated is not None:
             chosen = among(tuids, ts, tuids[change.updated], ts[change.updated])
@@ -199,7 +224,7 @@ class Recalculation:
             if delete.tuids is not None:
                 inside &= np.isin(tuids, np.array(delete.tuids, np.uint64))
             chosen |= inside
-        return change.rows.filter(pa.array(chosen)) if chosen.any() else None
+        return chosen
 
     def old_rows(self, change: Change) -> pa.Table:
         """Returns the rows, as of before the block, whose key it rewrites or that lie in a delete's range."""

@@ -48,11 +48,10 @@ class RefusedResults:
         if not self.count:
             _log.warning("stream %s: a result doesn't fit %s, and isn't written: %s", self._stream,
                          self._plan.sink.text, problems[0])
-        per_ms = UNITS_PER_SECOND[columns[0].type.precision] // 1_000
-        times = rows.column("r0").cast(pa.int64()).to_pylist()
         # Told apart and found again by what the result is, not by when it was refused.
-        dropped = [DroppedRow(0, ts, 0, "refused", 0, ts // per_ms, self._children.names[place], problem)
-                   for ts, place, problem in zip(times, places.tolist(), problems, strict=True)]
+        per_ms = UNITS_PER_SECOND[columns[0].type.precision] // 1_000
+        dropped = [DroppedRow(0, ts, 0, "refused", 0, ts // per_ms, name, problem)
+                   for (ts, name), problem in zip(self._identities(rows, places), problems, strict=True)]
         self.count += len(dropped)
         self._sample.extend(dropped)
         self.sample = tuple(self._sample)
@@ -65,6 +64,17 @@ class RefusedResults:
             DeadRow(row, id_of_result(str(row.key), row.ts), str(row.key), problem,
                     content_of(dict(zip(names, result, strict=True))))
             for row, problem, result in zip(dropped, problems, zip(*values, strict=True), strict=True))
+
+    def _identities(self, rows: pa.RecordBatch, places: Numbers) -> list[tuple[int, str]]:
+        """Returns the time of each result, and its child table; of a table with a KEY no time, and the values of that.
+        """
+        sink = self._plan.sink
+        if not sink.keyed:
+            times = rows.column("r0").cast(pa.int64()).to_pylist()
+            return [(ts, self._children.names[place]) for ts, place in zip(times, places.tolist(), strict=True)]
+        keys = [(column.name, rows.column(f"r{n}").to_pylist()) for n, column in enumerate(sink.columns)
+                if column.primary_key]
+        return [(0, ", ".join(f"{name}={values[row]}" for name, values in keys)) for row in range(rows.num_rows)]
 
     def step(self) -> bool:
         """Writes to the DLQ what waits for it; returns whether it did."""

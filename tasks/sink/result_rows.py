@@ -14,7 +14,7 @@ from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.compute.id_time_pairs import last_ones
-from penstock.tasks.protocol.block_schema import DELETE, OPERATION
+from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPERATION
 
 Times = npt.NDArray[np.int64]
 Refuse = Callable[[pa.RecordBatch, Numbers, Sequence[str]], None]
@@ -28,7 +28,8 @@ class ResultRows:
         """`windowed`: results belong to windows, else to rows of the source."""
         self._sink = sink
         self._windowed = windowed
-        self._names = [OPERATION.name, *(f"r{n}" for n in range(len(sink.columns)))]
+        group = [GROUP.name] if sink.keyed else []
+        self._names = [OPERATION.name, *group, *(f"r{n}" for n in range(len(sink.columns)))]
         self._problem = sink.problem
         self._types = [column.type.arrow() for column in sink.columns]
         self._columns = [CHILD, OPERATION.name, *(column.name for column in sink.columns)]
@@ -48,7 +49,7 @@ class ResultRows:
         batches = [block.select(names) for block in blocks]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         place = places[0] if len(places) == 1 else np.concatenate(places)
-        if batch.column("r0").null_count:
+        if not self._sink.keyed and batch.column("r0").null_count:
             timed = batch.column("r0").is_valid()
             batch, place = batch.filter(timed), place[timed.to_numpy(zero_copy_only=False)]
         batch, place = self._newest(batch, place)
@@ -59,12 +60,17 @@ class ResultRows:
             batch = batch.select(self._names)
             if problems.null_count < len(problems):
                 batch, place = self._fitting(batch, place, problems, refuse)
+        if self._sink.keyed:
+            batch = batch.drop_columns([GROUP.name])
         values = [_fitted(column, wanted) for column, wanted in zip(batch.columns[1:], self._types, strict=True)]
         child = pa.array(place.astype(np.int32))
         return pa.RecordBatch.from_arrays([child, batch.column(0), *values], names=self._columns)
 
     def _newest(self, batch: pa.RecordBatch, place: Numbers) -> tuple[pa.RecordBatch, Numbers]:
         """Where the target's key has two parts, a window is the only row of its time, whatever its key was before."""
+        if self._sink.keyed:
+            kept = _newest_per_group(batch.column(GROUP.name).to_numpy())
+            return (batch, place) if kept is None else (batch.take(pa.array(kept)), place[kept])
         composite = self._sink.key_column is not None
         by_row = composite and not self._windowed
         kept = _newest_per_composite_key(batch, place) if by_row else _newest_per_key(place, _times(batch))
@@ -74,7 +80,6 @@ class ResultRows:
             gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
             batch = batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(2, pa.uint8())))
         return batch, place
-
 
     def _of_possible(
         self, batch: pa.RecordBatch, place: Numbers, children: Mapping[int, str], refuse: Refuse
@@ -119,6 +124,12 @@ def _fitted(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _times(batch: pa.RecordBatch) -> Times:
     times: Times = batch.column("r0").view(pa.int64()).to_numpy()
     return times
+
+
+def _newest_per_group(gids: npt.NDArray[np.uint64]) -> Numbers | None:
+    """Returns the last row of each group, in order; None: all rows."""
+    last = len(gids) - 1 - np.unique(gids[::-1], return_index=True)[1]
+    return None if len(last) == len(gids) else np.sort(last)
 
 
 def _newest_per_key(place: Numbers, times: Times) -> Numbers | None:

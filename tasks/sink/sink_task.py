@@ -106,7 +106,7 @@ class SinkTask(ComputingTask):
         self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
         # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
         # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
-        makes_tables = plan.grouping.by_values and self._external is None
+        makes_tables = plan.grouping.by_values and self._external is None and not plan.sink.keyed
         tables = settings.sink_tables_per_second if makes_tables else 0.0
         self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
         self._tables = TokenBucket(tables, self._tables_at_once, now)

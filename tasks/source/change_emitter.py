@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.duckdb_sql.interval_windows import end_of
-from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.planner.task_plans.stream_plan import StreamPlan, WindowsPlan
 from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.failing_rows import failing_rows
 from penstock.tasks.compute.first_stage import FirstStage
@@ -67,6 +67,7 @@ class ChangeEmitter:
         self._grid = None if plan.time_windows is None else plan.time_windows.grid
         schema = block_schema(plan)
         self._recalculation = Recalculation(plan, first_stage, schema, stored)
+        self._retracts = isinstance(plan.computation, WindowsPlan) and plan.computation.retracts
         self._reserved = 0
         self._windower: Windower | None = None
         if plan.row_window is not None:
@@ -150,6 +151,9 @@ class ChangeEmitter:
             return
         if classified is not None and not deletes and self._emit_partials(classified):
             return
+        if self._retracts and moved is None:
+            self._emit_differences(classified, deletes, before, after)
+            return
         added: list[pa.RecordBatch] = []
         expired: npt.NDArray[np.int64] | None = None
         if classified is not None and self._plan.source.late_sql is not None and may_be_late(classified):
@@ -179,6 +183,23 @@ class ChangeEmitter:
             self.send(ADD, self._remembered(batch))
         for batch in replaced:
             self.send(REPLACE, self._remembered(batch, added=False))
+
+    def _emit_differences(
+        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+    ) -> None:
+        """Sends what rows add that came, and takes back what those had added that went."""
+        rewritten = None if classified is None else updated(classified, None)
+        if classified is not None and rewritten is None and not deletes:
+            came = self._first_stage.compute(classified.rows)
+            self._count(classified, [came], None)
+            self.send(ADD, came)
+            return
+        rows = None if classified is None else classified.rows
+        came, gone, counted = self._recalculation.differences(Change(rows, rewritten, tuple(deletes), before, after))
+        if classified is not None:
+            self._counts.computed(len(classified.ts), counted)
+        self.send(ADD, gone)
+        self.send(ADD, came)
 
     def _count(
         self, classified: ClassifiedRows | None, added: Sequence[pa.RecordBatch], expired: npt.NDArray[np.int64] | None

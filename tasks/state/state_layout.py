@@ -70,7 +70,8 @@ def _agg(agg: WindowsPlan, windows: TimeWindows | None) -> list[Any]:
 def _windows(windows: TimeWindows | None) -> list[str] | None:
     if windows is None:
         return None
-    return list(map(str, (windows.interval.interval, windows.interval.offset, windows.interval.sliding)))
+    interval = windows.interval
+    return [] if interval is None else list(map(str, (interval.interval, interval.offset, interval.sliding)))
 
 
 def _fill(fill: FillPlan | None) -> list[Any] | None:

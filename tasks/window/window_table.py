@@ -100,7 +100,8 @@ class WindowTable:
         self._free_lines: list[int] = []
         self._ends: dict[int, int] = {}
         self._spilled: set[int] = set()
-        self._emptied: set[int] = set()
+        #: groups of windows that may be left without rows
+        self._emptied: dict[int, list[Slots]] = {}
         self._most_used = self._looks = 0
 
     # -- combining -------------------------------------------------------------------------------------------
@@ -114,8 +115,8 @@ class WindowTable:
         starts, which = self._distinct(partials.starts)
         lines = self._lines(starts.tolist())[which]
         rows = partials.rows
-        emptied = not all_set(rows)
-        if emptied or operation == REPLACE:
+        emptied = (rows <= 0).nonzero()[0]
+        if len(emptied) or operation == REPLACE:
             self._warm(starts, which, groups, [input])
         index = self._index[input]
         slots = index.find(lines, groups)
@@ -127,12 +128,18 @@ class WindowTable:
         if operation == REPLACE:
             self._table.clear(slots)
             missing[:] = fresh = True
-        if emptied:
-            self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
         self._table.rows[slots] += rows
+        if len(emptied):
+            self._note_emptied(starts, which[emptied], groups[emptied], self._table.rows[slots[emptied]] == 0)
         self._table.put(slots, partials.fields, missing if fresh else None)
         self._pages.note(starts, which, groups, input)
         return Touched(starts, which, groups)
+
+    def _note_emptied(self, starts: Times, which: Slots, groups: Slots, empty: Bools) -> None:
+        """Takes note of groups of windows that are left without rows: those of `groups` that are `empty`."""
+        which, groups = which[empty], groups[empty]
+        for place in np.unique(which).tolist():
+            self._emptied.setdefault(int(starts[place]), []).append(groups[which == place])
 
     def state(self, starts: Times, groups: Slots) -> WindowState:
         """Returns the combined state of (window, group)s, in their order."""
@@ -245,15 +252,16 @@ class WindowTable:
         """Forgets the slots of windows that hold no rows any more."""
         if not self._emptied:
             return
-        for start in self._emptied.intersection(np.unique(starts).tolist()):
-            self._emptied.discard(start)
+        for start in self._emptied.keys() & set(np.unique(starts).tolist()):
+            groups = _distinct(np.concatenate(self._emptied.pop(start)))
             line = self._line_of.get(start)
             if line is None:
                 continue
-            self._warm_all(start)
+            self._warm(np.array([start]), np.zeros(len(groups), np.int64), groups, range(len(self._index)))
             for input, index in enumerate(self._index):
-                _, groups, slots = index.members(np.array([line]))
-                gone = self._table.rows[slots] == 0
+                slots = index.find(np.full(len(groups), line), groups)
+                gone = slots >= 0
+                gone[gone] = self._table.rows[slots[gone]] == 0
                 if gone.any():
                     self._pages.note_groups(start, input, groups[gone])
                     index.remove(line, groups[gone], slots[gone])
@@ -272,7 +280,7 @@ class WindowTable:
                 continue
             self._table.clear(slots)
             self._pages.note_groups(start, input, groups)
-            self._emptied.add(start)
+            self._emptied.setdefault(start, []).append(groups)
             touched[start] = groups
         return touched
 
@@ -288,7 +296,7 @@ class WindowTable:
         for start in [start for start in self._line_of if goes(start)]:
             self._drop_line(start)
         self._spilled = {start for start in self._spilled if not goes(start)}
-        self._emptied = {start for start in self._emptied if not goes(start)}
+        self._emptied = {start: groups for start, groups in self._emptied.items() if not goes(start)}
         self._pages.forget(until, goes)
         self._ends = {start: end for start, end in self._ends.items() if end > until}
 
@@ -321,7 +329,7 @@ class WindowTable:
 
     def ends(self, starts: Times) -> Times:
         """Returns the exclusive ends of the windows with these starts."""
-        if self._regular:
+        if self._regular and not self.grid.endless:
             return starts + self.grid.width
         return np.array([self.end(start) for start in starts.tolist()], np.int64)
 
@@ -394,7 +402,7 @@ class WindowTable:
         if not len(starts):
             return starts, np.zeros(0, np.int64)
         low, high = int(starts.min()), int(starts.max())
-        if low == high:
+        if low == high:  # for one, where all time is one window
             return starts[:1], np.zeros(len(starts), np.int64)
         step = self.grid.step
         if self._regular and (high - low) // step < _NUMBERED_MIN + _NUMBERED_SPAN * len(starts):

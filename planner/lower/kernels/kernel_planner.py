@@ -13,12 +13,11 @@ import numpy as np
 from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_tree import called
-from penstock.planner.duckdb_sql.interval_windows import grid_of
+from penstock.planner.duckdb_sql.interval_windows import EVER_START, Grid
 from penstock.planner.functions.partials import Partial, PartialColumn
 from penstock.planner.task_plans.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel, ValueKeys
-from penstock.sql.tree.statements import IntervalWindow
 from penstock.sql.tree.walking import found_in, parts_of
-from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind, Precision
+from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind
 
 Types = Mapping[str, Kind]
 
@@ -81,9 +80,10 @@ def source_kernel(
         return None
 
 
-def panes_of(window: IntervalWindow, precision: Precision, time_zone: str) -> Panes | None:
-    """Returns the panes of a window if its grid knows neither months nor local time, else None."""
-    grid = grid_of(window, precision, time_zone)
+def panes_of(grid: Grid) -> Panes | None:
+    """Returns the panes of a grid if it knows neither months nor local time, else None."""
+    if grid.endless:
+        return Panes(EVER_START, 0, 0, 0)
     if grid.zone is not None or grid.step_months or grid.width_months or grid.offset_months:
         return None
     return Panes(grid.offset, grid.step, grid.width, math.gcd(grid.width, grid.step))

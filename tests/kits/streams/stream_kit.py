@@ -21,7 +21,7 @@ from penstock.mnode.coordinator.task_graph_builder import task_graph
 from penstock.mnode.ddl import meta_records as meta
 from penstock.mnode.streams.stored_stream_keeper import children_ipc
 from penstock.planner.streams.stream_planner import plan_stream
-from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.planner.task_plans.stream_plan import SinkPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import (
     ChildTable,
@@ -218,11 +218,14 @@ class Store:
 
 @dataclass
 class MemoryWriter:
-    """Applies a sink's writes to a dictionary: (child, ts, and the key if the target has one) -> row."""
+    """Applies a sink's writes to a dictionary: (child, ts, and the key if the target has one) -> row.
+
+    Of a table with a KEY: (child, each of the KEY's columns) -> row.
+    """
 
     results: dict[tuple[Any, ...], dict[str, Any]]
     writes: list[ResultWrite]
-    keyed: bool
+    sink: SinkPlan
     submitted: int = 0
 
     def submit(self, write: ResultWrite) -> None:
@@ -232,13 +235,20 @@ class MemoryWriter:
             child = write.children[row.pop("_child")].name
             operation = row.pop("_op")
             values = list(row.values())
-            if operation and not self.keyed:
+            if self.sink.keyed:
+                key = (child, *(row[column.name] for column in self.sink.columns if column.primary_key))
+                self.results.pop(key, None)
+                if operation != 1:
+                    self.results[key] = row
+                continue
+            composite = self.sink.key_column is not None
+            if operation and not composite:
                 self.results.pop((child, values[0]), None)
             elif operation:
                 for key in [key for key in self.results if key[:2] == (child, values[0])]:
                     del self.results[key]
             if operation != 1:
-                self.results[child, *values[:2 if self.keyed else 1]] = row
+                self.results[child, *values[:2 if composite else 1]] = row
 
     def acknowledged(self) -> int:
         return self.submitted
@@ -271,7 +281,7 @@ class MemoryEnvironment:
     def result_writer(self, task: TaskId) -> ResultWriter:
         if self.kit.writer is not None:
             return self.kit.writer(task)
-        return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
+        return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink)
 
     def external_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> ExternalWriter:
         def open_with(connection: OpenedConnection, known: bool) -> ExternalTarget:
@@ -429,7 +439,8 @@ class StreamKit:
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the result rows, sorted by child and time."""
-        return [dict(row, _child=key[0]) for key, row in sorted(self.results.items(), key=lambda item: item[0])]
+        found = sorted(self.results.items(), key=lambda item: null_last(item[0]))
+        return [dict(row, _child=key[0]) for key, row in found]
 
     def source(self) -> pa.Table:
         """Returns all rows of the source as the batch sees them."""

@@ -1,0 +1,125 @@
+"""Streams of groups without a window: tasks keep them up to date by what changes, as they do windows.
+
+What a query means is told by its plan, the one that DuckDB would run; here operators of it become those of a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.planner.duckdb_sql.duckdb_tree import column, is_column
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.table import require
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.group_values import AggregateCall, GroupValue
+from penstock.planner.logical.operators import Aggregate, Distinct, Filter, Operator, Project, Scan, Sort
+from penstock.planner.logical.stream import LogicalStream, StreamKey, Target
+from penstock.planner.lower.stages import stream_plan
+from penstock.planner.lower.targets import always_fits
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.task_plans.stream_plan import History, Policies, StreamPlan
+from penstock.sql.schema import Column, Table
+from penstock.sql.tree.statements import CreateStream
+from penstock.sql.types import Kind
+
+
+def plan_kept_groups(
+    statement: CreateStream, batch: BatchPlan, database: str, columns: tuple[Column, ...], time_zone: str
+) -> StreamPlan | None:
+    """Returns the plan of a stream whose groups tasks keep; None if they can't.
+
+    `batch`: the plan of the query, over scans with all rows. `columns` are those of the result, of which the KEY is
+    flagged.
+    """
+    found = _groups_of(batch.plan)
+    if found is None or len(batch.scans) != 1:
+        return None
+    outputs, below, aggregate = found
+    rows = _with_places_of_rows(aggregate.input)
+    key = [place for place, each in enumerate(columns) if each.primary_key]
+    if rows is None or aggregate.sets is not None or aggregate.interval is not None or not aggregate.keys or not (
+            columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP):
+        return None
+    grouped = {name: next((place for place in key if is_column(outputs[place].node, name)), None)
+               for name in aggregate.keys}
+    # A group is a row of the table: with other columns as KEY two groups may want the same one.
+    if sorted(place for place in grouped.values() if place is not None) != key or None in grouped.values():
+        return None
+    if not all(map(_is_kept, aggregate.calls)) or not all(
+            always_fits(outputs[place], columns[place].type) for place in key):
+        return None
+    of_group = replace(aggregate, input=rows)
+    plan = Project(of_group if below is aggregate else replace(below, input=of_group), tuple(
+        Computed(f"r{place}", value, each.name)
+        for place, (value, each) in enumerate(zip(outputs, columns, strict=True))))
+    types = {each.name: each.type for each in rows.output}
+    keys = tuple(StreamKey(name, types[name], columns[place].name, partitions=True)
+                 for name, place in grouped.items() if place is not None)
+    fit = all(always_fits(value, each.type) for value, each in zip(outputs, columns, strict=True))
+    target = Target(database, statement.target.name.name, columns, (), None, (), 0, create=True,
+                    checks_results=not fit, keyed=True)
+    policies = Policies(ignore_expired=False, guarantee=statement.options.guarantee or "exactly_once")
+    stream = LogicalStream(plan, keys, target, "at_once", policies, batch.scans[0].precision, time_zone,
+                           own_zone=statement.options.timezone is not None, history=History(None, None))
+    return stream_plan(stream, batch.functions, ())
+
+
+def _groups_of(plan: Operator) -> tuple[list[SqlExpr], Aggregate | Filter, Aggregate] | None:
+    """Returns the results of groups, over what these are filtered by, if by anything, and the groups themselves.
+
+    None if the plan is another one. Results have no order, so what sorts them is left out.
+    """
+    if isinstance(plan, Distinct):
+        return _different(plan)
+    if not isinstance(plan, Project) or plan.extends:
+        return None
+    if isinstance(plan.input, Sort) and isinstance(plan.input.input, Project):
+        values = {each.name: each.value for each in plan.input.input.columns}
+        sorted_by, plan = plan, plan.input.input
+        outputs = [values[each.value.node.name] for each in sorted_by.columns]
+    else:
+        outputs = [each.value for each in plan.columns]
+    below = plan.input
+    aggregate = below.input if isinstance(below, Filter) else below
+    if plan.extends or not isinstance(aggregate, Aggregate) or not isinstance(below, Filter | Aggregate):
+        return None
+    return outputs, below, aggregate
+
+
+def _different(plan: Distinct) -> tuple[list[SqlExpr], Aggregate, Aggregate] | None:
+    """Returns the groups that different rows are."""
+    rows = plan.input
+    if not isinstance(rows, Project) or rows.extends:
+        return None
+    keys = tuple(Computed(f"#g{place}", each.value) for place, each in enumerate(rows.columns))
+    outputs = [SqlExpr(column(each.name), each.value.type) for each in keys]
+    aggregate = Aggregate(Project(rows.input, keys, extends=True), tuple(each.name for each in keys), ())
+    return outputs, aggregate, aggregate
+
+
+def _with_places_of_rows(rows: Operator) -> Operator | None:
+    """Returns the rows that are grouped, with what source tasks tell rows of a table by; None if these can't read them.
+    """
+    if isinstance(rows, Project | Filter):
+        if isinstance(rows, Project) and not rows.extends:
+            return None
+        below = _with_places_of_rows(rows.input)
+        if below is None or (isinstance(rows, Project) and isinstance(below, Project)) or (
+                isinstance(rows, Filter) and not isinstance(below, Scan)):
+            return None
+        return replace(rows, input=below)
+    if not isinstance(rows, Scan) or not _follows(rows.table) or rows.cuts is not None:
+        return None
+    needed = (rows.table.time_column, *([] if rows.table.key_column is None else [rows.table.key_column]))
+    return replace(rows, name="rows", columns=tuple(dict.fromkeys((*(each.name for each in needed), *rows.columns))))
+
+
+def _follows(table: Table) -> bool:
+    return table.kind in ("super", "child", "normal") and not table.keyed
+
+
+def _is_kept(value: GroupValue) -> bool:
+    """Whether agg tasks keep what gives a value of groups."""
+    return isinstance(value, AggregateCall) and value.taken is None and (
+        value.user is not None or require(value.function).split is not None)
+

@@ -1,0 +1,71 @@
+"""Streams of groups without a window: the result equals the batch answer, whatever comes, changes and goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import times
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kits.basics.shared_duckdb import duckdb_with
+from kits.streams.interval_streams import STEP
+from kits.streams.stream_kit import Answer, StreamKit, assert_same, null_last, play, unhurried
+
+from penstock.planner.task_plans.stream_plan import WindowsPlan
+
+#: Two of these are beyond 64 bits.
+WIDE = "case when voltage > 0 then 9000000000000000000 when voltage < 0 then -9000000000000000000 end"
+#: Each query, and whether rows that go are taken out of what is kept; else their groups are read back.
+QUERIES = {
+    "select note, count(*) c, sum(voltage) s, avg(voltage) a, count(current) d from meters group by note": True,
+    "select note, sum(voltage) s from meters where voltage > 1 group by note having count(*) > 1": True,
+    "select voltage % 3 m, note n, count(*) c from meters group by 1, note": True,
+    f"select site, sum({WIDE}) s, avg({WIDE}) a, count(voltage) c from meters group by site": True,
+    "select tbname, sum(voltage) + count(*) c from meters group by tbname": True,
+    "select distinct note, voltage from meters where voltage is not null": True,
+    "select note, min(voltage) low, max(voltage) high, sum(current) s, stddev(voltage) d from meters group by note":
+        False,
+    "select site, first(voltage) f, last(current) l from meters group by site": False,
+    "select tbname, max(voltage) high from meters group by tbname having max(voltage) < 5": False,
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@settings(max_examples=times(6, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4),
+       memory=st.sampled_from([0, 1 << 27]))
+def test_groups_equal_batch(
+    tmp_path_factory: pytest.TempPathFactory, query: str, steps: list[Any], vnodes: int, block: int, memory: int
+) -> None:
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), f"create stream s into o as {query}", vnodes=vnodes,
+                    settings=unhurried(block_rows_max=block, state_memory_bytes=memory))
+    try:
+        assert isinstance(kit.plan.computation, WindowsPlan)
+        assert kit.plan.computation.retracts is QUERIES[query]
+        play(kit, steps)
+        kit.run()
+        assert_same(*map(in_order, (results(kit), batch(kit, query))))
+    finally:
+        kit.close()
+
+
+def results(kit: StreamKit) -> list[Answer]:
+    names = [column.name for column in kit.plan.sink.columns]
+    return [tuple(row[name] for name in names) for row in kit.rows()]
+
+
+def batch(kit: StreamKit, query: str) -> list[Answer]:
+    """What DuckDB answers. What the dialect calls otherwise is written as DuckDB has it."""
+    written = query
+    for ours, theirs in (("first(voltage)", "arg_min(voltage, (ts, _tuid)) FILTER (voltage IS NOT NULL)"),
+                         ("last(current)", "arg_max(current, (ts, -_tuid::HUGEINT)) FILTER (current IS NOT NULL)"),
+                         ("stddev(", "stddev_pop("), (f"sum({WIDE})", f"try_cast(sum({WIDE}) AS BIGINT)")):
+        written = written.replace(ours, theirs)
+    with duckdb_with({"meters": kit.source()}) as connection:
+        found = connection.execute(written).fetchall()
+    return [row for row in found if "first(" not in query or any(value is not None for value in row[1:])]
+
+
+def in_order(rows: list[Answer]) -> list[Answer]:
+    return sorted(rows, key=null_last)
