@@ -46,7 +46,7 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     lines = [*render_tree(plan.tree), *explain_tasks(plan, graph)]
     lines += _computation(plan)
     lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
-    if not isinstance(plan.computation, RefreshPlan):
+    if not isinstance(plan.computation, RefreshPlan) and not plan.keeps_groups:
         lines.append(f"Time of each vnode: {_time(plan)}")
     lines += _state(plan)
     if state_limit:
@@ -66,7 +66,7 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
                      f"stream {fate}")
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
-    if plan.sink.children_sql:
+    if plan.sink.children_sql and not plan.sink.keyed:
         lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 
@@ -100,7 +100,8 @@ def _computation(plan: StreamPlan) -> list[str]:
         case RowsPlan():
             return _source(plan)
         case WindowsPlan() as windows:
-            return [*_source(plan), *_windows(windows), *_fill(windows.fill)]
+            return [*_source(plan), *_windows(windows, "group" if plan.keeps_groups else "group and window"),
+                    *_fill(windows.fill)]
         case JoinPlan() as join:
             return _join(plan, join)
         case ForcePlan(fill=fill):
@@ -123,13 +124,15 @@ def _source(plan: StreamPlan) -> list[str]:
     return lines
 
 
-def _windows(plan: WindowsPlan) -> list[str]:
-    """Returns what agg tasks keep, and compute of it."""
+def _windows(plan: WindowsPlan, what: str) -> list[str]:
+    """Returns what agg tasks keep of each `what`, and compute of it."""
     kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                      for accumulator in plan.accumulators)
-    growing = [f"The state of a window grows with its rows: {GROWING[accumulator.kind]} is kept in "
+    growing = [f"The state of a {what.rpartition(' ')[2]} grows with its rows: {GROWING[accumulator.kind]} is kept in "
                f"{accumulator.fields[0].name}" for accumulator in plan.accumulators if accumulator.kind in GROWING]
-    return [f"Each agg task keeps per group and window: {kept}", *growing,
+    changes = "taken out of what is kept" if plan.retracts else "read back with all others of their group"
+    gone = [f"Rows that are rewritten or deleted are {changes}"] if what == "group" else []
+    return [f"Each agg task keeps per {what}: {kept or 'how many rows there are'}", *growing, *gone,
             f"Each agg task computes with {_engine(plan.kernel is not None)}: {plan.final_sql}"]
 
 
@@ -223,6 +226,9 @@ def _state(plan: StreamPlan) -> list[str]:
 
 def _window_state(plan: StreamPlan) -> str:
     where = "in memory up to streamBufferSize, on disk up to stateMapSize per task"
+    if plan.keeps_groups:
+        known = "no more than tables" if not plan.grouping.by_values else "however many there are"
+        return f"all groups are kept, {known}; {where}"
     if not plan.forgets:
         bounded, kept = "unbounded", "all windows"
     else:
@@ -275,7 +281,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "join":
             return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":
-            return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
+            kept = "groups" if plan.keeps_groups else "windows"
+            return f"{kept} of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink" if edge.node.work == "refresh":
             return f"has the query computed by the engine, and {plan.sink.text} made the same"
         case "sink":

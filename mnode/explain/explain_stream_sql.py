@@ -38,7 +38,8 @@ def explain_sql(plan: StreamPlan) -> list[str]:
             lines += _fill(fill)
         case RefreshPlan():
             return ["engine: the query, as EXPLAIN (SQL) SELECT ... shows it"]
-    lines.append(f"sink, names and tags of child tables: {plan.sink.children_sql}")
+    if not plan.sink.keyed:
+        lines.append(f"sink, names and tags of child tables: {plan.sink.children_sql}")
     return lines
 
 

@@ -607,6 +607,11 @@ class StreamPlan:
         return None
 
     @property
+    def keeps_groups(self) -> bool:
+        """Whether agg tasks keep groups without windows."""
+        return self.time_windows is not None and self.time_windows.interval is None
+
+    @property
     def row_window(self) -> RowWindow | None:
         """The windows that rows define, if they do."""
         match self.computation:

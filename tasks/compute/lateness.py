@@ -32,7 +32,7 @@ class ClassifiedRows:
     `last`: per row the newest event time of its table before the record (None: all appends).
     Of each record: `limits` has the newest event time of the vnode before it, minus the delay after which windows
     close; `ends` the number of its last row plus one; `versions` its WAL version; `ingest_times_ms` when it was
-    written.
+    written. `complete`: no row has values from before in columns that weren't written.
     """
 
     rows: pa.Table
@@ -43,6 +43,7 @@ class ClassifiedRows:
     ends: tuple[int, ...]
     versions: tuple[int, ...]
     ingest_times_ms: tuple[int, ...]
+    complete: bool = False
 
     @property
     def limit(self) -> npt.NDArray[np.int64]:
@@ -122,7 +123,13 @@ def classify(
         reached = [noted[place] for place in found.places]
     limits = np.array([NEVER if time is None else time - plan.policies.closing_delay for time in reached], np.int64)
     return ClassifiedRows(found.rows, found.ts, found.change, found.last, limits, found.ends, found.versions,
-                          found.ingest_times_ms), future
+                          found.ingest_times_ms, _are_complete(records, plan)), future
+
+
+def _are_complete(records: Sequence[RowsRecord], plan: StreamPlan) -> bool:
+    """Whether records have all columns that the stream reads; the store has the values from before in others."""
+    wanted = {column.physical for column in plan.source.columns}
+    return all(wanted.issubset(record.batch.schema.names) for record in records)
 
 
 def _has_no_future(record: RowsRecord, plan: StreamPlan) -> bool:

@@ -18,7 +18,7 @@ from penstock.planner.duckdb_sql.interval_windows import end_of, latest_end
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan, WindowsPlan
 from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.first_stage import FirstStage
-from penstock.tasks.compute.id_time_pairs import among
+from penstock.tasks.compute.id_time_pairs import among, last_ones
 from penstock.tasks.compute.kernel_vectors import NotInKernelError
 from penstock.tasks.compute.partial_columns import opposite
 from penstock.tasks.protocol.block_schema import GROUP, ROWS, WINDOW_START
@@ -92,24 +92,26 @@ class Recalculation:
         rest = [batch.filter(pa.array(~among(*_windows_of(batch), *_windows_of(known)))) for batch in added]
         return rest, self.contributions(known, change.after)
 
-    def differences(self, change: Change) -> tuple[pa.RecordBatch, pa.RecordBatch, int]:
-        """Returns the partials of rows that are new, and of rows that are no more with the opposite sign; and how many
-        rows of the block count.
+    def differences(self, change: Change, *, complete: bool) -> tuple[list[pa.RecordBatch], int]:
+        """Returns the partials of rows that came, and with the opposite sign of those that went; and how many rows of
+        the block WHERE leaves out.
 
-        For plans that retract. Rows of the block that were rewritten in it, or deleted, are in neither.
+        For plans that retract. Rows that came and went within the block are in neither. `complete`: rows of the block
+        are as the store has them.
         """
-        came = self._current_rows(change)
-        counted = 0
-        if change.rows is not None:
-            touched = self._touched(change, change.rows)
-            rest = change.rows.filter(pa.array(~touched))
-            counted = self._counted(self._partials(rest)) + self._counted(
-                self._partials(change.rows.filter(pa.array(touched))))
-            came = pa.concat_tables([came, rest.select(came.schema.names)]) if came.num_rows else rest
-        return self._partials(came), opposite(self._partials(self.old_rows(change)), self._accumulators), counted
-
-    def _counted(self, partials: pa.RecordBatch) -> int:
-        return int(partials.column(ROWS.name).to_numpy().sum())
+        gone = opposite(self._partials(self.old_rows(change)), self._accumulators)
+        rows = change.rows
+        if rows is None:
+            return [gone, self._partials(self._current_rows(change))], 0
+        if complete and not change.deletes and self._plan.source.key_column is None:
+            newest = last_ones(rows.column("_tuid").to_numpy(), rows.column(self._time).to_numpy())
+            rows = rows if newest.all() else rows.filter(pa.array(newest))
+            came = self._partials(rows)
+            return [gone, came], rows.num_rows - _rows_of(came)
+        touched = self._touched(change, rows)
+        over, came = (self._partials(rows.filter(pa.array(chosen))) for chosen in (touched, ~touched))
+        left_out = rows.num_rows - _rows_of(over) - _rows_of(came)
+        return [gone, came, self._partials(self._current_rows(change))], left_out
 
     def contributions(self, known: pa.RecordBatch, as_of: int) -> list[pa.RecordBatch]:
         """Returns what this vnode contributes to some (group, window)s as of a version, also that it is nothing.
@@ -314,6 +316,11 @@ def _one_per_window(sources: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     first = np.ones(len(order), bool)
     first[1:] = (gids[1:] != gids[:-1]) | (starts[1:] != starts[:-1])
     return everything.take(pa.array(order[first]))
+
+
+def _rows_of(partials: pa.RecordBatch) -> int:
+    """Returns how many rows partials are made of."""
+    return int(partials.column(ROWS.name).to_numpy().sum())
 
 
 def _windows_of(partials: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:

@@ -195,11 +195,13 @@ class ChangeEmitter:
             self.send(ADD, came)
             return
         rows = None if classified is None else classified.rows
-        came, gone, counted = self._recalculation.differences(Change(rows, rewritten, tuple(deletes), before, after))
+        change = Change(rows, rewritten, tuple(deletes), before, after)
+        found, left_out = self._recalculation.differences(
+            change, complete=classified is not None and classified.complete)
         if classified is not None:
-            self._counts.computed(len(classified.ts), counted)
-        self.send(ADD, gone)
-        self.send(ADD, came)
+            self._counts.computed(len(classified.ts), len(classified.ts) - left_out)
+        for batch in found:
+            self.send(ADD, batch)
 
     def _count(
         self, classified: ClassifiedRows | None, added: Sequence[pa.RecordBatch], expired: npt.NDArray[np.int64] | None

@@ -344,7 +344,7 @@ class SourceTask(BaseSourceTask):
         self._dropped.quarantine.release_deleted(deletes)
         before, after = records[0].version - 1, records[-1].version
         if classified is not None and not deletes:
-            self._keep_recent(rows, classified, before, after)
+            self._keep_recent(classified, before, after)
         self._emitter.emit(classified, deletes, before=before, after=after)
         self._recent.settle()
         self._dropped.quarantine.settle()
@@ -364,14 +364,13 @@ class SourceTask(BaseSourceTask):
             self._emitter.emit(None, (), before, after, moved)
         self._time.send()
 
-    def _keep_recent(self, records: Sequence[RowsRecord], classified: ClassifiedRows, before: int, after: int) -> None:
+    def _keep_recent(self, classified: ClassifiedRows, before: int, after: int) -> None:
         """Keeps the rows of a block in memory while rows are rewritten, where they are what the store has."""
         updates = classified.change is not None and bool((classified.change == UPDATED).any())
         if not self._keeps_recent or not (updates or self._recent.keeps):
             return
-        wanted = {column.physical for column in self._source.columns}
-        if not all(wanted.issubset(record.batch.schema.names) for record in records):
-            self._recent.forget()  # the store has the values from before in the columns that weren't written
+        if not classified.complete:
+            self._recent.forget()
             return
         known = (self._newest_before, self._time.newest)
         self._recent.take(classified.rows, classified.ts, before, after, max(ts for ts in known if ts is not None),

@@ -34,6 +34,8 @@ from penstock.wal.record import (
 
 APPEND, LATE, UPDATE = 0, 1, 2
 _RECENT_TOMBSTONES = 256
+KEY_TEXT = "#key"
+"""What the second key column is called where rows go by a KEY in place of a time: see `sql.rows.keyed_rows`."""
 
 
 Row = tuple[Any, ...]
@@ -262,8 +264,10 @@ class TableState:
             return Decided(self._fill_nulls(rows), None, None, None)
         ts, before = rows.ts[positions], newest[positions]
         # Where every late row rewrites its table's newest row, which is known to be there, nothing is to be looked up.
-        sure = (self.key_columns == 1 and not any(column is None for column in rows.columns)
-                and all_set((ts == before) & certain[positions]))
+        # Rows that go by a KEY lie anywhere, and many of them are written at a time: to find out which of them are new
+        # would take far longer than to write them. Each of them may be there.
+        sure = not any(column is None for column in rows.columns) and (
+            self.key_name == KEY_TEXT or (self.key_columns == 1 and all_set((ts == before) & certain[positions])))
         arrays: list[pa.Array]
         if sure:
             exists = np.ones(len(positions), np.bool_)
