@@ -179,7 +179,7 @@ class ResultStore:
         assert target.vgroup_id is not None
         begun = self._storage.vnode(target.vgroup_id).begin_together(keyed_changes(
             self._storage, target, batch.filter(pc.invert(deleted)), batch.filter(deleted)))
-        return _nothing if begun is None else begun.wait
+        return _nothing if begun is None else partial(_wait_for, [begun])
 
     def _others(
         self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index

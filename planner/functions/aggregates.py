@@ -367,14 +367,15 @@ FUNCTIONS = (
     FunctionSpec(
         "count", "aggregate", (Argument("value", EVERY, star=True),), always(BIGINT),
         "`count(*)`: the number of rows; `count(value)`: of those in which the value is not NULL.",
-        example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count),
+        example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count,
+        retracts=EVERY),
     FunctionSpec(
         "sum", "aggregate", (NUMBER,), sum_type,
         "The sum; BIGINT for integers, DOUBLE for others; NULL where it is beyond their range.",
-        example="sum(v) FROM m", aggregate=_sum, split=_split_sum),
+        example="sum(v) FROM m", aggregate=_sum, split=_split_sum, retracts=INTEGER_KINDS | {Kind.DECIMAL}),
     FunctionSpec(
         "avg", "aggregate", (NUMBER,), always(DOUBLE), "The mean.", example="avg(v) FROM m",
-        aggregate=_avg, split=_split_avg),
+        aggregate=_avg, split=_split_avg, retracts=INTEGER_KINDS),
     FunctionSpec(
         "spread", "aggregate", (Argument("value", NUMBERS | {Kind.TIMESTAMP}),), always(DOUBLE),
         "The greatest value minus the least.", example="spread(v) FROM m", aggregate=_spread, split=_split_spread),

@@ -9,7 +9,7 @@ from penstock.planner.functions.table import require
 from penstock.planner.logical.group_values import AggregateCall
 from penstock.planner.lower.duckdb.aggregate_sql import given_call, rows_in_order, user_call
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
-from penstock.sql.types import BIGINT, INTEGERS, DataType, Kind
+from penstock.sql.types import BIGINT, DataType, Kind
 
 _STATE = DataType(Kind.VARBINARY)
 
@@ -25,21 +25,24 @@ def split(found: AggregateCall, fresh: Names) -> Partial:
 
 def retractable(found: AggregateCall) -> bool:
     """Whether rows that go can be taken out of what is kept of a call, without loss; see `split_to_retract`."""
-    if found.user is not None or found.function not in ("count", "sum", "avg"):
+    if found.user is not None:
         return False
-    kinds = INTEGERS if found.function == "avg" else (*INTEGERS, Kind.DECIMAL)
-    return found.function == "count" or found.arguments[0].type.kind in kinds
+    kinds = require(found.function).retracts
+    return kinds is not None and all(argument.type.kind in kinds for argument in found.arguments)
 
 
 def split_to_retract(found: AggregateCall, fresh: Names) -> Partial:
-    """Returns how a call splits so that rows may go: a sum is none once there are no more values."""
+    """Returns how a call splits so that rows may go: where there are no more values, they come to nothing.
+
+    What only adds numbers has no other way to know it.
+    """
     partial = split(found, fresh)
-    if found.function != "sum":
+    if len(partial.parts) > 1 or require(found.function).counts:
         return partial
     count = Field(fresh(), BIGINT)
     counted = PartialColumn(Accumulator("add", (count,)), (call("count", found.arguments[0].node),))
     return Partial((*partial.parts, counted), fragment(
-        "CASE WHEN :count > 0 THEN :sum END", count=field_column(count.name), sum=partial.final))
+        "CASE WHEN :count > 0 THEN :value END", count=field_column(count.name), value=partial.final))
 
 
 def _of_users(found: AggregateCall, fresh: Names) -> Partial:

@@ -79,6 +79,24 @@ def united(parts: Sequence[Touched]) -> Touched:
     return Touched(starts, distinct // span, distinct % span)
 
 
+class _Emptied(dict[int, list[Slots]]):
+    """Groups that may be left without rows, by the starts of their windows."""
+
+    def note(self, starts: Times, which: Slots, groups: Slots) -> None:
+        """Adds `groups[i]` of the window `starts[which[i]]`."""
+        for place in np.unique(which).tolist():
+            self.setdefault(int(starts[place]), []).append(groups[which == place])
+
+    def taken(self, start: int) -> Slots:
+        """Returns the groups of a window, each once, and forgets them."""
+        return _distinct(np.concatenate(self.pop(start)))
+
+    def forget(self, goes: Callable[[int], bool]) -> None:
+        """Drops the windows for whose start `goes` is true."""
+        for start in [start for start in self if goes(start)]:
+            del self[start]
+
+
 class WindowTable:
     """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
 
@@ -100,8 +118,7 @@ class WindowTable:
         self._free_lines: list[int] = []
         self._ends: dict[int, int] = {}
         self._spilled: set[int] = set()
-        #: groups of windows that may be left without rows
-        self._emptied: dict[int, list[Slots]] = {}
+        self._emptied = _Emptied()
         self._most_used = self._looks = 0
 
     # -- combining -------------------------------------------------------------------------------------------
@@ -130,16 +147,11 @@ class WindowTable:
             missing[:] = fresh = True
         self._table.rows[slots] += rows
         if len(emptied):
-            self._note_emptied(starts, which[emptied], groups[emptied], self._table.rows[slots[emptied]] == 0)
+            empty = emptied[self._table.rows[slots[emptied]] == 0]
+            self._emptied.note(starts, which[empty], groups[empty])
         self._table.put(slots, partials.fields, missing if fresh else None)
         self._pages.note(starts, which, groups, input)
         return Touched(starts, which, groups)
-
-    def _note_emptied(self, starts: Times, which: Slots, groups: Slots, empty: Bools) -> None:
-        """Takes note of groups of windows that are left without rows: those of `groups` that are `empty`."""
-        which, groups = which[empty], groups[empty]
-        for place in np.unique(which).tolist():
-            self._emptied.setdefault(int(starts[place]), []).append(groups[which == place])
 
     def state(self, starts: Times, groups: Slots) -> WindowState:
         """Returns the combined state of (window, group)s, in their order."""
@@ -253,7 +265,7 @@ class WindowTable:
         if not self._emptied:
             return
         for start in self._emptied.keys() & set(np.unique(starts).tolist()):
-            groups = _distinct(np.concatenate(self._emptied.pop(start)))
+            groups = self._emptied.taken(start)
             line = self._line_of.get(start)
             if line is None:
                 continue
@@ -280,7 +292,7 @@ class WindowTable:
                 continue
             self._table.clear(slots)
             self._pages.note_groups(start, input, groups)
-            self._emptied.setdefault(start, []).append(groups)
+            self._emptied.note(np.array([start]), np.zeros(len(groups), np.int64), groups)
             touched[start] = groups
         return touched
 
@@ -296,7 +308,7 @@ class WindowTable:
         for start in [start for start in self._line_of if goes(start)]:
             self._drop_line(start)
         self._spilled = {start for start in self._spilled if not goes(start)}
-        self._emptied = {start: groups for start, groups in self._emptied.items() if not goes(start)}
+        self._emptied.forget(goes)
         self._pages.forget(until, goes)
         self._ends = {start: end for start, end in self._ends.items() if end > until}
 

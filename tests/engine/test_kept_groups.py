@@ -38,6 +38,7 @@ QUERIES = {
 def test_groups_equal_batch(
     tmp_path_factory: pytest.TempPathFactory, query: str, steps: list[Any], vnodes: int, block: int, memory: int
 ) -> None:
+    """Through kills, checkpoints and any cut of the log, with and without memory for state."""
     kit = StreamKit(tmp_path_factory.mktemp("stream"), f"create stream s into o as {query}", vnodes=vnodes,
                     settings=unhurried(block_rows_max=block, state_memory_bytes=memory))
     try:
