@@ -42,8 +42,8 @@ class Target:
     `tag_values` over the keys and GROUP for its `tags`. `uid` is 0 until the target is created.
     With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
-    names the tag whose value doesn't fit. `keyed`: it is a table with a KEY, which has a row for each group, and no
-    child tables.
+    names the tag whose value doesn't fit. `key_places`: it is a table with a KEY, which has a row for each group,
+    and no child tables: which column each key of groups is.
     """
 
     database: str
@@ -57,7 +57,7 @@ class Target:
     external: ExternalSinkPlan | None = None
     checks_results: bool = False
     tag_problem: Expr | None = None
-    keyed: bool = False
+    key_places: tuple[int, ...] = ()
 
     @property
     def result_columns(self) -> tuple[Column, ...]:
@@ -70,6 +70,11 @@ class Target:
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
         return f"{self.database}.{self.table}" if self.external is None else self.external.text
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it is a table with a KEY."""
+        return bool(self.key_places)
 
     @property
     def composite(self) -> bool:

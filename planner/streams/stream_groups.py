@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.planner.duckdb_sql.duckdb_tree import column, is_column
+from sqlglot import exp
+
+from penstock.planner.duckdb_sql.duckdb_tree import column, fragment, is_column, number
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.table import require
 from penstock.planner.logical.expr import Computed
@@ -21,6 +23,9 @@ from penstock.planner.task_plans.stream_plan import History, Policies, StreamPla
 from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import Kind
+
+_EXTREMES, _DIFFERENT = ("min", "max"), "hyperloglog"
+"""Functions that a value tells once, and the one that counts different values, which is exact here."""
 
 
 def plan_kept_groups(
@@ -45,19 +50,21 @@ def plan_kept_groups(
     # A group is a row of the table: with other columns as KEY two groups may want the same one.
     if sorted(place for place in grouped.values() if place is not None) != key or None in grouped.values():
         return None
-    if not all(map(_is_kept, aggregate.calls)) or not all(
-            always_fits(outputs[place], columns[place].type) for place in key):
+    calls = [_of_all_rows(found) for found in aggregate.calls]
+    kept = [found for found in calls if found is not None and _is_kept(found)]
+    if len(kept) < len(calls):
         return None
-    of_group = replace(aggregate, input=rows)
+    of_group = replace(aggregate, input=rows, calls=tuple(kept))
     plan = Project(of_group if below is aggregate else replace(below, input=of_group), tuple(
         Computed(f"r{place}", value, each.name)
         for place, (value, each) in enumerate(zip(outputs, columns, strict=True))))
     types = {each.name: each.type for each in rows.output}
+    places = tuple(place for place in grouped.values() if place is not None)
     keys = tuple(StreamKey(name, types[name], columns[place].name, partitions=True)
-                 for name, place in grouped.items() if place is not None)
+                 for name, place in zip(grouped, places, strict=True))
     fit = all(always_fits(value, each.type) for value, each in zip(outputs, columns, strict=True))
     target = Target(database, statement.target.name.name, columns, (), None, (), 0, create=True,
-                    checks_results=not fit, keyed=True)
+                    checks_results=not fit, key_places=places)
     policies = Policies(ignore_expired=False, guarantee=statement.options.guarantee or "exactly_once")
     stream = LogicalStream(plan, keys, target, "at_once", policies, batch.scans[0].precision, time_zone,
                            own_zone=statement.options.timezone is not None, history=History(None, None))
@@ -118,8 +125,31 @@ def _follows(table: Table) -> bool:
     return table.kind in ("super", "child", "normal") and not table.keyed
 
 
-def _is_kept(value: GroupValue) -> bool:
+def _is_kept(found: AggregateCall) -> bool:
     """Whether agg tasks keep what gives a value of groups."""
-    return isinstance(value, AggregateCall) and value.taken is None and (
-        value.user is not None or require(value.function).split is not None)
+    return found.user is not None or require(found.function).split is not None
+
+
+def _of_all_rows(value: GroupValue) -> AggregateCall | None:
+    """Returns the call of all rows that gives what a call gives of those that it takes; None if none is known."""
+    if not isinstance(value, AggregateCall) or value.taken is None:
+        return value if isinstance(value, AggregateCall) else None
+    found, taken = replace(value, taken=None), value.taken
+    of_values = value.function in _EXTREMES or (
+        value.user is None and require(value.function).category == "aggregate")
+    if taken.order or not of_values:
+        return None
+    if taken.distinct and value.function in _EXTREMES:
+        taken = replace(taken, distinct=False)
+    if taken.distinct:
+        if value.function != "count" or len(value.arguments) != 1:
+            return None
+        found = replace(found, function=_DIFFERENT)
+    if taken.condition is not None:
+        # NULL is what these functions leave out.
+        first, *others = found.arguments
+        given = number(1) if isinstance(first.node, exp.Star) else first.node
+        taken_alone = fragment("CASE WHEN :holds THEN :value END", holds=taken.condition.node, value=given)
+        found = replace(found, arguments=(SqlExpr(taken_alone, first.type), *others))
+    return found
 

@@ -314,7 +314,8 @@ class SinkPlan:
     the groups' keys.
     `checks_results`: another result column, the last one, names what doesn't fit its column; such rows aren't written.
     `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
-    `keyed`: the target is a table with a KEY, which has a row for each group, and no child tables.
+    `key_places`: the target is a table with a KEY, which has a row for each group, and no child tables: which column
+    each key of groups is.
     """
 
     database: str
@@ -327,12 +328,17 @@ class SinkPlan:
     external: ExternalSinkPlan | None = None
     checks_results: bool = False
     checks_tags: bool = False
-    keyed: bool = False
+    key_places: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """The target as EXPLAIN and SHOW have it."""
         return f"{self.database}.{self.table}" if self.external is None else self.external.text
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the target is a table with a KEY, to which groups belong."""
+        return bool(self.key_places)
 
     @property
     def problem(self) -> str | None:

@@ -28,8 +28,10 @@ class ResultRows:
         """`windowed`: results belong to windows, else to rows of the source."""
         self._sink = sink
         self._windowed = windowed
-        group = [GROUP.name] if sink.keyed else []
-        self._names = [OPERATION.name, *group, *(f"r{n}" for n in range(len(sink.columns)))]
+        #: the keys of groups, and what column of the result each is
+        self._keys = [(f"k{key}", f"r{place}") for key, place in enumerate(sink.key_places)]
+        groups = [GROUP.name, *(key for key, _ in self._keys)] if sink.keyed else []
+        self._names = [OPERATION.name, *groups, *(f"r{n}" for n in range(len(sink.columns)))]
         self._problem = sink.problem
         self._types = [column.type.arrow() for column in sink.columns]
         self._columns = [CHILD, OPERATION.name, *(column.name for column in sink.columns)]
@@ -60,8 +62,9 @@ class ResultRows:
             batch = batch.select(self._names)
             if problems.null_count < len(problems):
                 batch, place = self._fitting(batch, place, problems, refuse)
+            batch, place = self._with_own_keys(batch, place)
         if self._sink.keyed:
-            batch = batch.drop_columns([GROUP.name])
+            batch = batch.drop_columns([GROUP.name, *(key for key, _ in self._keys)])
         values = [_fitted(column, wanted) for column, wanted in zip(batch.columns[1:], self._types, strict=True)]
         child = pa.array(place.astype(np.int32))
         return pa.RecordBatch.from_arrays([child, batch.column(0), *values], names=self._columns)
@@ -80,6 +83,15 @@ class ResultRows:
             gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
             batch = batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(2, pa.uint8())))
         return batch, place
+
+    def _with_own_keys(self, batch: pa.RecordBatch, place: Numbers) -> tuple[pa.RecordBatch, Numbers]:
+        """Leaves out groups of which a key doesn't fit its column: they were never written, and what has NULL there is
+        another one."""
+        own = np.ones(batch.num_rows, bool)
+        for key, result in self._keys:
+            same = pc.equal(pc.is_null(batch.column(key)), pc.is_null(batch.column(result)))
+            own &= same.to_numpy(zero_copy_only=False)
+        return (batch, place) if all_set(own) else (batch.filter(pa.array(own)), place[own])
 
     def _of_possible(
         self, batch: pa.RecordBatch, place: Numbers, children: Mapping[int, str], refuse: Refuse

@@ -27,6 +27,10 @@ QUERIES = {
     "select note, min(voltage) low, max(voltage) high, sum(current) s, stddev(voltage) d from meters group by note":
         False,
     "select site, first(voltage) f, last(current) l from meters group by site": False,
+    "select upper(note) u, count(*) filter (where voltage > 0) c, avg(voltage) filter (where current < 0) a "
+    "from meters group by upper(note)": True,
+    "select note, count(distinct voltage) c, count(distinct site) filter (where voltage > 1) d, "
+    "max(distinct voltage) m from meters group by note": False,
     "select tbname, max(voltage) high from meters group by tbname having max(voltage) < 5": False,
 }
 
