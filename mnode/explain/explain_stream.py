@@ -109,6 +109,10 @@ def _computation(plan: StreamPlan) -> list[str]:
         case RefreshPlan(groups=groups) if groups:
             return [f"Computed again, and compared with the result table: groups by {', '.join(groups)} whose child "
                     "tables have changed"]
+        case RefreshPlan(reason=reason, touched=touched) if touched:
+            names = ", ".join(plan.sink.columns[place].name for place in touched)
+            return [f"Computed again, and compared with the result table: what has values of {names} that rows have "
+                    f"which came, changed or went; no quicker way is known for {reason}"]
         case RefreshPlan(reason=reason):
             return ["Computed again as a whole, and compared with the result table, whenever a table that it reads "
                     f"has changed: no quicker way is known for {reason}"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, UnavailableError
 from penstock.common.one_array import one_array
@@ -19,21 +19,19 @@ from penstock.mnode.query.query_runner import QueryPlan
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.mnode.write.inserts import record_batches
+from penstock.mnode.write.keyed_results import keyed_changes, stored_rows, times_of
+from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.compared_results import RELATIVE, lost_digits
+from penstock.planner.query.select import plan_query, relowered
+from penstock.planner.streams.touched_keys import columns_of, with_values
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
+from penstock.sql.tree.statements import Name, Select, SelectItem, TableSource
 from penstock.sql.types import FLOATS
-from penstock.tasks.dnode_access.dnode_client import RefreshRequest
-from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
-from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
-from penstock.wal.record import TUID_COLUMN
-
-_SPANS_MAX = 16
-"""So many keys are looked up one by one; of more the range is read that they lie in."""
+from penstock.tasks.protocol.refresh_request import RefreshRequest, TouchedValues
 
 Run = Callable[[QueryPlan, Session], pa.Table]
 """Returns the rows of a planned query."""
@@ -85,12 +83,23 @@ class StreamRefreshes:
         if stored is None:
             raise UnavailableError(f"stream {stream.name} doesn't run")
         assert isinstance(stored.plan.computation, RefreshPlan)
-        groups = None if request.tuids is None else self._groups(stored.plan.computation, request.tuids)
-        keys = None if groups is None else _keys_of(target, stored.plan.computation, groups)
+        refresh = stored.plan.computation
+        groups = None if request.tuids is None else self._groups(refresh, request.tuids)
         with self._activity.statement(0, f"refresh of stream {stream.name}"):
-            wanted = self._wanted(stream, target, stored.plan.computation, groups)
+            part = self._part(stream, target, refresh, request.values)
+            wanted, known = part or (self._wanted(target, *self._planning.answer_of(
+                stream, refresh.groups, groups), repeats=refresh.repeats), None)
         self._services.stores.results.check_attempt(stream.id, request.attempt, f"a refresh of {stream.name}")
-        return pa.table({"written": [self._write(target, wanted, keys)]})
+        if known is None:
+            known = self._stored(target, None if groups is None else _keys_of(target, refresh, groups))
+        return pa.table({"written": [self._write(target, wanted, known)]})
+
+    def _stored(self, target: Table, keys: pa.RecordBatch | None) -> pa.RecordBatch:
+        """Returns the rows that a table holds, as they are stored: those with some keys, or all."""
+        if keys is None:
+            return stored_rows(self._services.storage, target, None)
+        known = stored_rows(self._services.storage, target, np.unique(times_of(target, keys)))
+        return known.filter(pc.is_in(known.column(KEY_TEXT.physical), value_set=keys.column(KEY_TEXT.physical)))
 
     def differing(self, stream: StreamRecord) -> Differing:
         """Returns how the result table differs from the answer as it is now, of all rows.
@@ -105,8 +114,8 @@ class StreamRefreshes:
         if plan.scans:
             lost = self._run(lost_digits(plan.scans, plan.functions), session).column(0)[0].as_py()
         stored = self._known.plans.get(stream.id) or self._planning.plan_again(stream)
-        assert isinstance(stored.plan.computation, RefreshPlan)
-        return _differing(target, self._wanted(stream, target, stored.plan.computation, None), found, lost)
+        repeats = isinstance(stored.plan.computation, RefreshPlan) and stored.plan.computation.repeats
+        return _differing(target, self._wanted(target, plan, session, repeats=repeats), found, lost)
 
     def _target(self, stream: StreamRecord) -> Table:
         target = self._services.catalog.table_by_uid(stream.target_uid)
@@ -126,14 +135,14 @@ class StreamRefreshes:
                  for child in children if child is not None}
         return None if None in children else list(found)
 
-    def _wanted(
-        self, stream: StreamRecord, target: Table, refresh: RefreshPlan, groups: Sequence[tuple[TagValue, ...]] | None
-    ) -> pa.RecordBatch:
-        """Returns what the table is to hold, as it is stored, of some groups or of all."""
-        plan, session = self._planning.answer_of(stream, refresh.groups, groups)
+    def _wanted(self, target: Table, plan: BatchPlan, session: Session, *, repeats: bool) -> pa.RecordBatch:
+        """Returns what the table is to hold, as it is stored, by the plan of the answer or of a part of it.
+
+        `repeats`: rows may be equal.
+        """
         if len(plan.columns) != len(target.columns):
             raise InvalidStatementError(
-                f"the query of stream {stream.name} gives {len(plan.columns)} columns by now, its table has "
+                f"the query of the stream gives {len(plan.columns)} columns by now, its table has "
                 f"{len(target.columns)}", hint="CREATE OR REPLACE STREAM, with names in place of *")
         rows = self._run(plan, session)
         precision = require_database(target.database, self._services.catalog).precision
@@ -145,7 +154,7 @@ class StreamRefreshes:
             raise InvalidValueError(f"the time {target.columns[0].name} of a row of the answer is NULL")
         if target.keyed:
             batch = keyed(target, batch)
-        if refresh.repeats:
+        if repeats:
             return numbered(batch)
         keys = _keys(target, batch)
         if pc.count_distinct(keys).as_py() < len(keys):
@@ -154,51 +163,41 @@ class StreamRefreshes:
                                     hint="name further columns of the KEY: INTO t (a PRIMARY KEY, b PRIMARY KEY, ...)")
         return batch
 
-    def _write(self, target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None) -> int:
-        """Writes the rows that are new or others, deletes those that are no more; returns how many that are.
+    def _part(
+        self, stream: StreamRecord, target: Table, refresh: RefreshPlan, values: TouchedValues | None
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch] | None:
+        """Returns what the table is to hold, and what it holds, of the rows that some values touch; None if any may be
+        touched."""
+        part = None if values is None else self._planning.touched_part_of(stream, refresh.touched, values)
+        if part is None or values is None:
+            return None
+        _, session = part
+        every = Select((SelectItem(exp.Star(), None, "*"),), TableSource(Name(target.name, target.database)))
+        known = plan_query(every, self._services.catalog, session, ordered=False)
+        columns = columns_of(known.scans[0], [(place, target.columns[place].name) for place in refresh.touched])
+        restricted = with_values(known.plan, list(zip(columns, values, strict=True)))
+        assert restricted is not None
+        rows = self._run(relowered(known, restricted), session)
+        arrays = [one_array(each).cast(column.type.arrow())
+                  for column, each in zip(target.columns, rows.columns, strict=True)]
+        batch = keyed(target, pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns]))
+        return self._wanted(target, *part, repeats=refresh.repeats), numbered(batch) if refresh.repeats else batch
 
-        `keys`: of all rows that are looked at, as they are stored; None: all rows are.
+    def _write(self, target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch) -> int:
+        """Writes the rows that are new or others than those `known` in their place, deletes those that are no more;
+        returns how many that are. Both are as they are stored.
         """
         assert target.vgroup_id is not None
-        vnode = self._services.storage.vnode(target.vgroup_id)
-        known = self._stored(target, None if keys is None else np.unique(_times(target, keys)))
-        if keys is not None:
-            looked_at = pc.is_in(known.column(KEY_TEXT.physical), value_set=keys.column(KEY_TEXT.physical))
-            # What else lies at these places stays as it is.
-            wanted = pa.concat_batches([wanted, known.filter(pc.invert(looked_at)).select(wanted.schema.names)])
         differing = _differing(target, wanted, known)
-        gone, changed = differing.gone, differing.changed
-        changes: list[Change] = []
-        if len(gone):
-            times = np.unique(_times(target, known)[gone])
+        gone, changed = known.take(pa.array(differing.gone)), differing.changed
+        if not target.keyed:
             # A delete takes along what else lies at its time.
-            changed |= np.isin(_times(target, wanted), times)
-            changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
-        if changed.any():
-            rows = wanted.filter(pa.array(changed))
-            uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), rows.num_rows)
-            of_table = pa.RecordBatch.from_arrays([uids, *rows.columns], names=[TUID_COLUMN, *rows.schema.names])
-            changes += [WrittenRows(target.uid, part) for part in record_batches(of_table)]
-        write = vnode.begin_together(changes)
+            changed |= np.isin(times_of(target, wanted), times_of(target, gone))
+        write = self._services.storage.vnode(target.vgroup_id).begin_together(keyed_changes(
+            self._services.storage, target, wanted.filter(pa.array(changed)), gone))
         if write is not None:
             write.wait()
-        return int(changed.sum()) + len(gone)
-
-    def _stored(self, target: Table, times: npt.NDArray[np.int64] | None) -> pa.RecordBatch:
-        """Returns the rows of a result table, as they are stored: all, or those of some times and perhaps others."""
-        assert target.vgroup_id is not None
-        snapshot = self._services.storage.snapshot(target.vgroup_id, target.uid)
-        columns = [column.physical for column in target.stored_columns]
-        spans = [(TS_MIN, TS_MAX)]
-        if times is not None:
-            spans = [(time, time) for time in times.tolist()]
-            if len(spans) > _SPANS_MAX:
-                spans = [(spans[0][0], spans[-1][1])]
-        found = pa.concat_tables([snapshot.to_arrow(columns, None, *span) for span in spans])
-        if times is not None:
-            found = found.filter(pc.is_in(found.column(columns[0]).cast(pa.int64()), value_set=pa.array(times)))
-        return pa.RecordBatch.from_arrays(
-            [one_array(column) for column in found.select(columns).columns], names=columns)
+        return int(changed.sum()) + gone.num_rows
 
 
 def _keys_of(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, ...]]) -> pa.RecordBatch:
@@ -216,10 +215,6 @@ def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:
         return batch.column(KEY_TEXT.physical)
     columns = target.key_columns
     return key_texts([batch.column(column.physical) for column in columns], [column.type.kind for column in columns])
-
-
-def _times(target: Table, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.asarray(batch.column(target.time_column.physical).cast(pa.int64()), np.int64)
 
 
 def _differing(target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch, lost: float | None = None) -> Differing:

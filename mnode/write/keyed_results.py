@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.common.one_array import one_array
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
-from penstock.sql.schema import KEY_TEXT, Table
+from penstock.sql.schema import KEY_TEXT, PLACE, Table
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
@@ -24,24 +26,27 @@ Places = npt.NDArray[np.int64]
 def keyed_changes(
     storage: Storage, target: Table, wanted: pa.RecordBatch, gone: pa.RecordBatch
 ) -> list[Change]:
-    """Returns the changes that write rows, and delete those with other keys.
+    """Returns the changes that write rows, and delete others.
 
-    `wanted`: rows as they are stored. `gone`: what keys are stored as, none of which a row of `wanted` has.
+    `wanted`: rows as they are stored. `gone`: what keys, or times, are stored as; of a table with a KEY no row of
+    `wanted` has one of these.
     """
     changes: list[Change] = []
     if gone.num_rows:
-        known = stored_rows(storage, target, np.unique(times_of(target, gone)))
-        leaves = pc.is_in(known.column(KEY_TEXT.physical), value_set=gone.column(KEY_TEXT.physical))
-        times = np.unique(times_of(target, known)[leaves.to_numpy(zero_copy_only=False)])
-        # A delete takes along what else lies at its place.
-        stays = known.filter(pc.invert(leaves))
-        stays = stays.filter(pa.array(np.isin(times_of(target, stays), times)))
-        stays = stays.filter(pc.invert(pc.is_in(stays.column(KEY_TEXT.physical),
-                                                value_set=wanted.column(KEY_TEXT.physical))))
-        if stays.num_rows:
-            wanted = pa.concat_batches([wanted, stays.select(wanted.schema.names)])
-        if len(times):
-            changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
+        times = np.unique(times_of(target, gone))
+        if target.keyed:
+            # A delete takes along what else lies at its place: there is something if somebody has looked for such keys.
+            there = stored_rows(storage, target, times, (PLACE.physical, KEY_TEXT.physical))
+            leaves, written = (pc.is_in(there.column(1), value_set=batch.column(KEY_TEXT.physical))
+                               for batch in (gone, wanted))
+            times = np.unique(times_of(target, there.filter(leaves)))
+            stays = there.filter(pc.invert(pc.or_(leaves, written)))
+            stays = stays.filter(pa.array(np.isin(times_of(target, stays), times)))
+            if stays.num_rows:
+                whole = stored_rows(storage, target, np.unique(times_of(target, stays)))
+                others = pc.is_in(whole.column(KEY_TEXT.physical), value_set=stays.column(1))
+                wanted = pa.concat_batches([wanted, whole.filter(others).select(wanted.schema.names)])
+        changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
     if wanted.num_rows:
         uids = pa.array(np.full(wanted.num_rows, target.uid, np.uint64))
         rows = pa.RecordBatch.from_arrays([uids, *wanted.columns], names=[TUID_COLUMN, *wanted.schema.names])
@@ -49,11 +54,16 @@ def keyed_changes(
     return changes
 
 
-def stored_rows(storage: Storage, target: Table, times: Places | None) -> pa.RecordBatch:
-    """Returns the rows of a result table, as they are stored: all, or those of some times, or places."""
+def stored_rows(
+    storage: Storage, target: Table, times: Places | None, names: Sequence[str] | None = None
+) -> pa.RecordBatch:
+    """Returns the rows of a result table, as they are stored: all, or those of some times, or places.
+
+    `names`: which columns of theirs, the time or place first; None: all.
+    """
     assert target.vgroup_id is not None
     snapshot = storage.snapshot(target.vgroup_id, target.uid)
-    columns = [column.physical for column in target.stored_columns]
+    columns = list(names or (column.physical for column in target.stored_columns))
     spans = [(TS_MIN, TS_MAX)]
     if times is not None:
         spans = [(time, time) for time in times.tolist()]

@@ -29,13 +29,13 @@ from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import Table
 from penstock.tasks.dnode_access.dnode_client import (
     NamesRequest,
-    RefreshRequest,
     RowsRequest,
     SpanRequest,
     StoreRequest,
     TableRequest,
 )
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.protocol.refresh_request import RefreshRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows

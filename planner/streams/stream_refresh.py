@@ -24,6 +24,7 @@ from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.result_key import TBNAME, ResultKey, key_of, place_of
 from penstock.planner.streams.stream_groups import plan_kept_groups
 from penstock.planner.streams.stream_time import zoned
+from penstock.planner.streams.touched_keys import TouchedColumn, touched_columns
 from penstock.planner.task_plans.plan_tree import PlanNode, names_in_tables
 from penstock.planner.task_plans.stream_plan import (
     Grouping,
@@ -185,14 +186,46 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
         return kept
     target = statement.target.name.name
     groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
-    refresh = RefreshPlan(sources, reason, groups, keys, repeats)
-    how = f"by groups of tables: {' '.join(groups)}" if groups else f"as a whole, for {reason}"
+    by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
+    touched = () if groups or not by_key else touched_columns(batch.plan)
+    origins = _origins(touched, batch, sources)
+    refresh = RefreshPlan(sources, reason, groups, keys, repeats, tuple(each.place for each in touched), origins,
+                          _steady(origins, sources, catalog))
+    if groups:
+        how = f"by groups of tables: {' '.join(groups)}"
+    elif touched:
+        how = f"by values of {' '.join(columns[each.place].name for each in touched)}, for {reason}"
+    else:
+        how = f"as a whole, for {reason}"
     tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", how),
                                ("into", f"{database}.{target}")), (batch.tree,))
     return StreamPlan(
         sources[0], Grouping((), colocated=False), refresh, "at_once",
         Policies(ignore_expired=False), SinkPlan(database, target, columns, (), "", 0, create=True), session.time_zone,
         tree, batch.functions)
+
+
+def _origins(
+    touched: Sequence[TouchedColumn], batch: BatchPlan, sources: Sequence[SourcePlan]
+) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """Returns the columns of each source that the values of such columns of the answer are, for each of its scans."""
+    named = [dict(each.origins) for each in touched]
+    found = []
+    for source in sources:
+        physical = {column.name: column.physical for column in source.columns}
+        scans = [scan.name for scan in batch.scans if (scan.table.database, scan.table.name) == (
+            source.database, source.table)] if named else []
+        found.append(tuple(tuple(physical[each[scan]] for each in named) for scan in scans))
+    return tuple(found)
+
+
+def _steady(
+    origins: Sequence[Sequence[Sequence[str]]], sources: Sequence[SourcePlan], catalog: CatalogView
+) -> tuple[bool, ...]:
+    """Returns for each source whether the columns that values are of belong to its KEY."""
+    tables = [catalog.table(source.database, source.table) for source in sources]
+    return tuple(table is not None and {name for scan in scans for name in scan} <= {
+        column.physical for column in table.key_columns} for table, scans in zip(tables, origins, strict=True))
 
 
 def _kept_groups(

@@ -489,6 +489,9 @@ class RefreshPlan:
     rows of its child tables alone: then only groups of tables that have changed are computed. `keys`: the places of
     their values among the columns of the result. `repeats`: rows of the answer may be equal, and the table holds as
     many of them; all of its columns are its KEY.
+    `touched`: places of columns of the result by whose values its rows are of rows of their own. `origins`: of each
+    source, for each of its scans, the physical columns that these values are; see `planner.streams.touched_keys`.
+    `steady`: of each source, whether a row that is rewritten keeps them, since they are of its KEY.
     """
 
     sources: tuple[SourcePlan, ...]
@@ -496,6 +499,9 @@ class RefreshPlan:
     groups: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
     repeats: bool = False
+    touched: tuple[int, ...] = ()
+    origins: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    steady: tuple[bool, ...] = ()
 
 
 Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan

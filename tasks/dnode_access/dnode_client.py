@@ -13,6 +13,7 @@ import pyarrow.flight as flight
 from penstock.common.errors import UnavailableError
 from penstock.tasks.dnode_access.remote_log import LogRequest
 from penstock.tasks.dnode_access.small_writes import SmallWrites
+from penstock.tasks.protocol.refresh_request import RefreshRequest
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
 from penstock.vnode.read.snapshot import TimeSpan
@@ -61,19 +62,6 @@ class NamesRequest:
 
     table_uid: int
     names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshRequest:
-    """An order of an attempt of a stream of any query: to make its result table the answer as it is now.
-
-    `tuids`: only groups of these child tables may have another answer; None: any may. The answer is one row: how many
-    rows were `written` or deleted.
-    """
-
-    stream_id: int
-    attempt: int
-    tuids: tuple[int, ...] | None
 
 
 StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,14 @@ from penstock.tasks.operators.base_task import ComputingTask
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Barrier, Block, Pause, Resume, TaskEvent, TaskId
+from penstock.tasks.protocol.refresh_request import RefreshRequest
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 
 _SHARE = 0.25
 """The engine computes for at most this part of the time: after a second it rests for three."""
 
-_TABLES_MAX = 1_000
-"""With more child tables that have changed the answer is computed as a whole."""
+_TABLES_MAX, _VALUES_MAX = 1_000, 20_000
+"""With more child tables that have changed, or values that were touched, the answer is computed as a whole."""
 
 _log = logger(__name__)
 
@@ -47,9 +49,10 @@ class RefreshTask(ComputingTask):
         self.output: ChannelQueue[TaskId] | None = None
         self._inbox = Inbox(self.input, aligned=deployment.plan.policies.guarantee == "exactly_once")
         self._paused = deployment.paused
-        #: child tables that have changed since the last comparison; None: any of all tables
-        self._changed: set[int] | None = None
-        self._by_tables = bool(deployment.plan.computation.groups)
+        computation = deployment.plan.computation
+        self._by_tables, self._touched = bool(computation.groups), len(computation.touched)
+        #: child tables that have changed since the last comparison, or values of each touched column; None: any may
+        self._changed: list[set[Any]] | None = None
         self._allowed_at = self._clock.monotonic()
         self._begun_at: float | None = None
         self._answer: int | PenstockError | None = None
@@ -73,7 +76,7 @@ class RefreshTask(ComputingTask):
     @property
     def _is_behind(self) -> bool:
         """Whether there are changes that the result table doesn't have."""
-        return self._changed is None or bool(self._changed)
+        return self._changed is None or any(self._changed)
 
     @property
     def _has_unwritten(self) -> bool:
@@ -93,18 +96,20 @@ class RefreshTask(ComputingTask):
         match item:
             case Block(data=data):
                 self._rows_in += pc.sum(data.column(1)).as_py()
-                self._note(data.column(0))
+                self._note(data)
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, None)
         return True
 
-    def _note(self, tuids: pa.UInt64Array) -> None:
-        if self._changed is None or not self._by_tables or tuids.null_count:
+    def _note(self, changes: pa.RecordBatch) -> None:
+        columns = changes.columns[2:] if self._touched else changes.columns[:1] if self._by_tables else []
+        if self._changed is None or not columns or changes.column(0).null_count:
             self._changed = None
             return
-        self._changed.update(tuids.to_pylist())
-        if len(self._changed) > _TABLES_MAX:
+        for known, values in zip(self._changed, columns, strict=True):
+            known.update(values.to_pylist())
+        if max(map(len, self._changed)) > (_VALUES_MAX if self._touched else _TABLES_MAX):
             self._changed = None
 
     def _rest(self) -> None:
@@ -131,14 +136,18 @@ class RefreshTask(ComputingTask):
     # -- the comparison ----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        tuids = None if self._changed is None else tuple(sorted(self._changed))
-        self._changed = set()
+        request = RefreshRequest(self.id.stream_id, self._attempt, None)
+        if self._changed is not None and self._touched:
+            request = replace(request, values=tuple(map(tuple, self._changed)))
+        elif self._changed is not None:
+            request = replace(request, tuids=tuple(sorted(self._changed[0])))
+        self._changed = [set() for _ in range(self._touched or 1)]
         self._begun_at = self._clock.monotonic()
-        self._environment.in_background(partial(self._refresh, tuids), f"refresh {self.id}")
+        self._environment.in_background(partial(self._refresh, request), f"refresh {self.id}")
 
-    def _refresh(self, tuids: tuple[int, ...] | None) -> None:
+    def _refresh(self, request: RefreshRequest) -> None:
         try:
-            self._answer = self._environment.refresh(self.id.stream_id, self._attempt, tuids)
+            self._answer = self._environment.refresh(request)
         except PenstockError as error:
             self._answer = error
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it

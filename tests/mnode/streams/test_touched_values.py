@@ -1,0 +1,114 @@
+"""Streams of any query of which only what changed rows touch is computed again: the rest of the table stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kits.engines.sandboxes import T0, TestBed
+from kits.streams.verified_streams import STEPS, insert, play
+
+from penstock.planner.streams.touched_keys import touched_columns
+from penstock.planner.task_plans.stream_plan import RefreshPlan
+
+#: Columns of the result with its KEY, where the query doesn't say it; the query; and which of them are touched.
+QUERIES = [
+    ("", "SELECT v, mode(f) FROM m GROUP BY v", "v"),
+    ("(tb PRIMARY KEY, t PRIMARY KEY, v)", "SELECT tbname, ts, v FROM m QUALIFY row_number() OVER (PARTITION BY v ORDER "
+                                           "BY ts DESC, tbname) <= 2", "v"),
+    ("", "SELECT m.ts, m.v, p.name, p.id FROM m JOIN p ON m.v = p.id", "v id"),
+    ("", "SELECT p.id, p.name, m.f FROM p LEFT JOIN m ON m.v = p.id", "id"),
+    ("", "SELECT p.id, count(m.ts) n, median(m.f) f FROM p LEFT JOIN m ON m.v = p.id GROUP BY p.id", "id"),
+    ("", "SELECT a.v, count(*) n FROM m a JOIN m b ON a.v = b.v AND a.ts < b.ts GROUP BY a.v", "v"),
+    ("", "SELECT v FROM m UNION SELECT id FROM p", "v"),
+    ("", "SELECT v FROM m EXCEPT SELECT id FROM p", "v"),
+    ("", "SELECT v, f FROM m INTERSECT ALL SELECT id, 0.1 FROM p", "v"),
+    ("(w PRIMARY KEY, n, names)", "WITH a AS (SELECT v w, count(*) n FROM m GROUP BY v) SELECT w, n, list(name ORDER BY "
+                                  "name)::VARCHAR(100) names FROM a JOIN p ON a.w = p.id GROUP BY w, n", "w"),
+    ("", "SELECT _wstart, v, mode(f) FROM m PARTITION BY v INTERVAL(10s)", "v"),
+    ("", "SELECT name, count(*) n, count(DISTINCT v) FROM (SELECT name, id FROM p WHERE id > 0) q SEMI JOIN m ON "
+         "m.v = q.id JOIN m o ON o.v = q.id GROUP BY name", ""),
+    ("", "SELECT v, count(*) n FROM m WHERE f > (SELECT avg(f) FROM m) GROUP BY v", ""),
+    ("(v PRIMARY KEY, n)", "SELECT v, count(*) n FROM m GROUP BY v ORDER BY n DESC, v NULLS LAST LIMIT 2", ""),
+    ("", "SELECT p.id, m.v FROM p FULL JOIN m ON m.v = p.id", ""),
+    ("(v PRIMARY KEY, s)", "SELECT DISTINCT v, sum(v) OVER () s FROM m", ""),
+]
+STEPS_OF_BOTH = st.lists(st.one_of(STEPS, st.lists(st.tuples(st.just("name"), st.tuples(
+    st.sampled_from([-2, 0, 1, 2, 3]), st.sampled_from([None, "a", "b"]))), max_size=3)), max_size=3)
+
+
+def made(*numbers: int) -> TestBed:
+    bed = TestBed(config={"stateMapSize": "1GiB"})
+    bed.all("CREATE DATABASE d VGROUPS 2 KEEP 36500", "USE d",
+            "CREATE STABLE m (ts TIMESTAMP, v INT, f DOUBLE) TAGS (g INT)",
+            *(f"CREATE TABLE t{n} USING m TAGS ({n % 2})" for n in range(4)),
+            "CREATE TABLE p (id INT PRIMARY KEY, name VARCHAR(8))", "INSERT INTO p VALUES (0, 'no') (2, 'two')",
+            *(f"CREATE MATERIALIZED VIEW o{n} {QUERIES[n][0]} AS {QUERIES[n][1]}" for n in numbers))
+    return bed
+
+
+def step(bed: TestBed, kind: str, what: Any) -> None:
+    if kind != "name":
+        play(bed, kind, what)
+    elif what[1] is None:
+        bed.execute(f"DELETE FROM p WHERE id = {what[0]}")
+    else:
+        bed.execute(f"INSERT INTO p VALUES ({what[0]}, '{what[1]}')")
+
+
+def agree(bed: TestBed, *numbers: int) -> None:
+    for number in numbers:
+        found, wanted = (sorted(map(repr, bed.rows(query))) for query in (
+            f"SELECT * FROM o{number}", QUERIES[number][1]))
+        assert found == wanted, QUERIES[number]
+
+
+@pytest.mark.parametrize("number", range(len(QUERIES)))
+def test_it_is_known_which_rows_of_an_answer_a_row_touches(number: int) -> None:
+    """By columns that keep all of its rows apart; where rows of all values meet, none does."""
+    with made(number) as bed:
+        stored = bed.engine.parts.streams.known.plans[bed.engine.parts.catalog.streams.named(f"o{number}").id]
+        refresh = stored.plan.computation
+        assert isinstance(refresh, RefreshPlan)
+        columns = stored.plan.sink.columns
+        assert " ".join(columns[place].name for place in refresh.touched) == QUERIES[number][2]
+
+
+@settings(max_examples=times(15, 2_000))
+@given(numbers=st.lists(st.integers(0, len(QUERIES) - 1), min_size=1, max_size=3, unique=True), parts=STEPS_OF_BOTH)
+def test_the_table_is_the_answer(numbers: list[int], parts: list[list[tuple[str, Any]]]) -> None:
+    """Whatever comes, changes and goes in either table, through checkpoints, kills and flushes."""
+    with made(*numbers) as bed:
+        for each in (each for part in parts for each in part):
+            step(bed, *each)
+            agree(bed, *numbers)
+
+
+def test_what_is_not_touched_is_not_computed() -> None:
+    """A row that somebody has put into the table stays until a row comes that touches it, or all is computed."""
+    with made(0) as bed:
+        insert(bed, 0, 1, 1)
+        bed.execute("INSERT INTO o0 VALUES (77, 7.5) (2, 7.5)")
+        insert(bed, 1, 1, 1)
+        assert bed.rows("SELECT v FROM o0 ORDER BY v") == [(1,), (2,), (77,)]
+        insert(bed, 2, 1, 2)
+        assert bed.rows("SELECT * FROM o0 ORDER BY v") == [(1, 1.0), (2, 1.0), (77, 7.5)]
+        insert(bed, 2, 1, 3)  # what it was is touched, too
+        assert bed.rows("SELECT * FROM o0 ORDER BY v") == [(1, 1.0), (3, 1.0), (77, 7.5)]
+        bed.execute(f"DELETE FROM t2 WHERE ts >= {T0}")
+        assert bed.rows("SELECT * FROM o0 ORDER BY v") == [(1, 1.0), (77, 7.5)]
+        bed.execute("RECALCULATE STREAM o0 FROM 0")
+        agree(bed, 0)
+
+
+def test_texts_that_stand_between_texts_are_values_too() -> None:
+    """All is computed then."""
+    with made() as bed:
+        bed.all("CREATE TABLE n (ts TIMESTAMP, s VARCHAR(8))",
+                "CREATE MATERIALIZED VIEW o AS SELECT s, mode(ts) t FROM n GROUP BY s")
+        bed.execute(f"INSERT INTO n VALUES ({T0}, 'a') ({T0 + 1}, 'b\x1fc') ({T0 + 2}, '''') ({T0 + 3}, NULL)")
+        assert sorted(map(repr, bed.rows("SELECT * FROM o"))) == sorted(
+            map(repr, bed.rows("SELECT s, mode(ts) FROM n GROUP BY s")))
