@@ -28,7 +28,7 @@ from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
-from penstock.sql.schema import KEY_TEXT, Column, Session, Table, TagValue
+from penstock.sql.schema import KEY_TEXT, PLACE, Column, Session, Table, TagValue
 from penstock.sql.tree.statements import Name, Select, SelectItem, TableSource
 from penstock.sql.types import FLOATS
 from penstock.tasks.protocol.refresh_request import RefreshRequest, TouchedValues
@@ -167,7 +167,7 @@ class StreamRefreshes:
         self, stream: StreamRecord, target: Table, refresh: RefreshPlan, values: TouchedValues | None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch] | None:
         """Returns what the table is to hold, and what it holds, of the rows that some values touch; None if any may be
-        touched."""
+        touched, or rows may have the same KEY that aren't."""
         part = None if values is None else self._planning.touched_part_of(stream, refresh.touched, values)
         if part is None or values is None:
             return None
@@ -181,7 +181,19 @@ class StreamRefreshes:
         arrays = [one_array(each).cast(column.type.arrow())
                   for column, each in zip(target.columns, rows.columns, strict=True)]
         batch = keyed(target, pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns]))
-        return self._wanted(target, *part, repeats=refresh.repeats), numbered(batch) if refresh.repeats else batch
+        wanted = self._wanted(target, *part, repeats=refresh.repeats)
+        if refresh.claimed and self._are_elsewhere(target, wanted, batch):
+            return None
+        return wanted, numbered(batch) if refresh.repeats else batch
+
+    def _are_elsewhere(self, target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch) -> bool:
+        """Whether the table has rows with the KEY of wanted ones beside those that are known."""
+        fresh = wanted.filter(pc.invert(pc.is_in(_keys(target, wanted), value_set=_keys(target, known))))
+        if not fresh.num_rows:
+            return False
+        there = stored_rows(self._services.storage, target, np.unique(times_of(target, fresh)),
+                            (PLACE.physical, KEY_TEXT.physical))
+        return bool(pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py())
 
     def _write(self, target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch) -> int:
         """Writes the rows that are new or others than those `known` in their place, deletes those that are no more;

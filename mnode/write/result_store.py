@@ -177,9 +177,9 @@ class ResultStore:
         batch = keyed(target, batch.drop_columns([TUID_COLUMN]))
         deleted = pc.equal(write.rows.column(OPERATION), DELETE)
         assert target.vgroup_id is not None
-        begun = self._storage.vnode(target.vgroup_id).begin_together(keyed_changes(
-            self._storage, target, batch.filter(pc.invert(deleted)), batch.filter(deleted)))
-        return _nothing if begun is None else partial(_wait_for, [begun])
+        changes = keyed_changes(self._storage, target, batch.filter(pc.invert(deleted)), batch.filter(deleted))
+        return partial(self._storage.whole_writes.begin([
+            (target.vgroup_id, partial(self._storage.begin_changes, target.vgroup_id, changes))]), None)
 
     def _others(
         self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index

@@ -189,8 +189,10 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
     touched = () if groups or not by_key else touched_columns(batch.plan)
     origins = _origins(touched, batch, sources)
+    claimed = any(flagged for _, flagged in statement.target.columns or ()) and not all(
+        columns[each.place].primary_key for each in touched)
     refresh = RefreshPlan(sources, reason, groups, keys, repeats, tuple(each.place for each in touched), origins,
-                          _steady(origins, sources, catalog))
+                          _steady(origins, sources, catalog), claimed)
     if groups:
         how = f"by groups of tables: {' '.join(groups)}"
     elif touched:

@@ -491,7 +491,8 @@ class RefreshPlan:
     many of them; all of its columns are its KEY.
     `touched`: places of columns of the result by whose values its rows are of rows of their own. `origins`: of each
     source, for each of its scans, the physical columns that these values are; see `planner.streams.touched_keys`.
-    `steady`: of each source, whether a row that is rewritten keeps them, since they are of its KEY.
+    `steady`: of each source, whether a row that is rewritten keeps them, since they are of its KEY. `claimed`: that the
+    KEY tells rows apart the statement says alone, and rows with other such values might have the same.
     """
 
     sources: tuple[SourcePlan, ...]
@@ -502,6 +503,7 @@ class RefreshPlan:
     touched: tuple[int, ...] = ()
     origins: tuple[tuple[tuple[str, ...], ...], ...] = ()
     steady: tuple[bool, ...] = ()
+    claimed: bool = False
 
 
 Computation = RowsPlan | WindowsPlan | JoinPlan | ForcePlan | RefreshPlan

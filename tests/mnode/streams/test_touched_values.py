@@ -1,4 +1,4 @@
-"""Streams of any query of which only what changed rows touch is computed again: the rest of the table stays as it is."""
+"""Streams of any query of which only what changed rows touch is computed again; the rest of the table stays as it is."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
 from kits.streams.verified_streams import STEPS, insert, play
 
-from penstock.planner.streams.touched_keys import touched_columns
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 
 #: Columns of the result with its KEY, where the query doesn't say it; the query; and which of them are touched.
 QUERIES = [
     ("", "SELECT v, mode(f) FROM m GROUP BY v", "v"),
-    ("(tb PRIMARY KEY, t PRIMARY KEY, v)", "SELECT tbname, ts, v FROM m QUALIFY row_number() OVER (PARTITION BY v ORDER "
-                                           "BY ts DESC, tbname) <= 2", "v"),
+    ("(tb PRIMARY KEY, t PRIMARY KEY, v)",
+     "SELECT tbname, ts, v FROM m QUALIFY row_number() OVER (PARTITION BY v ORDER BY ts DESC, tbname) <= 2", "v"),
     ("", "SELECT m.ts, m.v, p.name, p.id FROM m JOIN p ON m.v = p.id", "v id"),
     ("", "SELECT p.id, p.name, m.f FROM p LEFT JOIN m ON m.v = p.id", "id"),
     ("", "SELECT p.id, count(m.ts) n, median(m.f) f FROM p LEFT JOIN m ON m.v = p.id GROUP BY p.id", "id"),
@@ -26,8 +25,9 @@ QUERIES = [
     ("", "SELECT v FROM m UNION SELECT id FROM p", "v"),
     ("", "SELECT v FROM m EXCEPT SELECT id FROM p", "v"),
     ("", "SELECT v, f FROM m INTERSECT ALL SELECT id, 0.1 FROM p", "v"),
-    ("(w PRIMARY KEY, n, names)", "WITH a AS (SELECT v w, count(*) n FROM m GROUP BY v) SELECT w, n, list(name ORDER BY "
-                                  "name)::VARCHAR(100) names FROM a JOIN p ON a.w = p.id GROUP BY w, n", "w"),
+    ("(w PRIMARY KEY, n, names)",
+     "WITH a AS (SELECT v w, count(*) n FROM m GROUP BY v) SELECT w, n, string_agg(name, ',' ORDER BY name) names "
+     "FROM a JOIN p ON a.w = p.id GROUP BY w, n", "w"),
     ("", "SELECT _wstart, v, mode(f) FROM m PARTITION BY v INTERVAL(10s)", "v"),
     ("", "SELECT name, count(*) n, count(DISTINCT v) FROM (SELECT name, id FROM p WHERE id > 0) q SEMI JOIN m ON "
          "m.v = q.id JOIN m o ON o.v = q.id GROUP BY name", ""),
@@ -70,7 +70,9 @@ def agree(bed: TestBed, *numbers: int) -> None:
 def test_it_is_known_which_rows_of_an_answer_a_row_touches(number: int) -> None:
     """By columns that keep all of its rows apart; where rows of all values meet, none does."""
     with made(number) as bed:
-        stored = bed.engine.parts.streams.known.plans[bed.engine.parts.catalog.streams.named(f"o{number}").id]
+        record = bed.engine.parts.directory.catalog.streams.named(f"o{number}")
+        assert record is not None
+        stored = bed.engine.parts.streams.known.plans[record.id]
         refresh = stored.plan.computation
         assert isinstance(refresh, RefreshPlan)
         columns = stored.plan.sink.columns
