@@ -1,4 +1,4 @@
-"""Streams of any query of which only what changed rows touch is computed again; the rest of the table stays as it is."""
+"""Streams of any query of which only what changed rows touch is computed again; the rest of the table stays."""
 
 from __future__ import annotations
 
