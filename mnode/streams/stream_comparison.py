@@ -36,7 +36,6 @@ from penstock.planner.query.compared_results import Span, compared_results, draw
 from penstock.planner.query.found_results import FoundResults, LaterWrites, results_of_record, results_of_table
 from penstock.planner.task_plans.stream_plan import (
     JoinPlan,
-    RefreshPlan,
     RowsPlan,
     RowWindow,
     StreamPlan,
@@ -100,7 +99,7 @@ class Subject:
         """Raises NotSupportedError for a stream whose rows alone don't tell its results."""
         check_comparable(stored.plan)
         results: BatchResults | AnswerRows
-        if isinstance(stored.plan.computation, RefreshPlan):
+        if stored.plan.holds_answer:
             read = map(catalog.table_by_uid, dict.fromkeys(stream.source_uids))
             results = AnswerRows(planning.answer_of(stream, (), None)[0].scans,
                              tuple(table for table in read if table is not None))

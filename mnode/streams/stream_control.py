@@ -14,7 +14,7 @@ from penstock.mnode.streams.known_streams import KnownStreams, refuse_stopped
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_starts import StreamStarts
 from penstock.planner.bind.instants import instant
-from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, RefreshPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import PauseStream, RecalculateStream, ResumeStream
 from penstock.tasks.protocol.messages import DeadRow, Recalculate, Replay
@@ -128,7 +128,7 @@ class StreamControl:
     def _is_of_any_query(self, stream: StreamRecord) -> bool:
         """Whether the result is of all rows at all times."""
         stored = self._known.plans.get(stream.id)
-        return stored is not None and isinstance(stored.plan.computation, RefreshPlan)
+        return stored is not None and stored.plan.holds_answer
 
     def _check_recalculates(self, stream: StreamRecord, statement: str) -> StreamPlan:
         refuse_stopped(stream, "recalculated")

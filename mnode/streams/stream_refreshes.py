@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -209,7 +210,7 @@ class StreamRefreshes:
             self._services.storage, target, wanted.filter(pa.array(changed)), gone))
         if write is not None:
             write.wait()
-        return int(changed.sum()) + gone.num_rows
+        return int(changed.sum()) + len(differing.gone)
 
 
 def _keys_of(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, ...]]) -> pa.RecordBatch:

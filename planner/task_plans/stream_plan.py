@@ -626,6 +626,11 @@ class StreamPlan:
         return self.time_windows is not None and self.time_windows.interval is None
 
     @property
+    def holds_answer(self) -> bool:
+        """Whether the result table is to hold the answer of the query as it is, nothing else, and at all times."""
+        return isinstance(self.computation, RefreshPlan) or self.sink.keyed
+
+    @property
     def row_window(self) -> RowWindow | None:
         """The windows that rows define, if they do."""
         match self.computation:
