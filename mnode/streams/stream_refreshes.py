@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, UnavailableError
 from penstock.common.one_array import one_array
@@ -23,14 +22,12 @@ from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.write.keyed_results import keyed_changes, stored_rows, times_of
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.compared_results import RELATIVE, lost_digits
-from penstock.planner.query.select import plan_query, relowered
-from penstock.planner.streams.touched_keys import columns_of, with_values
+from penstock.planner.streams.touched_keys import rows_with
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, PLACE, Column, Session, Table, TagValue
-from penstock.sql.tree.statements import Name, Select, SelectItem, TableSource
 from penstock.sql.types import FLOATS
 from penstock.tasks.protocol.refresh_request import RefreshRequest, TouchedValues
 
@@ -173,12 +170,8 @@ class StreamRefreshes:
         if part is None or values is None:
             return None
         _, session = part
-        every = Select((SelectItem(exp.Star(), None, "*"),), TableSource(Name(target.name, target.database)))
-        known = plan_query(every, self._services.catalog, session, ordered=False)
-        columns = columns_of(known.scans[0], [(place, target.columns[place].name) for place in refresh.touched])
-        restricted = with_values(known.plan, list(zip(columns, values, strict=True)))
-        assert restricted is not None
-        rows = self._run(relowered(known, restricted), session)
+        known = rows_with(target, list(zip(refresh.touched, values, strict=True)), self._services.catalog, session)
+        rows = self._run(known, session)
         arrays = [one_array(each).cast(column.type.arrow())
                   for column, each in zip(target.columns, rows.columns, strict=True)]
         batch = keyed(target, pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns]))

@@ -368,7 +368,7 @@ FUNCTIONS = (
         "count", "aggregate", (Argument("value", EVERY, star=True),), always(BIGINT),
         "`count(*)`: the number of rows; `count(value)`: of those in which the value is not NULL.",
         example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count,
-        retracts=EVERY),
+        retracts=EVERY, different="hyperloglog"),
     FunctionSpec(
         "sum", "aggregate", (NUMBER,), sum_type,
         "The sum; BIGINT for integers, DOUBLE for others; NULL where it is beyond their range.",

@@ -95,7 +95,8 @@ class FunctionSpec:
     `instants`: its rows are instants of the grid that RANGE and EVERY make.
     `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
     `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `retracts`: of
-    arguments of these kinds rows can be taken out of its partials without loss. `by_stretches`: what it computes of the
+    arguments of these kinds rows can be taken out of its partials without loss. `different`: the function that gives of
+    all values what it gives of different ones, "" if none is known. `by_stretches`: what it computes of the
     stretches of time between rows.
     `counts_of_duckdb`: with so many arguments a call is of DuckDB's function of the same name.
     `adds_squares`: it is made of a sum of squares. `along_rows`: it takes all rows of a group in their order.
@@ -130,6 +131,7 @@ class FunctionSpec:
     aggregate: AggregateBuilder | None = None
     split: Splitter | None = None
     retracts: frozenset[Kind] | None = None
+    different: str = ""
     selects: Selection | None = None
     selects_equal: bool = False
     volatile: bool = False

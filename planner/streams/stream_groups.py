@@ -24,9 +24,6 @@ from penstock.sql.schema import Column, Table
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import Kind
 
-_EXTREMES, _DIFFERENT = ("min", "max"), "hyperloglog"
-"""Functions that a value tells once, and the one that counts different values, which is exact here."""
-
 
 def plan_kept_groups(
     statement: CreateStream, batch: BatchPlan, database: str, columns: tuple[Column, ...], time_zone: str
@@ -135,16 +132,16 @@ def _of_all_rows(value: GroupValue) -> AggregateCall | None:
     if not isinstance(value, AggregateCall) or value.taken is None:
         return value if isinstance(value, AggregateCall) else None
     found, taken = replace(value, taken=None), value.taken
-    of_values = value.function in _EXTREMES or (
-        value.user is None and require(value.function).category == "aggregate")
-    if taken.order or not of_values:
+    if taken.order or value.user is not None:
         return None
-    if taken.distinct and value.function in _EXTREMES:
-        taken = replace(taken, distinct=False)
-    if taken.distinct:
-        if value.function != "count" or len(value.arguments) != 1:
+    spec = require(value.function)
+    extreme = spec.selects is not None and spec.selects.by_value  # which a value tells once
+    if spec.category != "aggregate" and not extreme:
+        return None
+    if taken.distinct and not extreme:
+        if not spec.different or len(value.arguments) != 1:
             return None
-        found = replace(found, function=_DIFFERENT)
+        found = replace(found, function=spec.different)
     if taken.condition is not None:
         # NULL is what these functions leave out.
         first, *others = found.arguments

@@ -33,6 +33,10 @@ from penstock.planner.logical.operators import (
     Window,
 )
 from penstock.planner.logical.window_kinds import ByClock, ByInterval
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.select import plan_query, relowered
+from penstock.sql.schema import CatalogView, Session, Table
+from penstock.sql.tree.statements import Name, Select, SelectItem, TableSource
 from penstock.sql.tree.walking import found_in
 from penstock.sql.types import BOOL, INTEGERS, Kind
 
@@ -51,11 +55,6 @@ class TouchedColumn:
 
     place: int
     origins: Origins
-
-
-def columns_of(scan: Scan, names: Sequence[tuple[int, str]]) -> tuple[TouchedColumn, ...]:
-    """Returns columns of a query of one table as such columns, by their places and names."""
-    return tuple(TouchedColumn(place, frozenset([(scan.name, name)])) for place, name in names)
 
 
 def touched_columns(plan: Operator) -> tuple[TouchedColumn, ...]:
@@ -85,6 +84,20 @@ def _one_of(value: Expr, some: Sequence[Value]) -> exp.Expression:
         ":value IN (SELECT unnest(string_split(:given, chr(31)):::type))".replace(":type", f"{value.type.duckdb()}[]"),
         value=value.node, given=text(_BETWEEN.join(given)))
     return fragment("(:among OR :value IS NULL)", among=among, value=value.node) if None in some else among
+
+
+def rows_with(
+    table: Table, values: Sequence[tuple[int, Sequence[Value]]], catalog: CatalogView, session: Session
+) -> BatchPlan:
+    """Returns the plan of a query for the rows of a table that have some values in columns, by their places. No text has
+    0x1F."""
+    every = Select((SelectItem(exp.Star(), None, "*"),), TableSource(Name(table.name, table.database)))
+    batch = plan_query(every, catalog, session, ordered=False)
+    (scan,) = batch.scans
+    plan = with_values(batch.plan, [
+        (TouchedColumn(place, frozenset([(scan.name, table.columns[place].name)])), some) for place, some in values])
+    assert plan is not None
+    return relowered(batch, plan)
 
 
 # --- which columns keep rows apart ------------------------------------------------------------------------------

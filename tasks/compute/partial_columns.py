@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.planner.task_plans.stream_plan import Accumulator
-from penstock.tasks.compute.accumulators import Values, numpy_type
+from penstock.tasks.compute.accumulators import Values, combine, numpy_type
 from penstock.tasks.compute.id_table import Ids
 from penstock.tasks.compute.kernel_vectors import Vector
 from penstock.tasks.compute.source_kernel import Partials, partials_batch
@@ -68,6 +68,34 @@ def opposite(partials: pa.RecordBatch, accumulators: Sequence[Accumulator]) -> p
                 low.type) else pc.add(_negated(high), carried)
         place += len(accumulator.fields)
     return pa.RecordBatch.from_arrays(columns, schema=partials.schema)
+
+
+def united(batches: Sequence[pa.RecordBatch], accumulators: Sequence[Accumulator]) -> pa.RecordBatch:
+    """Returns one partial of each (group, window) that any of some batches has, whose accumulators all add.
+
+    All windows are the same one. In each batch a group is there once.
+    """
+    everything = pa.concat_batches(batches)
+    gids, first, which = np.unique(
+        everything.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
+    if len(gids) == len(which):
+        return everything
+    start = everything.schema.get_field_index(ROWS.name)
+    rows = np.zeros(len(gids), np.int64)
+    np.add.at(rows, which, everything.column(start).to_numpy())
+    columns = [Values.empty(kind, len(gids)) for kind in everything.schema.types[start + 1:]]
+    done = 0
+    for batch in batches:
+        slots, place = which[done:done + batch.num_rows], 0
+        done += batch.num_rows
+        source = [Values.of(each) for each in batch.columns[start + 1:]]
+        for accumulator in accumulators:
+            end = place + len(accumulator.fields)
+            combine(accumulator, columns[place:end], slots, source[place:end], slice(None))
+            place = end
+    heads = everything.take(pa.array(first)).columns[:start]
+    return pa.RecordBatch.from_arrays(
+        [*heads, pa.array(rows), *(each.arrow() for each in columns)], schema=everything.schema)
 
 
 def _negated(values: pa.Array) -> pa.Array:

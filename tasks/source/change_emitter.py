@@ -15,6 +15,7 @@ from penstock.tasks.compute.child_tables import MovedTables
 from penstock.tasks.compute.failing_rows import failing_rows
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.lateness import NEVER, ClassifiedRows, late_rows, may_be_late, updated
+from penstock.tasks.compute.partial_columns import united
 from penstock.tasks.compute.quarantine import keys_of
 from penstock.tasks.dropped.computable_rows import ComputableRows
 from penstock.tasks.dropped.time_ledger import dropped_rows
@@ -68,6 +69,7 @@ class ChangeEmitter:
         schema = block_schema(plan)
         self._recalculation = Recalculation(plan, first_stage, schema, stored)
         self._retracts = isinstance(plan.computation, WindowsPlan) and plan.computation.retracts
+        self._accumulators = plan.computation.accumulators if isinstance(plan.computation, WindowsPlan) else ()
         self._reserved = 0
         self._windower: Windower | None = None
         if plan.row_window is not None:
@@ -200,8 +202,8 @@ class ChangeEmitter:
             change, complete=classified is not None and classified.complete)
         if classified is not None:
             self._counts.computed(len(classified.ts), len(classified.ts) - left_out)
-        for batch in found:
-            self.send(ADD, batch)
+        # Together: nobody is to see groups without rows that are rewritten.
+        self.send(ADD, united(found, self._accumulators))
 
     def _count(
         self, classified: ClassifiedRows | None, added: Sequence[pa.RecordBatch], expired: npt.NDArray[np.int64] | None

@@ -74,3 +74,15 @@ def batch(kit: StreamKit, query: str) -> list[Answer]:
 
 def in_order(rows: list[Answer]) -> list[Answer]:
     return sorted(rows, key=null_last)
+
+
+def test_a_rewritten_row_never_leaves_its_group(kits: Any) -> None:
+    """What goes and what comes of a group is one change: nobody sees the one without the other."""
+    kit = kits("create stream s into o as select note, count(*) c, sum(voltage) s from meters group by note")
+    kit.insert([(0, 1_000, 1, 1.0, "x"), (0, 2_000, 2, 1.0, "y")])
+    kit.run()
+    written = len(kit.writes)
+    kit.insert([(0, 1_000, 5, 1.0, "x"), (0, 2_000, 7, 1.0, "x")])
+    kit.run()
+    changes = [row for write in kit.writes[written:] for row in write.rows.to_pylist()]
+    assert sorted((row["_op"], row["note"], row["c"]) for row in changes) == [(0, "x", 2), (1, "y", 0)]

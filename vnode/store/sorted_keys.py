@@ -127,7 +127,7 @@ def find_ranges(tuid: U64, ts: I64, wanted_tuid: U64, first: I64, last: I64) -> 
             low[i] = begin + times.searchsorted(first[i], "left")
             high[i] = begin + times.searchsorted(last[i], "right")
         return low, np.maximum(low, high)
-    if wanted_tuid[0] == wanted_tuid[-1]:
+    if (wanted_tuid == wanted_tuid[0]).all():
         begin, end = int(low[0]), int(high[0])
         times = ts[begin:end]
         start, stop = begin + times.searchsorted(first, "left"), begin + times.searchsorted(last, "right")

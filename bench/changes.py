@@ -1,0 +1,119 @@
+"""Streams without windows over rows that come and change: groups that tasks keep, and answers that are computed again.
+
+`python -m bench.changes [--keys N] [--changes N]` fills a table with a row per key, makes a stream, and then rewrites
+rows: many at once, and a few at a time. It prints a JSON line per stream and step: changes per second of processors, of
+the engine and its workers together, until the result table has all of them. `whole` is a stream of the same answer that
+is computed again as a whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import penstock
+from bench.processes import cpu_seconds
+
+_FIRST_MS = 1_700_000_000_000
+_AT_ONCE, _FEW, _TICK_S, _TIMEOUT_S = 50_000, 20, 0.05, 600.0
+#: Each stream's query, and what says whether its table is up to date: the sum over all rows, from both.
+_STREAMS = {
+    "groups": ("SELECT k, count(*) n, sum(v) s FROM r GROUP BY k", "sum(s)"),
+    "touched": ("SELECT k, ts, v FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts DESC) = 1", "sum(v)"),
+    "joined": ("SELECT n.k, n.name, r.v FROM names n LEFT JOIN r ON n.k = r.k", "sum(v)"),
+    "whole": ("SELECT k, ts, v FROM r QUALIFY row_number() OVER (PARTITION BY k + 0 ORDER BY ts DESC) = 1", "sum(v)"),
+}
+
+
+class Rows:
+    """The table `r`: a row per key, which may be rewritten."""
+
+    def __init__(self, cursor: Any, keys: int) -> None:
+        self._cursor = cursor
+        self._chance = np.random.default_rng(1)
+        self.values = np.zeros(keys, np.int64)
+
+    def write(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Writes new values into rows, by their numbers."""
+        values = self._chance.integers(0, 1000, len(places))
+        self.values[places] = values
+        self._cursor.insert_arrow("r", pa.table({
+            "ts": pa.array(_FIRST_MS + places).cast(pa.timestamp("ms")), "k": pa.array(places),
+            "v": pa.array(values.astype(np.int32))}))
+
+    def fill(self) -> None:
+        for first in range(0, len(self.values), _AT_ONCE):
+            self.write(np.arange(first, min(first + _AT_ONCE, len(self.values))))
+
+    def some(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns the numbers of some rows, ascending."""
+        return np.sort(self._chance.choice(len(self.values), count, replace=False))
+
+
+def measure(folder: Path, name: str, keys: int, changes: int) -> Iterator[dict[str, Any]]:
+    """Yields what one stream takes for the rows that are there, for many changes, and for a few at a time."""
+    query, total = _STREAMS[name]
+    with penstock.connect(folder / "data", {"timezone": "UTC"}) as connection:
+        cursor = connection.cursor()
+        for statement in ("CREATE DATABASE d VGROUPS 1 KEEP 36500d", "USE d",
+                          "CREATE TABLE names (k BIGINT PRIMARY KEY, name VARCHAR(20))",
+                          "CREATE TABLE r (ts TIMESTAMP, k BIGINT, v INT)"):
+            cursor.execute(statement)
+        rows = Rows(cursor, keys)
+        rows.fill()
+        cursor.insert_arrow("names", pa.table({"k": np.arange(keys), "name": [f"key {key}" for key in range(keys)]}))
+        columns = " (k PRIMARY KEY, ts, v)" if "QUALIFY" in query else ""
+
+        def step(what: str, count: int, act: Callable[[], object]) -> dict[str, Any]:
+            before, began = cpu_seconds(), time.monotonic()
+            act()
+            while cursor.execute(f"SELECT {total} FROM o").fetchone() != (int(rows.values.sum()),):
+                if time.monotonic() > began + _TIMEOUT_S:
+                    raise TimeoutError(f"{name}: {what}")
+                time.sleep(_TICK_S)
+            used = cpu_seconds() - before
+            return {"measure": "changes", "stream": name, "step": what, "keys": keys, "changes": count,
+                    "cpu_seconds": round(used, 2), "seconds": round(time.monotonic() - began, 2),
+                    "changes_per_cpu_second": round(count / used)}
+
+        yield step("first", keys, lambda: cursor.execute(f"CREATE MATERIALIZED VIEW o{columns} AS {query}"))
+
+        def many() -> None:
+            for first in range(0, changes, _AT_ONCE):
+                rows.write(rows.some(min(_AT_ONCE, changes - first, keys)))
+
+        yield step("many", changes, many)
+
+        def few() -> None:
+            for _ in range(_FEW):
+                rows.write(rows.some(_FEW))
+                time.sleep(_TICK_S)
+
+        yield step("few", _FEW * _FEW, few)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, and prints what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000, help="rows of the table, of a key each")
+    parser.add_argument("--changes", type=int, default=500_000, help="rows that are rewritten in the second step")
+    parser.add_argument("--streams", nargs="+", choices=_STREAMS, default=list(_STREAMS), help="which streams")
+    options = parser.parse_args(arguments)
+    for name in options.streams:
+        with tempfile.TemporaryDirectory() as folder:
+            for measured in measure(Path(folder), name, options.keys, options.changes):
+                print(json.dumps(measured), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
