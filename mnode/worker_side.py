@@ -23,13 +23,13 @@ from penstock.mnode.engine_parts import EngineParts
 from penstock.tasks.dnode_access.data_place import mark_place
 from penstock.tasks.dnode_access.dnode_client import (
     NamesRequest,
-    RefreshRequest,
     Request,
     RowsRequest,
     SpanRequest,
     TableRequest,
 )
 from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
+from penstock.tasks.protocol.refreshing import RefreshRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
 

@@ -26,13 +26,13 @@ from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
 from penstock.sql.schema import Table
 from penstock.tasks.dnode_access.dnode_client import (
     NamesRequest,
-    RefreshRequest,
     RowsRequest,
     SpanRequest,
     StoreRequest,
     TableRequest,
 )
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.protocol.refreshing import RefreshRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows

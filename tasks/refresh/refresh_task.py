@@ -19,15 +19,21 @@ from penstock.tasks.operators.base_task import ComputingTask
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Barrier, Block, Pause, Resume, TaskEvent, TaskId
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 
 _SHARE = 0.25
-"""The engine computes for at most this part of the time: after a second it rests for three."""
+"""The engine computes for at most this part of the time."""
 
 _TABLES_MAX = 1_000
 """With more child tables that have changed the answer is computed as a whole."""
 
 _log = logger(__name__)
+
+
+def rest_after(took: float) -> float:
+    """Returns how long the engine rests after it has computed for so many seconds."""
+    return took * (1 / _SHARE - 1)
 
 
 class RefreshTask(ComputingTask):
@@ -52,7 +58,9 @@ class RefreshTask(ComputingTask):
         self._by_tables = bool(deployment.plan.computation.groups)
         self._allowed_at = self._clock.monotonic()
         self._begun_at: float | None = None
-        self._answer: int | PenstockError | None = None
+        self._again = False
+        self._asked: tuple[int, ...] | None = ()
+        self._answer: Refreshed | PenstockError | None = None
         self._failure: Exception | None = None
         self._outage = ""
         self._tries = 0
@@ -92,7 +100,10 @@ class RefreshTask(ComputingTask):
         channel, item = taken
         match item:
             case Block(data=data):
-                self._rows_in += pc.sum(data.column(1)).as_py()
+                rows = pc.sum(data.column(1)).as_py()
+                self._rows_in += rows
+                # Somebody has asked for it, or deleted rows of any table.
+                self._again |= not rows and bool(data.column(0).null_count)
                 self._note(data.column(0))
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
@@ -131,14 +142,16 @@ class RefreshTask(ComputingTask):
     # -- the comparison ----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        tuids = None if self._changed is None else tuple(sorted(self._changed))
+        tuids = self._asked = None if self._changed is None else tuple(sorted(self._changed))
         self._changed = set()
         self._begun_at = self._clock.monotonic()
-        self._environment.in_background(partial(self._refresh, tuids), f"refresh {self.id}")
+        again, self._again = self._again, False
+        self._environment.in_background(partial(self._refresh, tuids, again), f"refresh {self.id}")
 
-    def _refresh(self, tuids: tuple[int, ...] | None) -> None:
+    def _refresh(self, tuids: tuple[int, ...] | None, again: bool) -> None:
         try:
-            self._answer = self._environment.refresh(self.id.stream_id, self._attempt, tuids)
+            self._answer = self._environment.refresh(
+                RefreshRequest(self.id.stream_id, self._attempt, tuids, again))
         except PenstockError as error:
             self._answer = error
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
@@ -161,8 +174,11 @@ class RefreshTask(ComputingTask):
             self._allowed_at = now + self._backoff.delay(self._tries)
             return True
         self._tries, self._outage = 0, ""
-        self._rows_out += answer
-        self._allowed_at = now + took * (1 / _SHARE - 1)
+        self._rows_out += answer.written
+        self._allowed_at = now + rest_after(took)
+        if answer.later_s:
+            self._changed = None if self._asked is None or self._changed is None else {*self._changed, *self._asked}
+            self._allowed_at = now + answer.later_s
         return True
 
     # -- events and checkpoints --------------------------------------------------------------------------------

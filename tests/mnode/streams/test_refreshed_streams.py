@@ -18,6 +18,7 @@ from penstock.common.errors import (
     InvalidStreamError,
     PenstockError,
 )
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.refresh.refresh_task import RefreshTask
 
 #: What strangers ask of streams: INTO, where the query alone doesn't say what tells rows apart, and the query.
@@ -166,7 +167,7 @@ def test_a_query_that_gives_other_columns_by_now_is_told() -> None:
 def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its order is refused, and the table stays as it is."""
     with made(0) as bed:
-        monkeypatch.setattr(RefreshTask, "_refresh", lambda self, tuids: setattr(
+        monkeypatch.setattr(RefreshTask, "_refresh", lambda self, tuids, again: setattr(
             self, "_answer", _answer_of(self, self._attempt - 1)))
         insert(bed, 0, 1, 5)
         assert bed.rows("SELECT * FROM o0") == []
@@ -174,9 +175,9 @@ def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.Monke
         assert "was superseded" in reason
 
 
-def _answer_of(task: RefreshTask, attempt: int) -> int | PenstockError:
+def _answer_of(task: RefreshTask, attempt: int) -> Refreshed | PenstockError:
     try:
-        return task._environment.refresh(task.id.stream_id, attempt, None)
+        return task._environment.refresh(RefreshRequest(task.id.stream_id, attempt, None))
     except PenstockError as error:
         return error
 
