@@ -158,7 +158,8 @@ class EngineParts:
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
         self.audit = StreamAudit(self.services, self.streams, audited, self.incidents, of.activity, Random())
         self.results.refresh = StreamRefreshes(
-            self.services, self.streams.known, self.streams.planning, self.queries, of.activity).answer
+            self.services, self.streams.known, self.streams.planning, self.queries, of.activity,
+            of.writing).answer
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

@@ -19,6 +19,7 @@ from penstock.common.errors import (
 )
 from penstock.mnode.catalog.catalog_records import StreamRecord
 from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.activity import Activity
 from penstock.mnode.query.query_statements import Queries
@@ -92,9 +93,11 @@ class StreamRefreshes:
 
     def __init__(
         self, services: StreamServices, known: KnownStreams, planning: StreamPlanning, queries: Queries,
-        activity: Activity,
+        activity: Activity, writing: SharedLock,
     ) -> None:
+        """`writing` is shared while rows are written, so that tables don't change their vnodes meanwhile."""
         self._services = services
+        self._writing = writing
         self._storage = services.storage
         self._known = known
         self._planning = planning
@@ -205,7 +208,8 @@ class StreamRefreshes:
                     raise
         for planned in round_.planned:
             self._compute(planned, members, round_)
-        self._publish(members, round_)
+        with self._writing.shared():
+            self._publish(members, round_)
         until = self._services.clock.monotonic()
         until += rest_after(until - begun_at)
         for stream_id in round_.rows:
@@ -354,14 +358,17 @@ class StreamRefreshes:
                 member.attempt, round_.catalog_changes, sources, ends[member.target.uid])
 
     def _refuse_late(self, member: Member, written: Sequence[Member], round_: _Round) -> None:
-        """Leaves out a stream that was stopped, paused or started again since, and those that have read its results."""
-        if self._may_write(member.stream, member.attempt) and not any(
+        """Leaves out a stream that was stopped, paused or started again since, or whose table was dropped or has moved,
+        and those that have read its results."""
+        now = self._services.catalog.table_by_uid(member.target.uid)
+        stays = now is not None and now.vgroup_id == member.target.vgroup_id
+        if stays and self._may_write(member.stream, member.attempt) and not any(
                 other.stream.id in round_.failed and member.reads(other) for other in written):
             return
         try:
             self._check_attempt(member.stream, member.attempt)
             error: PenstockError = UnavailableError(f"stream {member.stream.name} was paused, or another one that it "
-                                                    "reads: its results were computed in vain")
+                                                    "reads, or its table has moved: its results were computed in vain")
         except PenstockError as stale:
             error = stale
         round_.held.add(member.stream.id)
