@@ -71,7 +71,8 @@ def as_stored(target: Table, plan: RefreshPlan, rows: pa.Table, constants: Const
     if pc.count_distinct(keys).as_py() < len(keys):
         names = ", ".join(column.name for column in target.key_columns)
         raise InvalidValueError(f"several rows of the answer have the same {names}, of which the table has one",
-                                hint="name further columns of the KEY: INTO t (a PRIMARY KEY, b PRIMARY KEY, ...)")
+                                hint=f"name further columns of the KEY: {target.name} (a PRIMARY KEY, b PRIMARY KEY, "
+                                     "...)")
     return batch
 
 

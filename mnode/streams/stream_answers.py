@@ -9,6 +9,7 @@ import pyarrow as pa
 from penstock.common.errors import InvalidStatementError, NotFoundError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.catalog.materialized_views import drop_of
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
 from penstock.mnode.query.query_runner import QueryPlan
 from penstock.mnode.streams.known_streams import KnownStreams
@@ -42,7 +43,7 @@ def planned_answer(
     if len(plan.columns) != len(target.columns):
         raise InvalidStatementError(
             f"the query of stream {stream.name} gives {len(plan.columns)} columns by now, its table has "
-            f"{len(target.columns)}", hint="CREATE OR REPLACE STREAM, with names in place of *")
+            f"{len(target.columns)}", hint=f"{drop_of(stream)}, and create it with names in place of *")
     return plan, session
 
 

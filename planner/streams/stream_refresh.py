@@ -168,15 +168,7 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.
     """
     _check_options(statement, reason)
-    views = tuple(views_below(statement.query, session.database or "", catalog))
-    queries = [(statement.query, session.database or ""), *((parse_query(view.text), view.database) for view in views)]
-    for query, _ in queries:
-        _check_functions(query)
-    batch = plan_answer(statement, catalog, session)
-    later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
-    if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
-        raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
-                                 "date", hint="write times that don't move")
+    queries, batch = lasting_answer(statement, catalog, session)
     sources = _sources(queries, batch, catalog)
     database, columns, repeats = _target(statement, batch, catalog, session)
     target = statement.target.name.name
@@ -189,6 +181,24 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
         sources[0], Grouping((), colocated=False), refresh, "at_once",
         Policies(ignore_expired=False), SinkPlan(database, target, columns, (), "", 0, create=True), session.time_zone,
         tree, batch.functions)
+
+
+def lasting_answer(
+    statement: CreateStream, catalog: CatalogView, session: Session
+) -> tuple[list[tuple[Query, str]], BatchPlan]:
+    """Returns the query and those of the views that it reads, each with the database that is in use there; and the plan
+    of its answer. Raises InvalidStreamError if that depends on more than rows.
+    """
+    views = views_below(statement.query, session.database or "", catalog)
+    queries = [(statement.query, session.database or ""), *((parse_query(view.text), view.database) for view in views)]
+    for query, _ in queries:
+        _check_functions(query)
+    batch = plan_answer(statement, catalog, session)
+    later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
+    if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
+        raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
+                                 "date", hint="write times that don't move")
+    return queries, batch
 
 
 def plan_answer(

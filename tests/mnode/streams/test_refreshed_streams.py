@@ -143,6 +143,8 @@ def test_rows_that_the_table_cannot_hold_are_told() -> None:
         assert bed.rows("SELECT * FROM o") == [(0, 5)]
         insert(bed, 0, 2, 6)
         assert bed.rows("SELECT * FROM o") == [(0, 5)]
+        (shown,), = bed.rows("SELECT reason FROM information_schema.ins_streams")
+        assert "several rows of the answer have the same g" in shown
         (state, reason), = bed.rows("SELECT state, reason FROM information_schema.ins_stream_tasks WHERE "
                                     "level = 'sink'")
         assert (state, "several rows of the answer have the same g" in reason) == ("RETRYING", True)
