@@ -15,12 +15,12 @@ Logs = Mapping[tuple[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stream of any query, with its result table; `attempt` is the one that asks for its results."""
+    """A stream of any query, with its result table; `attempt`: the one that asks for its results, if it does."""
 
     stream: StreamRecord
     target: Table
     plan: RefreshPlan
-    attempt: int
+    attempt: int | None = None
 
     @property
     def sources(self) -> frozenset[int]:
@@ -42,7 +42,6 @@ class Reached:
     `target`: the newest version of the table's own log with rows of it.
     """
 
-    attempt: int
     catalog_changes: int
     sources: Logs
     target: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -87,7 +87,7 @@ class StreamRefreshes:
 
     Whoever asks gets all that is connected with its stream (`refresh_groups`) and has anything new: computed as of one
     cut, each stream behind those that it reads, of which it sees the new results; and written so that readers see all
-    or nothing. Streams that aren't running, or haven't asked yet, have no part: their tables are read as they are. One
+    or nothing. Streams that are paused or stopped have no part: their tables are read as they are. One
     whose answer can't be computed, and those that read it, stay as they were; others go on.
     """
 
@@ -105,7 +105,6 @@ class StreamRefreshes:
         self._activity = activity
         self._lock = threading.Lock()
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-        self._attempts: dict[int, int] = {}
         self._reached: dict[int, Reached] = {}
         self._rest_until: dict[int, float] = {}
         #: why streams stay as they are until they ask again
@@ -119,11 +118,9 @@ class StreamRefreshes:
         """
         asker = self._asker(request)
         with self._alone_with(asker) as members:
-            reached = self._reached.get(asker.stream.id)
-            if reached is not None and reached.attempt == asker.attempt:
-                rest = self._rest_until.get(asker.stream.id, 0.0) - self._services.clock.monotonic()
-                if rest > 0:
-                    return Refreshed(0, rest).table()
+            rest = self._rest_until.get(asker.stream.id, 0.0) - self._services.clock.monotonic()
+            if rest > 0 and not request.again:
+                return Refreshed(0, rest).table()
             return Refreshed(self._refresh(members, asker, request)).table()
 
     def _asker(self, request: RefreshRequest) -> Member:
@@ -136,8 +133,6 @@ class StreamRefreshes:
             raise UnavailableError(f"stream {stream.name} doesn't run")
         assert isinstance(stored.plan.computation, RefreshPlan)
         self._check_attempt(stream, request.attempt)
-        with self._lock:
-            self._attempts[stream.id] = request.attempt
         return Member(stream, target, stored.plan.computation, request.attempt)
 
     def _check_attempt(self, stream: StreamRecord, attempt: int) -> None:
@@ -161,37 +156,27 @@ class StreamRefreshes:
                     return
 
     def _others(self, asker: Member) -> list[Member]:
-        """Returns the other streams of any query with results in the same database that run and have asked before."""
-        catalog = self._services.catalog
-        with self._lock:
-            attempts = dict(self._attempts)
+        """Returns the other streams of any query that are to run, with results in the same database.
+
+        Whether their tasks are there makes no difference: those of one may start before those of another.
+        """
+        streams = self._services.catalog.streams.all()
+        self._forget_all_but({stream.id for stream in streams})
         found = []
-        for stream_id, attempt in attempts.items():
-            stream = catalog.streams.by_id(stream_id)
-            stored = self._known.plans.get(stream_id)
-            target = None if stream is None else catalog.table_by_uid(stream.target_uid)
-            if stream is None or stored is None or target is None or not isinstance(
-                    stored.plan.computation, RefreshPlan):
-                self._forget(stream_id)
-            elif (stream_id != asker.stream.id and target.database == asker.target.database
-                    and self._may_write(stream, attempt)):
-                found.append(Member(stream, target, stored.plan.computation, attempt))
+        for stream in streams:
+            stored = self._known.plans.get(stream.id)
+            target = self._services.catalog.table_by_uid(stream.target_uid)
+            if (stored is not None and isinstance(stored.plan.computation, RefreshPlan) and target is not None
+                    and stream.wanted == "running" and stream.id != asker.stream.id
+                    and target.database == asker.target.database):
+                found.append(Member(stream, target, stored.plan.computation))
         return found
 
-    def _may_write(self, stream: StreamRecord, attempt: int) -> bool:
-        now = self._services.catalog.streams.by_id(stream.id)
-        if now is None or now.wanted != "running":
-            return False
-        try:
-            self._check_attempt(stream, attempt)
-        except PenstockError:
-            return False
-        return True
-
-    def _forget(self, stream_id: int) -> None:
+    def _forget_all_but(self, stream_ids: Collection[int]) -> None:
         with self._lock:
-            for known in (self._attempts, self._reached, self._rest_until, self._failing):
-                known.pop(stream_id, None)
+            for known in (self._locks, self._reached, self._rest_until, self._failing):
+                for stream_id in known.keys() - stream_ids:
+                    known.pop(stream_id, None)
 
     # --- what is due ------------------------------------------------------------------------------------------
 
@@ -209,6 +194,7 @@ class StreamRefreshes:
         for planned in round_.planned:
             self._compute(planned, members, round_)
         with self._writing.shared():
+            self._check_attempt(asker.stream, request.attempt)
             self._publish(members, round_)
         until = self._services.clock.monotonic()
         until += rest_after(until - begun_at)
@@ -258,7 +244,7 @@ class StreamRefreshes:
         """
         reached = self._reached.get(member.stream.id)
         places = self._places(member)
-        if again or reached is None or reached.attempt != member.attempt or reached.sources.keys() != {*places}:
+        if again or reached is None or reached.sources.keys() != {*places}:
             return None
         moved = [place for place in places if self._newest(*place) > reached.sources[place]]
         target = (member.target.vgroup_id or 0, member.target.uid)
@@ -354,25 +340,21 @@ class StreamRefreshes:
         for member in written:
             sources = {(vgroup, uid): max(round_.versions.get(vgroup, 0), ends.get(uid, 0))
                        for vgroup, uid in self._places(member)}
-            self._reached[member.stream.id] = Reached(
-                member.attempt, round_.catalog_changes, sources, ends[member.target.uid])
+            self._reached[member.stream.id] = Reached(round_.catalog_changes, sources, ends[member.target.uid])
 
     def _refuse_late(self, member: Member, written: Sequence[Member], round_: _Round) -> None:
-        """Leaves out a stream that was stopped, paused or started again since, or whose table was dropped or has moved,
-        and those that have read its results."""
-        now = self._services.catalog.table_by_uid(member.target.uid)
-        stays = now is not None and now.vgroup_id == member.target.vgroup_id
-        if stays and self._may_write(member.stream, member.attempt) and not any(
+        """Leaves out a stream that was paused, stopped or dropped since, or whose table was dropped or has moved, and
+        those that have read its results."""
+        stream = self._services.catalog.streams.by_id(member.stream.id)
+        table = self._services.catalog.table_by_uid(member.target.uid)
+        stays = table is not None and table.vgroup_id == member.target.vgroup_id
+        if stays and stream is not None and stream.wanted == "running" and not any(
                 other.stream.id in round_.failed and member.reads(other) for other in written):
             return
-        try:
-            self._check_attempt(member.stream, member.attempt)
-            error: PenstockError = UnavailableError(f"stream {member.stream.name} was paused, or another one that it "
-                                                    "reads, or its table has moved: its results were computed in vain")
-        except PenstockError as stale:
-            error = stale
         round_.held.add(member.stream.id)
-        round_.failed[member.stream.id] = error
+        round_.failed[member.stream.id] = UnavailableError(
+            f"stream {member.stream.name} was paused, or another one that it reads, or its table has moved: its results "
+            "were computed in vain")
         round_.rows.pop(member.stream.id, None)
 
 
