@@ -1,9 +1,9 @@
 """Transfers between accounts, read all the time: `python -m bench.transfers --reads 100000 --rate 10000 --kills 1`.
 
 Money moves at a rate of rows per second, 100 by one INSERT over several tables and vnodes. Streams keep the debits and
-the credits of each account, a third one joins them to balances, a fourth one sums these. Their results are read over and
-over, by three queries in turn; each sum must be zero, whenever it is asked, also before and after the engine is killed
-(SIGKILL), which happens in between. Prints how often was read, how long that took, and how old results were.
+the credits of each account, a third one joins them to balances, a fourth one sums these. Their results are read again
+and again, by three queries in turn; each sum must be zero, whenever it is asked, also before and after the engine is
+killed (SIGKILL), which happens in between. Prints how often was read, how long that took, and how old results were.
 """
 
 from __future__ import annotations

@@ -353,8 +353,8 @@ class StreamRefreshes:
             return
         round_.held.add(member.stream.id)
         round_.failed[member.stream.id] = UnavailableError(
-            f"stream {member.stream.name} was paused, or another one that it reads, or its table has moved: its results "
-            "were computed in vain")
+            f"stream {member.stream.name} was paused, or another one that it reads, or its table has moved: its "
+            "results were computed in vain")
         round_.rows.pop(member.stream.id, None)
 
 
