@@ -49,6 +49,7 @@ from penstock.mnode.show.user_rows import UserRows
 from penstock.mnode.streams.audit_incidents import Incidents
 from penstock.mnode.streams.dead_letter_replay import Replays
 from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_answers import StreamAnswers
 from penstock.mnode.streams.stream_audit import StreamAudit
 from penstock.mnode.streams.stream_comparison import StreamComparison
 from penstock.mnode.streams.stream_lifecycle import Lifecycle
@@ -150,14 +151,15 @@ class EngineParts:
             query_bounds(of.config, of.paths, available_bytes()), place_bounds(of.config))
         self.show = ShowStatements(of.catalog, of.storage, self.system_tables)
         runs = (self.queries.run_planned, self.queries.run_alone)
-        self.refreshes, of_audit = (StreamRefreshes(
-            self.services, self.streams.known, self.streams.planning, run, of.activity) for run in runs)
-        comparison, audited = (
-            StreamComparison(self.services, self.cuts, self.streams, run, refreshes)
-            for run, refreshes in zip(runs, (self.refreshes, of_audit), strict=True))
+        self.answers, of_audit = (
+            StreamAnswers(self.services, self.streams.known, self.streams.planning, run) for run in runs)
+        comparison, audited = (StreamComparison(self.services, self.cuts, self.streams, run, answers)
+                               for run, answers in zip(runs, (self.answers, of_audit), strict=True))
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
         self.audit = StreamAudit(self.services, self.streams, audited, self.incidents, of.activity, Random())
-        self.results.refresh = self.refreshes.answer
+        self.results.refresh = StreamRefreshes(
+            self.services, self.streams.known, self.streams.planning, self.queries, of.activity,
+            of.writing).answer
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:

@@ -29,7 +29,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import RefreshRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
 

@@ -218,7 +218,7 @@ class DirectoryVerification:
         if since is not None:
             raise UnavailableError(f"stream {subject.stream.name} can't be verified: its tables have changed behind "
                                    "its last checkpoint", hint="let an engine run until the next one")
-        compared_rows = compared_answer(self._parts.refreshes.differing(subject.stream), span)
+        compared_rows = compared_answer(self._parts.answers.differing(subject.stream), span)
         self._advanced(subject.stream.name, compared_rows.equal + compared_rows.others)
         return _found(chosen, [compared_rows], LeftOut(()))
 

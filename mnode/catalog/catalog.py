@@ -7,7 +7,7 @@ cut; when it raises, nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from penstock.mnode.catalog.stream_repository import IngestRepository, SnodeRepo
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
 from penstock.mnode.catalog.user_repository import ConnectionRepository, UserRepository
+from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table, UserFunction
 
 
@@ -178,17 +179,18 @@ class Catalog(TableIndex):
         """Has `changed` called after each transaction, with the catalog locked."""
         self._store.on_change = changed
 
-    def regroup(self, wanted: Regrouping) -> None:
+    def regroup(self, wanted: Regrouping, begins: Mapping[int, Cut]) -> None:
         """Gives a database its new vgroups, and these their tables, in one step; the rows are there already.
 
-        Streams that read them begin in a new vgroup where they began in the one whose tables it has got.
+        Streams that read them begin in a new vgroup where they began in the one whose tables it has got; those whose
+        ids `begins` has begin there.
         """
         vgroup_ids = wanted.database.vgroup_ids
         with self._store.transaction() as write:
             write.reserve_vgroups(vgroup_ids)
             self.schema.put_database(write, wanted.database)
             self.schema.move_tables(write, wanted.moving)
-            self.streams.begin_in_new_vgroups(write, wanted)
+            self.streams.begin_in_new_vgroups(write, wanted, begins)
             self.unfinished.forget(write, [Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids])
 
     def adopt(self, known: Rebuilt) -> None:

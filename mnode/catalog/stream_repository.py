@@ -23,6 +23,7 @@ from penstock.mnode.catalog.catalog_store import INGESTS, SNODES, STREAMS, Catal
 from penstock.mnode.catalog.schema_repository import SchemaRepository
 from penstock.mnode.catalog.table_index import TableIndex
 from penstock.mnode.catalog.unfinished_work import UnfinishedWork
+from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table
 
 _STREAM_EXISTS = 0x03F0
@@ -124,14 +125,18 @@ class StreamRepository:
             self._put(write, replace(new, name=old.name, replaces=None))
         return old, stale
 
-    def begin_in_new_vgroups(self, write: Transaction, wanted: Regrouping) -> None:
-        """Has streams begin in a new vgroup where they began in the one whose tables it has got."""
+    def begin_in_new_vgroups(self, write: Transaction, wanted: Regrouping, begins: Mapping[int, Cut]) -> None:
+        """Has streams begin in a new vgroup where they began in the one whose tables it has got, or where `begins` says
+        by their ids.
+        """
         database = wanted.database
         ids = database.vgroup_ids
         parents = {vgroup_id: ids[parent] for vgroup_id, parent in zip(ids, wanted.parents, strict=True)}
         for stream in self._streams.values():
             source = self._index.table_by_uid(stream.source_uid)
-            if source is not None and source.database == database.name:
+            if stream.id in begins:
+                self._put(write, replace(stream, start_cut=begins[stream.id]))
+            elif source is not None and source.database == database.name:
                 starts = dict(stream.start_cut)
                 self._put(write, replace(stream, start_cut=tuple(
                     (vgroup_id, starts[parents[vgroup_id]]) for vgroup_id in ids)))

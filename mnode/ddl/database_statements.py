@@ -13,6 +13,7 @@ from penstock.common.errors import AlreadyExistsError, InUseError, PenstockError
 from penstock.mnode.access.session import Result, SessionState
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.catalog.materialized_views import drop_of
 from penstock.mnode.catalog.name_lookup import require_database, require_user_database
 from penstock.mnode.ddl.database_options import change_options, resolve_options
 from penstock.mnode.ddl.name_rules import check_name
@@ -103,7 +104,7 @@ class DatabaseStatements:
                     raise InUseError(
                         f"database {database} is used by stream {stream.name}, whose "
                         f"{'target' if is_source else 'source'} is in another database",
-                        hint=f"DROP STREAM {stream.name} first")
+                        hint=f"{drop_of(stream)} first")
                 inside.append(stream)
         return inside
 

@@ -11,6 +11,7 @@ from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStatem
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.materialized_views import drop_of
 from penstock.mnode.ddl.name_rules import check_name
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.sql.schema import UserFunction
@@ -69,4 +70,4 @@ class Functions:
         stream = next((stream for stream in self._catalog.streams.all() if name in stream.uses.functions), None)
         if stream is not None:
             raise InUseError(f"function {name} is in use: stream {stream.name} calls it",
-                             hint=f"DROP STREAM {stream.name} first")
+                             hint=f"{drop_of(stream)} first")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.common.errors import InUseError
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.catalog_records import StreamRecord
+from penstock.mnode.catalog.materialized_views import drop_of
 from penstock.sql.schema import Column, Table, View
 
 
@@ -38,7 +39,7 @@ def refuse_if_column_streamed(table: Table, column: Column, catalog: Catalog) ->
     for stream in catalog.streams.all():
         if stream.reads_column(table, column.physical):
             raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
-                             hint=f"DROP STREAM {stream.name} first")
+                             hint=f"{drop_of(stream)} first")
 
 
 def refuse_if_view_streamed(view: View, catalog: Catalog) -> None:
@@ -46,9 +47,9 @@ def refuse_if_view_streamed(view: View, catalog: Catalog) -> None:
     for stream in catalog.streams.all():
         if (view.database, view.name) in stream.uses.views:
             raise InUseError(f"view {view} is in use: stream {stream.name} reads it",
-                             hint=f"DROP STREAM {stream.name} first, or make a view of another name")
+                             hint=f"{drop_of(stream)} first, or make a view of another name")
 
 
 def _in_use(table: Table, stream: StreamRecord, verb: str) -> InUseError:
     return InUseError(f"table {table.name} is in use: stream {stream.name} {verb} it",
-                      hint=f"DROP STREAM {stream.name} first")
+                      hint=f"{drop_of(stream)} first")

@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 class SharedLock(AbstractContextManager[None]):
-    """Free at first. Whoever holds it must not ask for it again, in either way."""
+    """Free at first. Whoever holds it must not ask for it again, but a thread that holds it alone may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._holders = 0
         self._alone = False
+        self._thread = 0
 
     def shared(self) -> AbstractContextManager[None]:
         """Waits while one holds it alone; none does while the block runs."""
@@ -22,7 +23,7 @@ class SharedLock(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._alone:
+            if self._alone and self._thread != threading.get_ident():
                 self._changed.wait_for(lambda: not self._alone)
             self._holders += 1
 
@@ -39,9 +40,10 @@ class SharedLock(AbstractContextManager[None]):
             self._changed.wait_for(lambda: not self._alone)
             self._alone = True
             self._changed.wait_for(lambda: self._holders == 0)
+            self._thread = threading.get_ident()
         try:
             yield
         finally:
             with self._changed:
-                self._alone = False
+                self._alone, self._thread = False, 0
                 self._changed.notify_all()

@@ -65,11 +65,15 @@ class TaskNames:
 
 
 def with_verdict(info: StreamInfo, reports: Sequence[TaskReport], names: TaskNames) -> StreamInfo:
-    """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED."""
+    """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED, and one that can't write
+    its results says why in its reason.
+    """
     found = verdict(info, reports, names)
     if found.kind == "stalled":
         stalled = replace(info.status, state="STALLED", reason=found.reason)
         info = replace(info, status=stalled)
+    elif found.kind == "external":
+        info = replace(info, status=replace(info.status, reason=found.reason))
     return replace(info, verdict=found.text, verdict_kind=found.kind)
 
 

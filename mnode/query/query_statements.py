@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from penstock.mnode.query.process_backend import ProcessBackend
 from penstock.mnode.query.query_process import ProcessSettings
 from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, QueryPlan, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
-from penstock.mnode.query.table_scans import Scans
+from penstock.mnode.query.table_scans import Scans, ScansOf
 from penstock.mnode.query.unread_queries import PlannedHere, ProcessPlan, QueryPermission, UnreadQuery
 from penstock.mnode.write.csv_rows import write_csv
 from penstock.planner.query.batch_plan import BatchPlan
@@ -166,6 +166,19 @@ class Queries:
     def run_alone(self, plan: QueryPlan, session: Session) -> pa.Table:
         """Does the same on the calling thread alone, in memory of its own, and doesn't wait for its turn."""
         with OpenQuery(plan, self._scans.seen_by(session, plan.scans), self._alone, self._activity.current()) as rows:
+            return rows.table()
+
+    def as_of(
+        self, plan: QueryPlan, session: Session, versions: Mapping[int, int], instead: Mapping[int, pa.RecordBatch]
+    ) -> ScansOf:
+        """Returns what a query reads as of a cut, for `run_as_of`; see `Scans.as_of`."""
+        return self._scans.as_of(session, plan.scans, versions, instead)
+
+    def run_as_of(self, plan: QueryPlan, session: Session, read: ScansOf) -> pa.Table:
+        """Does what `run_planned` does, as of the cut of what it reads."""
+        running = self._activity.current()
+        with (self._place(running, session),
+              OpenQuery(plan, read, self._backend(plan, running), running, UNLIMITED) as rows):
             return rows.table()
 
     def _opened(self, plan: QueryPlan, session: Session, running: Running, limits: ResultLimits) -> OpenQuery:

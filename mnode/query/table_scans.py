@@ -62,8 +62,12 @@ class SystemRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What scans read, as of one cut: snapshots by scan, and the rows of scans that take the newest ones only."""
+    """What scans read, as of one cut: snapshots by scan, and the rows of scans that take the newest ones only.
 
+    `instead`: rows, as they are stored, of tables that are read as if they held these.
+    """
+
+    instead: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
     snapshots: dict[str, list[Snapshot]] = field(default_factory=dict)
     newest: dict[str, ScanRelation] = field(default_factory=dict)
 
@@ -81,9 +85,22 @@ class Scans:
         self._external_tables = external_tables
         self._small_rows = small_rows
 
-    def seen_by(self, session: Session, scans: Sequence[Scan]) -> _ScansOf:
+    def seen_by(self, session: Session, scans: Sequence[Scan]) -> ScansOf:
         """Returns the scans of a query as a session's user may see them, as of now."""
-        return _ScansOf(self, session, self._take(scans))
+        return ScansOf(self, session, self._take(scans))
+
+    def as_of(
+        self, session: Session, scans: Sequence[Scan], versions: Mapping[int, int],
+        instead: Mapping[int, pa.RecordBatch],
+    ) -> ScansOf:
+        """Returns the scans of a query as of a cut that the caller has taken. Raises SnapshotTooOldError.
+
+        `instead`: rows of tables, as they are stored, that are read as if they held these; it may be filled until the
+        query runs.
+        """
+        with self._storage.looking():
+            places = [(scan, self._vgroups(scan)) for scan in scans if _is_stored(scan)]
+            return ScansOf(self, session, self._taken(places, versions, instead))
 
     def relation(self, scan: Scan, reader: Session | None = None) -> ScanRelation:
         """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT.
@@ -95,8 +112,7 @@ class Scans:
 
     def _take(self, scans: Sequence[Scan]) -> _Taken:
         """Returns what these scans read, all of it as of one cut."""
-        stored = [scan for scan in scans if scan.table.kind not in ("system", "external") and not scan.names
-                  and scan.cuts is None]
+        stored = [scan for scan in scans if _is_stored(scan)]
         if not stored:
             return _Taken()
         with self._storage.looking():
@@ -105,13 +121,16 @@ class Scans:
             for _ in range(_TRIES):
                 versions = self._storage.whole_writes.cut(vgroups)
                 try:
-                    return self._taken(places, versions)
+                    return self._taken(places, versions, {})
                 except SnapshotTooOldError as error:
                     problem = error  # older versions of rows were collapsed since the cut was taken
             raise problem
 
-    def _taken(self, places: Sequence[tuple[Scan, Sequence[int]]], versions: Mapping[int, int]) -> _Taken:
-        taken = _Taken()
+    def _taken(
+        self, places: Sequence[tuple[Scan, Sequence[int]]], versions: Mapping[int, int],
+        instead: Mapping[int, pa.RecordBatch],
+    ) -> _Taken:
+        taken = _Taken(instead)
         known: dict[tuple[int, int], Snapshot] = {}
         for scan, vgroups in places:
             if scan.newest is not None and (newest := self._newest_rows(scan, vgroups, versions)) is not None:
@@ -120,7 +139,7 @@ class Scans:
             keys = [(vgroup, scan.table.storage_uid) for vgroup in vgroups]
             for key in keys:
                 if key not in known:
-                    known[key] = self._storage.snapshot(*key, as_of=versions[key[0]])
+                    known[key] = self._storage.snapshot(*key, as_of=versions.get(key[0]))
             taken.snapshots[scan.name] = [known[key] for key in keys]
         return taken
 
@@ -159,6 +178,8 @@ class Scans:
         if scan.cuts is not None:
             with self._storage.looking():
                 return self._between_cuts(scan, scan.cuts, self._vgroups(scan), columns, tuids)
+        if scan.table.storage_uid in taken.instead:
+            return _given(scan, columns, taken.instead[scan.table.storage_uid])
         if scan.name in taken.newest:
             return taken.newest[scan.name]
         snapshots = taken.snapshots[scan.name]
@@ -214,7 +235,7 @@ class Scans:
         for vgroup in vgroups:
             rows = self._storage.vnode(vgroup).newest_rows(
                 scan.table.storage_uid, [column.physical for column in columns], tuids, values=scan.newest == "values",
-                as_of=versions[vgroup])
+                as_of=versions.get(vgroup))
             if rows is None:
                 return None
             pieces.append(rows)
@@ -275,7 +296,7 @@ class Scans:
 
 
 @dataclass(frozen=True, slots=True)
-class _ScansOf:
+class ScansOf:
     """The scans of one session."""
 
     scans: Scans
@@ -284,6 +305,24 @@ class _ScansOf:
 
     def relation(self, scan: Scan) -> ScanRelation:
         return self.scans.relation_of(scan, self.taken, self.session)
+
+
+def _is_stored(scan: Scan) -> bool:
+    """Whether it reads rows of a table of our own as they are now."""
+    return scan.table.kind not in ("system", "external") and not scan.names and scan.cuts is None
+
+
+def _given(scan: Scan, columns: Sequence[Column], rows: pa.RecordBatch) -> ScanRelation:
+    """Returns what a scan has of some rows, as a normal table stores them."""
+    for compare, limit in ((pc.greater_equal, scan.first_ts), (pc.less_equal, scan.last_ts)):
+        if limit is not None:
+            rows = rows.filter(compare(rows.column(0).cast(pa.int64()), limit))
+    uids = pa.repeat(pa.scalar(scan.table.uid, pa.uint64()), rows.num_rows)
+    found = pa.table([uids, *(rows.column(column.physical) for column in columns)],
+                     names=[TABLE_UID, *(column.name for column in columns)])
+    relation = _within(scan, epochs(found))
+    return replace(relation, sql=f"SELECT *, 1::BIGINT AS {quote_name(ROWS)} FROM ({relation.sql})"
+                   ) if scan.counted else relation
 
 
 def _columns(scan: Scan) -> list[Column]:

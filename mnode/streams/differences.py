@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.mnode.streams.stream_refreshes import Differing, equal_rows
+from penstock.mnode.streams.result_difference import Differing, equal_rows
 from penstock.planner.query.compared_results import COUNTED, SHOWN, Span
 from penstock.sql.schema import Column, Table
 from penstock.sql.types import Kind

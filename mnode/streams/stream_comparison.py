@@ -26,8 +26,8 @@ from penstock.mnode.dnode.stream_cuts import Cuts
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.query_runner import QueryPlan
 from penstock.mnode.streams.differences import Compared, Difference, compared, compared_answer
+from penstock.mnode.streams.stream_answers import StreamAnswers
 from penstock.mnode.streams.stream_planning import StreamPlanning
-from penstock.mnode.streams.stream_refreshes import StreamRefreshes
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
 from penstock.planner.logical.operators import Scan
@@ -183,11 +183,11 @@ class StreamComparison:
     """Compares the results of running streams with their queries. Safe for many threads."""
 
     def __init__(
-        self, services: StreamServices, cuts: Cuts, streams: Streams, run: Run, refreshes: StreamRefreshes
+        self, services: StreamServices, cuts: Cuts, streams: Streams, run: Run, answers: StreamAnswers
     ) -> None:
-        """`refreshes` has queries run in the same way as `run` does."""
+        """`answers` has queries run in the same way as `run` does."""
         self._services = services
-        self._refreshes = refreshes
+        self._answers = answers
         self._cuts = cuts
         self._streams = streams
         self._run = run
@@ -235,7 +235,7 @@ class StreamComparison:
         SnapshotTooOldError among others.
         """
         if isinstance(subject.results, AnswerRows):
-            differing = self._refreshes.differing(subject.stream)
+            differing = self._answers.differing(subject.stream)
             return compared_answer(differing, spans[0])
         return compared(self._run(compared_results(
             subject.results, found_results(subject, sent), subject.cuts(horizon.cut, self._services.catalog), spans,

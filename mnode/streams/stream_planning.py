@@ -7,7 +7,13 @@ from dataclasses import asdict, replace
 
 from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStreamError, NotFoundError
 from penstock.mnode.catalog import catalog_codec as codec
-from penstock.mnode.catalog.catalog_records import AskedStream, StreamRecord, StreamUses, TableRead
+from penstock.mnode.catalog.catalog_records import (
+    AskedStream,
+    Regrouping,
+    StreamRecord,
+    StreamUses,
+    TableRead,
+)
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING, find_table, require_database
 from penstock.mnode.coordinator import stored_plan
 from penstock.mnode.coordinator.stored_plan import StoredPlan
@@ -32,7 +38,7 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
 from penstock.sql.tree.statements import CreateStream
-from penstock.tasks.protocol.refresh_request import TouchedValues
+from penstock.tasks.protocol.refreshing import TouchedValues
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
@@ -202,17 +208,28 @@ class StreamPlanning:
             dlq = replace(dlq, target_uid=table.uid)
         return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
 
-    def graph_of(self, plan: StreamPlan, known: TaskGraph | None = None) -> TaskGraph:
-        """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same."""
-        vgroup_ids = require_database(plan.source.database, self._services.catalog).vgroup_ids
+    def graph_of(
+        self, plan: StreamPlan, known: TaskGraph | None = None, wanted: Regrouping | None = None
+    ) -> TaskGraph:
+        """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same.
+
+        `wanted`: as it is to be once a database has other vgroups; of a stream of any query.
+        """
+        vgroup_ids = self._database(plan.source.database, wanted).vgroup_ids
         snode_ids = tuple(snode.id for snode in self._services.catalog.snodes.all())
         if isinstance(plan.computation, RefreshPlan):
-            read = [vgroups_of(require_database(source.database, self._services.catalog),
-                               self._source_table(source.database, source.table)) for source in plan.sources]
+            read = [vgroups_of(self._database(source.database, wanted),
+                               _placed(self._source_table(source.database, source.table), wanted))
+                    for source in plan.sources]
             return task_graph(plan, vgroup_ids, snode_ids, read)
         if known is not None and known.vgroup_ids == vgroup_ids:
             return known.placed(snode_ids)
         return task_graph(plan, vgroup_ids, snode_ids)
+
+    def _database(self, name: str, wanted: Regrouping | None) -> Database:
+        if wanted is not None and wanted.database.name == name:
+            return wanted.database
+        return require_database(name, self._services.catalog)
 
     def refuse_long_history(self, plan: StreamPlan, database: Database) -> None:
         """Refuses FILL_HISTORY over more windows than TDengine takes, from the oldest row to the newest."""
@@ -272,3 +289,10 @@ class StreamPlanning:
         if table is None:
             raise NotFoundError(f"the stream's source {database}.{name} was dropped", code=TABLE_MISSING)
         return table
+
+
+def _placed(table: Table, wanted: Regrouping | None) -> Table:
+    """Returns a table as it is once others have moved, or itself has."""
+    moving = {} if wanted is None else wanted.moving
+    return next((replace(table, vgroup_id=vgroup_id) for vgroup_id, tables in moving.items()
+                 if table.kind != "super" and table.uid in tables.get(table.storage_uid, ())), table)

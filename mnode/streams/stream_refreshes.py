@@ -1,127 +1,281 @@
-"""Streams of any query: their result table is compared with the answer as it is now, and made the same."""
+"""Streams of any query: their result tables are made the answers as of one cut, all that are connected at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, UnavailableError
-from penstock.common.one_array import one_array
+from penstock.common.errors import (
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
 from penstock.mnode.catalog.catalog_records import StreamRecord
-from penstock.mnode.catalog.name_lookup import TABLE_MISSING, require_database
+from penstock.mnode.catalog.name_lookup import require_database
+from penstock.mnode.dnode.shared_lock import SharedLock
+from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.activity import Activity
-from penstock.mnode.query.query_runner import QueryPlan
+from penstock.mnode.query.query_statements import Queries
+from penstock.mnode.query.table_scans import ScansOf
 from penstock.mnode.streams.known_streams import KnownStreams
+from penstock.mnode.streams.refresh_groups import Member, Reached, connected
+from penstock.mnode.streams.result_difference import Correction, as_stored, contents, correction, correction_of_part
+from penstock.mnode.streams.stream_answers import constants_of, planned_answer, result_table
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.mnode.write.keyed_results import keyed_changes, stored_rows, times_of
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.compared_results import RELATIVE, lost_digits
 from penstock.planner.streams.touched_keys import rows_with
 from penstock.planner.task_plans.stream_plan import RefreshPlan
-from penstock.sql.rows.constants import Constants
-from penstock.sql.rows.fitting import fitted, row_number
-from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
-from penstock.sql.schema import KEY_TEXT, PLACE, Column, Session, Table, TagValue
-from penstock.sql.types import FLOATS
-from penstock.tasks.protocol.refresh_request import RefreshRequest, TouchedValues
+from penstock.sql.rows.keyed_rows import keyed
+from penstock.sql.schema import Session, Table, TagValue
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
+from penstock.tasks.refresh.refresh_task import rest_after
+from penstock.vnode.read.snapshot import SnapshotTooOldError
+from penstock.vnode.write.vnode_writer import Change
 
-Run = Callable[[QueryPlan, Session], pa.Table]
-"""Returns the rows of a planned query."""
+_TRIES = 8
+_TABLES_MAX = 1_000
+"""With more child tables that have changed an answer is computed as a whole."""
 
-Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Groups = Sequence[tuple[TagValue, ...]] | None
+"""Keys of the groups that are computed; None: all are."""
+
+_NOTHING: Final = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Differing:
-    """How the rows that a table has (`found`) and those that it is to have (`wanted`) differ. `lost`: see `equal_rows`.
+class _Due:
+    """A member whose answer is about to be computed, and what it reads.
 
-    `gone`: the places of those that it is not to have. `changed`: of each that it is to have, whether that is missing
-    or has other values; `places`: where its key is found, NULL if it isn't.
+    `must`: it is due for what others write already, else for what its sources among the members may bring. `found`: how
+    the rows of its table are read that are looked at, where values tell these.
     """
 
-    table: Table
-    found: pa.RecordBatch
-    wanted: pa.RecordBatch
-    lost: float | None
-    gone: npt.NDArray[np.int64]
-    changed: Flags
-    places: pa.Int32Array
+    member: Member
+    plan: BatchPlan
+    session: Session
+    read: ScansOf
+    keys: pa.RecordBatch | None
+    must: bool
+    found: tuple[BatchPlan, ScansOf] | None = None
+
+
+@dataclass(slots=True)
+class _Round:
+    """Results that are computed as of one cut, `versions` by vgroup, and then seen at once.
+
+    `instead`: what result tables hold behind it, for those that read them. `failed`: why streams have no part in it;
+    those that are `held` would have if others had. `parts`: of these only what some values touch was computed.
+    """
+
+    catalog_changes: int
+    versions: Mapping[int, int]
+    instead: dict[int, pa.RecordBatch] = field(default_factory=dict)
+    planned: list[_Due] = field(default_factory=list)
+    changes: dict[int, Sequence[Change]] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
+    failed: dict[int, PenstockError] = field(default_factory=dict)
+    held: set[int] = field(default_factory=set)
+    parts: set[int] = field(default_factory=set)
 
 
 class StreamRefreshes:
-    """Answers the tasks of such streams, and who verifies them. Safe for many threads; of one stream, one attempt asks
-    at a time."""
+    """Answers the tasks of such streams. Safe for many threads; of one stream, one attempt asks at a time.
+
+    Whoever asks gets all that is connected with its stream (`refresh_groups`) and has anything new: computed as of one
+    cut, each stream behind those that it reads, of which it sees the new results; and written so that readers see all
+    or nothing. Streams that are paused or stopped have no part: their tables are read as they are. One
+    whose answer can't be computed, and those that read it, stay as they were; others go on.
+    """
 
     def __init__(
-        self, services: StreamServices, known: KnownStreams, planning: StreamPlanning, run: Run, activity: Activity
+        self, services: StreamServices, known: KnownStreams, planning: StreamPlanning, queries: Queries,
+        activity: Activity, writing: SharedLock,
     ) -> None:
+        """`writing` is shared while rows are written, so that tables don't change their vnodes meanwhile."""
         self._services = services
+        self._writing = writing
+        self._storage = services.storage
         self._known = known
         self._planning = planning
-        self._run = run
+        self._queries = queries
         self._activity = activity
+        self._lock = threading.Lock()
+        self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._reached: dict[int, Reached] = {}
+        self._rest_until: dict[int, float] = {}
+        #: why streams stay as they are until they ask again
+        self._failing: dict[int, PenstockError] = {}
 
     def answer(self, request: RefreshRequest) -> pa.Table:
-        """Returns one row: how many rows were `written` or deleted.
+        """Returns what was done, as `Refreshed.table` has it.
 
         Raises StaleAttemptError, what running the query raises, and InvalidValueError for rows of the answer that the
         table can't hold: of equal keys, or with values that don't fit.
         """
+        asker = self._asker(request)
+        with self._alone_with(asker) as members:
+            rest = self._rest_until.get(asker.stream.id, 0.0) - self._services.clock.monotonic()
+            if rest > 0 and not request.again:
+                return Refreshed(0, rest).table()
+            return Refreshed(self._refresh(members, asker, request)).table()
+
+    def _asker(self, request: RefreshRequest) -> Member:
         stream = self._services.catalog.streams.by_id(request.stream_id)
         if stream is None:
             raise NotFoundError("the stream was dropped")
-        target = self._target(stream)
+        target = result_table(self._services.catalog, stream)
         stored = self._known.plans.get(stream.id)
         if stored is None:
             raise UnavailableError(f"stream {stream.name} doesn't run")
         assert isinstance(stored.plan.computation, RefreshPlan)
-        refresh = stored.plan.computation
-        groups = None if request.tuids is None else self._groups(refresh, request.tuids)
-        with self._activity.statement(0, f"refresh of stream {stream.name}"):
-            part = self._part(stream, target, refresh, request.values)
-            wanted, known = part or (self._wanted(target, *self._planning.answer_of(
-                stream, refresh.groups, groups), repeats=refresh.repeats), None)
-        self._services.stores.results.check_attempt(stream.id, request.attempt, f"a refresh of {stream.name}")
-        if known is None:
-            known = self._stored(target, None if groups is None else _keys_of(target, refresh, groups))
-        return pa.table({"written": [self._write(target, wanted, known)]})
+        self._check_attempt(stream, request.attempt)
+        return Member(stream, target, stored.plan.computation, request.attempt)
 
-    def _stored(self, target: Table, keys: pa.RecordBatch | None) -> pa.RecordBatch:
-        """Returns the rows that a table holds, as they are stored: those with some keys, or all."""
-        if keys is None:
-            return stored_rows(self._services.storage, target, None)
-        known = stored_rows(self._services.storage, target, np.unique(times_of(target, keys)))
-        return known.filter(pc.is_in(known.column(KEY_TEXT.physical), value_set=keys.column(KEY_TEXT.physical)))
+    def _check_attempt(self, stream: StreamRecord, attempt: int) -> None:
+        self._services.stores.results.check_attempt(stream.id, attempt, f"a refresh of {stream.name}")
 
-    def differing(self, stream: StreamRecord) -> Differing:
-        """Returns how the result table differs from the answer as it is now, of all rows.
+    # --- who is refreshed together ----------------------------------------------------------------------------
 
-        Sums of floating point numbers are taken to be equal if they may be the same in another order of their rows.
-        Raises what `answer` does.
+    @contextmanager
+    def _alone_with(self, asker: Member) -> Iterator[list[Member]]:
+        """Gives the streams that are connected with one, itself among them, whose results nobody else computes now."""
+        while True:
+            members = connected(asker, self._others(asker))
+            with ExitStack() as stack:
+                with self._lock:
+                    locks = [self._locks[one] for one in sorted(member.stream.id for member in members)]
+                for lock in locks:
+                    stack.enter_context(lock)
+                if {one.stream.id for one in connected(asker, self._others(asker))} <= {
+                        member.stream.id for member in members}:
+                    yield members
+                    return
+
+    def _others(self, asker: Member) -> list[Member]:
+        """Returns the other streams of any query that are to run, with results in the same database.
+
+        Whether their tasks are there makes no difference: those of one may start before those of another.
         """
-        target = self._target(stream)
-        found = self._stored(target, None)
-        plan, session = self._planning.answer_of(stream, (), None)
-        lost = 0.0  # where only tags are read
-        if plan.scans:
-            lost = self._run(lost_digits(plan.scans, plan.functions), session).column(0)[0].as_py()
-        stored = self._known.plans.get(stream.id) or self._planning.plan_again(stream)
-        repeats = isinstance(stored.plan.computation, RefreshPlan) and stored.plan.computation.repeats
-        return _differing(target, self._wanted(target, plan, session, repeats=repeats), found, lost)
+        streams = self._services.catalog.streams.all()
+        self._forget_all_but({stream.id for stream in streams})
+        found = []
+        for stream in streams:
+            stored = self._known.plans.get(stream.id)
+            target = self._services.catalog.table_by_uid(stream.target_uid)
+            if (stored is not None and isinstance(stored.plan.computation, RefreshPlan) and target is not None
+                    and stream.wanted == "running" and stream.id != asker.stream.id
+                    and target.database == asker.target.database):
+                found.append(Member(stream, target, stored.plan.computation))
+        return found
 
-    def _target(self, stream: StreamRecord) -> Table:
-        target = self._services.catalog.table_by_uid(stream.target_uid)
-        if target is None:
-            raise NotFoundError(f"the result table of stream {stream.name} was dropped", code=TABLE_MISSING)
-        return target
+    def _forget_all_but(self, stream_ids: Collection[int]) -> None:
+        with self._lock:
+            for known in (self._locks, self._reached, self._rest_until, self._failing):
+                for stream_id in known.keys() - stream_ids:
+                    known.pop(stream_id, None)
 
-    def _groups(self, plan: RefreshPlan, tuids: Sequence[int]) -> list[tuple[TagValue, ...]] | None:
+    # --- what is due ------------------------------------------------------------------------------------------
+
+    def _refresh(self, members: Sequence[Member], asker: Member, request: RefreshRequest) -> int:
+        """Makes the result tables of members the answers as of now; returns how many rows of the asker's were changed.
+        """
+        begun_at = self._services.clock.monotonic()
+        for last in range(_TRIES - 1, -1, -1):
+            try:
+                round_ = self._planned(members, asker, request)
+                break
+            except SnapshotTooOldError:  # older versions of rows were collapsed since the cut was taken
+                if not last:
+                    raise
+        for planned in round_.planned:
+            self._compute(planned, members, round_)
+        with self._writing.shared():
+            self._check_attempt(asker.stream, request.attempt)
+            self._publish(members, round_)
+        until = self._services.clock.monotonic()
+        until += rest_after(until - begun_at)
+        for stream_id in round_.rows:
+            self._rest_until[stream_id] = until
+        self._failing.pop(asker.stream.id, None)
+        self._failing.update((one, error) for one, error in round_.failed.items() if one not in round_.held)
+        error = round_.failed.get(asker.stream.id)
+        if error is not None:
+            raise error
+        return round_.rows.get(asker.stream.id, 0)
+
+    def _planned(self, members: Sequence[Member], asker: Member, request: RefreshRequest) -> _Round:
+        """Takes a cut, and plans what is due. Raises SnapshotTooOldError."""
+        changes = self._services.catalog.changes
+        cut = self._storage.whole_writes.cut({vgroup for member in members for vgroup, _ in self._places(member)})
+        round_ = _Round(changes, cut)
+        for member in members:
+            failing = None if member is asker else self._failing.get(member.stream.id)
+            if failing is not None:
+                round_.failed[member.stream.id] = failing
+                continue
+            told = request.tuids if member is asker else _NOTHING
+            try:
+                part = None if len(members) > 1 else self._part(member, request, round_)
+                if part is not None:
+                    round_.planned.append(part)
+                    continue
+                groups = self._due(member, told, changes, again=member is asker and request.again)
+                perhaps = any(one.member.stream.id != member.stream.id and member.reads(one.member)
+                              for one in round_.planned)
+                if groups != _NOTHING or perhaps:
+                    round_.planned.append(self._plan(member, groups or None, round_, must=groups != _NOTHING))
+            except SnapshotTooOldError:
+                raise
+            except PenstockError as error:
+                round_.failed[member.stream.id] = error
+        return round_
+
+    def _places(self, member: Member) -> list[tuple[int, int]]:
+        """Returns the logs that a member reads, by vgroup and table."""
+        catalog = self._services.catalog
+        tables = [table for uid in sorted(member.sources) if (table := catalog.table_by_uid(uid)) is not None]
+        return [(vgroup, table.uid) for table in tables
+                for vgroup in vgroups_of(require_database(table.database, catalog), table)]
+
+    def _due(self, member: Member, told: Sequence[int] | None, changes: int, *, again: bool) -> Groups:
+        """Returns which groups of a member may have another answer than its table has; none: it is not due.
+
+        `told`: child tables that the member's own source tasks tell of; None: any table. `again`: whatever is known.
+        """
+        reached = self._reached.get(member.stream.id)
+        places = self._places(member)
+        if again or reached is None or reached.sources.keys() != {*places}:
+            return None
+        moved = [place for place in places if self._newest(*place) > reached.sources[place]]
+        target = (member.target.vgroup_id or 0, member.target.uid)
+        if not moved and reached.catalog_changes == changes and self._newest(*target) == reached.target:
+            return _NOTHING
+        if not member.plan.groups or told is None:
+            return None
+        if reached.catalog_changes != changes and not told:
+            return None  # child tables, or their tags, may be others
+        children = {*told}
+        for vgroup, uid in moved:
+            found = self._storage.snapshot(vgroup, uid).children_since(reached.sources[vgroup, uid])
+            if found is None:
+                return None
+            children |= found
+        return self._groups(member.plan, sorted(children)) if len(children) <= _TABLES_MAX else None
+
+    def _newest(self, vgroup_id: int, table_uid: int) -> int:
+        """Returns the newest version of a vnode's log with rows or deletes of a table."""
+        logged = self._storage.logged(vgroup_id, table_uid)
+        return 0 if logged is None else logged.version
+
+    def _groups(self, plan: RefreshPlan, tuids: Sequence[int]) -> Groups:
         """Returns the keys of the groups that child tables belong to; None if one of them is gone: then any may be."""
         catalog, super_uid = self._services.catalog, plan.sources[0].storage_uid
         table = catalog.table_by_uid(super_uid)
@@ -131,125 +285,123 @@ class StreamRefreshes:
         places = {tag.name: place for place, tag in enumerate(table.tags)}
         found = {tuple(child.name if name == "tbname" else child.tag_values[places[name]] for name in plan.groups)
                  for child in children if child is not None}
-        return None if None in children else list(found)
+        return None if None in children else tuple(found)
 
-    def _wanted(self, target: Table, plan: BatchPlan, session: Session, *, repeats: bool) -> pa.RecordBatch:
-        """Returns what the table is to hold, as it is stored, by the plan of the answer or of a part of it.
+    def _plan(self, member: Member, groups: Groups, round_: _Round, *, must: bool) -> _Due:
+        target = member.target
+        plan, session = planned_answer(self._planning, member.stream, target, member.plan.groups, groups)
+        keys = None if groups is None else _keys_of_groups(target, member.plan, groups)
+        read = self._queries.as_of(plan, session, round_.versions, round_.instead)
+        return _Due(member, plan, session, read, keys, must)
 
-        `repeats`: rows may be equal.
+    def _part(self, member: Member, request: RefreshRequest, round_: _Round) -> _Due | None:
+        """Returns what is due of a member that nobody is connected with: what the values touch that its source tasks tell.
+
+        None if all is due: they tell values since it was computed as a whole.
         """
-        if len(plan.columns) != len(target.columns):
-            raise InvalidStatementError(
-                f"the query of the stream gives {len(plan.columns)} columns by now, its table has "
-                f"{len(target.columns)}", hint="CREATE OR REPLACE STREAM, with names in place of *")
-        rows = self._run(plan, session)
-        precision = require_database(target.database, self._services.catalog).precision
-        constants = Constants(precision, "UTC", self._services.clock.now_ms())
-        arrays = [fitted(column, one_array(values), constants, row_number, checks_text=True)
-                  for column, values in zip(target.columns, rows.columns, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns])
-        if not target.keyed and batch.column(0).null_count:
-            raise InvalidValueError(f"the time {target.columns[0].name} of a row of the answer is NULL")
-        if target.keyed:
-            batch = keyed(target, batch)
-        if repeats:
-            return numbered(batch)
-        keys = _keys(target, batch)
-        if pc.count_distinct(keys).as_py() < len(keys):
-            names = ", ".join(column.name for column in target.key_columns)
-            raise InvalidValueError(f"several rows of the answer have the same {names}, of which the table has one",
-                                    hint="name further columns of the KEY: INTO t (a PRIMARY KEY, b PRIMARY KEY, ...)")
-        return batch
-
-    def _part(
-        self, stream: StreamRecord, target: Table, refresh: RefreshPlan, values: TouchedValues | None
-    ) -> tuple[pa.RecordBatch, pa.RecordBatch] | None:
-        """Returns what the table is to hold, and what it holds, of the rows that some values touch; None if any may be
-        touched, or rows may have the same KEY that aren't."""
-        part = None if values is None else self._planning.touched_part_of(stream, refresh.touched, values)
-        if part is None or values is None:
+        values, target = request.values, member.target
+        if values is None or request.again or self._reached.get(member.stream.id) is None:
             return None
-        _, session = part
-        known = rows_with(target, list(zip(refresh.touched, values, strict=True)), self._services.catalog, session)
-        rows = self._run(known, session)
-        arrays = [one_array(each).cast(column.type.arrow())
-                  for column, each in zip(target.columns, rows.columns, strict=True)]
-        batch = keyed(target, pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns]))
-        wanted = self._wanted(target, *part, repeats=refresh.repeats)
-        if refresh.claimed and self._are_elsewhere(target, wanted, batch):
+        part = self._planning.touched_part_of(member.stream, member.plan.touched, values)
+        if part is None:
             return None
-        return wanted, numbered(batch) if refresh.repeats else batch
+        plan, session = part
+        found = rows_with(target, list(zip(member.plan.touched, values, strict=True)), self._services.catalog, session)
+        read, looked_at = (self._queries.as_of(each, session, round_.versions, {}) for each in (plan, found))
+        return _Due(member, plan, session, read, None, True, (found, looked_at))
 
-    def _are_elsewhere(self, target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch) -> bool:
-        """Whether the table has rows with the KEY of wanted ones beside those that are known."""
-        fresh = wanted.filter(pc.invert(pc.is_in(_keys(target, wanted), value_set=_keys(target, known))))
-        if not fresh.num_rows:
-            return False
-        there = stored_rows(self._services.storage, target, np.unique(times_of(target, fresh)),
-                            (PLACE.physical, KEY_TEXT.physical))
-        return bool(pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py())
+    # --- what is computed -------------------------------------------------------------------------------------
 
-    def _write(self, target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch) -> int:
-        """Writes the rows that are new or others than those `known` in their place, deletes those that are no more;
-        returns how many that are. Both are as they are stored.
-        """
-        assert target.vgroup_id is not None
-        differing = _differing(target, wanted, known)
-        gone, changed = known.take(pa.array(differing.gone)), differing.changed
-        if not target.keyed:
-            # A delete takes along what else lies at its time.
-            changed |= np.isin(times_of(target, wanted), times_of(target, gone))
-        write = self._services.storage.vnode(target.vgroup_id).begin_together(keyed_changes(
-            self._services.storage, target, wanted.filter(pa.array(changed)), gone))
-        if write is not None:
-            write.wait()
-        return int(changed.sum()) + len(differing.gone)
+    def _compute(self, planned: _Due, members: Sequence[Member], round_: _Round) -> None:
+        member = planned.member
+        stream, target = member.stream, member.target
+        sources = [other for other in members if member.reads(other)]
+        failing = next((one.stream for one in sources if one.stream.id in round_.failed), None)
+        if failing is not None:
+            round_.held.add(stream.id)
+            round_.failed[stream.id] = UnavailableError(
+                f"stream {failing.name}, whose results it reads, could not be refreshed: "
+                f"{round_.failed[failing.id].message}", hint=f"it goes on when {failing.name} does")
+            return
+        if not planned.must and not any(round_.rows.get(one.stream.id) for one in sources):
+            return
+        try:
+            with self._activity.statement(0, f"refresh of stream {stream.name}"):
+                wanted = self._wanted(planned)
+                found = None if planned.found is None else self._corrected(planned, *planned.found, wanted)
+            if found is None and planned.found is not None:
+                self._compute(self._plan(member, None, round_, must=True), members, round_)
+                return
+            found = found or correction(target, wanted, planned.keys, self._storage)
+            if found.rows and any(other.reads(member) for other in members):
+                round_.instead[target.uid] = contents(target, wanted, planned.keys, self._storage)
+        except PenstockError as error:
+            round_.failed[stream.id] = error
+            return
+        round_.changes[stream.id] = found.changes
+        round_.rows[stream.id] = found.rows
+        if planned.found is not None:
+            round_.parts.add(stream.id)
+
+    def _corrected(
+        self, planned: _Due, plan: BatchPlan, read: ScansOf, wanted: pa.RecordBatch
+    ) -> Correction | None:
+        """Returns how to correct the rows that values tell; None if others may have the same KEY."""
+        target, refresh = planned.member.target, planned.member.plan
+        rows = self._queries.run_as_of(plan, planned.session, read)
+        return correction_of_part(target, wanted, rows, self._storage, repeats=refresh.repeats, claimed=refresh.claimed)
+
+    def _wanted(self, planned: _Due) -> pa.RecordBatch:
+        """Returns what the table is to hold, as it is stored, of some groups or of all."""
+        target = planned.member.target
+        rows = self._queries.run_as_of(planned.plan, planned.session, planned.read)
+        return as_stored(target, rows, constants_of(target, self._services), repeats=planned.member.plan.repeats)
+
+    # --- what is seen -----------------------------------------------------------------------------------------
+
+    def _publish(self, members: Sequence[Member], round_: _Round) -> None:
+        """Writes what was computed, all at once, and notes how far its streams are."""
+        written = [member for member in members if member.stream.id in round_.changes]
+        for member in written:
+            self._refuse_late(member, written, round_)
+        written = [member for member in written if member.stream.id not in round_.failed]
+        changes: dict[int, list[Change]] = {}
+        for member in written:
+            if round_.changes[member.stream.id]:
+                assert member.target.vgroup_id is not None
+                changes.setdefault(member.target.vgroup_id, []).extend(round_.changes[member.stream.id])
+        if changes:
+            self._storage.whole_writes.write([(vgroup, partial(self._storage.begin_changes, vgroup, of_vnode))
+                                              for vgroup, of_vnode in changes.items()])
+        ends = {member.target.uid: self._newest(member.target.vgroup_id or 0, member.target.uid)
+                for member in written}
+        for member in written:
+            if member.stream.id in round_.parts:
+                continue  # what else has changed, its source tasks are about to tell
+            sources = {(vgroup, uid): max(round_.versions.get(vgroup, 0), ends.get(uid, 0))
+                       for vgroup, uid in self._places(member)}
+            self._reached[member.stream.id] = Reached(round_.catalog_changes, sources, ends[member.target.uid])
+
+    def _refuse_late(self, member: Member, written: Sequence[Member], round_: _Round) -> None:
+        """Leaves out a stream that was paused, stopped or dropped since, or whose table was dropped or has moved, and
+        those that have read its results."""
+        stream = self._services.catalog.streams.by_id(member.stream.id)
+        table = self._services.catalog.table_by_uid(member.target.uid)
+        stays = table is not None and table.vgroup_id == member.target.vgroup_id
+        if stays and stream is not None and stream.wanted == "running" and not any(
+                other.stream.id in round_.failed and member.reads(other) for other in written):
+            return
+        round_.held.add(member.stream.id)
+        round_.failed[member.stream.id] = UnavailableError(
+            f"stream {member.stream.name} was paused, or another one that it reads, or its table has moved: its "
+            "results were computed in vain")
+        round_.rows.pop(member.stream.id, None)
 
 
-def _keys_of(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, ...]]) -> pa.RecordBatch:
+def _keys_of_groups(target: Table, plan: RefreshPlan, groups: Sequence[tuple[TagValue, ...]]) -> pa.RecordBatch:
     """Returns the keys of groups as they are stored."""
     columns = [target.columns[place] for place in plan.keys]
     values = zip(*groups, strict=True) if groups else [()] * len(columns)
     return keyed(target, pa.RecordBatch.from_arrays(
         [pa.array(found, column.type.arrow()) for column, found in zip(columns, values, strict=True)],
         names=[column.physical for column in columns]))
-
-
-def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:
-    """Returns a text for each stored row that no other one has."""
-    if target.keyed:
-        return batch.column(KEY_TEXT.physical)
-    columns = target.key_columns
-    return key_texts([batch.column(column.physical) for column in columns], [column.type.kind for column in columns])
-
-
-def _differing(target: Table, wanted: pa.RecordBatch, known: pa.RecordBatch, lost: float | None = None) -> Differing:
-    want, have = _keys(target, wanted), _keys(target, known)
-    gone = np.flatnonzero(pc.invert(pc.is_in(have, value_set=want)).to_numpy(zero_copy_only=False))
-    places = pc.index_in(want, value_set=have)
-    equal = equal_rows(target.columns, wanted, known.take(places), lost)
-    changed = ~(places.is_valid().to_numpy(zero_copy_only=False) & equal)
-    return Differing(target, known, wanted, lost, gone, changed, places)
-
-
-def equal_rows(
-    columns: Sequence[Column], left: pa.RecordBatch, right: pa.RecordBatch, lost: float | None = None
-) -> Flags:
-    """Returns which rows have the same values on both sides, NULL and NaN being equal to themselves.
-
-    `lost`: numbers with a fraction that differ by no more, or by no more than RELATIVE of them, are equal, too.
-    """
-    equal = np.ones(left.num_rows, bool)
-    for column in columns:
-        one, other = left.column(column.physical), right.column(column.physical).cast(column.type.arrow())
-        same = pc.fill_null(pc.equal(one, other), False)
-        both = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
-        kinds = pc.equal(pc.is_null(one), pc.is_null(other))
-        equal_ones = pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
-        if lost is not None and column.type.kind in FLOATS:
-            a, b = (np.asarray(side.cast(pa.float64()).fill_null(np.nan), np.float64) for side in (one, other))
-            with np.errstate(invalid="ignore"):
-                near = np.abs(a - b) <= lost + RELATIVE * np.maximum(np.abs(a), np.abs(b))
-            equal_ones = equal_ones | (near & np.isfinite(a) & np.isfinite(b))
-        equal &= equal_ones
-    return equal

@@ -10,23 +10,17 @@ from penstock.common.errors import InUseError, NotFoundError, PenstockError
 from penstock.common.logging import about, logger
 from penstock.mnode.access.session import Result
 from penstock.mnode.catalog.catalog_records import IngestRecord, StreamRecord, Unfinished
+from penstock.mnode.catalog.materialized_views import definition_of, drop_of
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.sql.dialect.parser import parse_one
-from penstock.sql.tree.statements import CreateStream, DropStream
+from penstock.sql.tree.statements import DropStream
 
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
 
 _log = logger(__name__)
-
-
-def _is_view(stream: StreamRecord) -> bool:
-    """Whether the stream and its table are a materialized view."""
-    statement = parse_one(stream.asked.text)
-    return isinstance(statement, CreateStream) and statement.materialized
 
 
 class StreamRemoval:
@@ -41,12 +35,12 @@ class StreamRemoval:
         stream = self._known.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             goes = statement.with_table
-            if goes and not _is_view(stream):
+            if goes and definition_of(stream.asked.text) is None:
                 raise NotFoundError(f"{stream.name} is no materialized view but a stream", hint="DROP STREAM ends it")
             for other in self._services.catalog.streams.all() if goes else ():
                 if stream.target_uid in other.source_uids:
                     raise InUseError(f"stream {other.name} reads the results of {stream.name}",
-                                     hint=f"drop {other.name} first")
+                                     hint=f"{drop_of(other)} first")
             self.drop_record(stream, with_target=goes)
         return Result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from penstock.common.errors import CorruptionError
@@ -38,6 +39,10 @@ class StreamStarts:
             _log.error("stream %x is set aside: %s", stream_id, problem)
         ids = {*(stream.id for stream in catalog.streams.all()), *catalog.streams.damaged}
         self._release_stale_pins({pin_of(stream_id) for stream_id in ids})
+        for stream in catalog.streams.all():
+            # Those that are refreshed together must know of each other when the first of them begins.
+            with suppress(Exception):
+                self._known.plans[stream.id] = self._plan_of(stream)
         for stream in catalog.streams.all():
             self.begin(stream)
 

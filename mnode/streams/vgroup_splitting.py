@@ -25,12 +25,15 @@ from penstock.mnode.catalog.name_lookup import require_database, require_user_da
 from penstock.mnode.checkpoints.commit_records import CommitRecord, commit_record
 from penstock.mnode.dnode.shared_lock import SharedLock
 from penstock.mnode.streams.ingest_statements import Ingests
+from penstock.mnode.streams.stream_pins import pin_of
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.mnode.streams.stream_statements import Streams
+from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
 from penstock.tasks.dnode_access.dnode_client import RowsRequest, StoreRequest
+from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.worker.local_environment import LocalEnvironment
 from penstock.tasks.worker.state_repartition import Moved, Repartition, refusal
 from penstock.wal.record import TUID_COLUMN
@@ -190,7 +193,7 @@ class Splitting:
             reached = self._streams.checkpoints.progress(stream)
             if reached is not None:
                 behind = written or self._services.storage.acknowledged(reached)
-                if all(reached.get(vgroup_id, 0) >= version for vgroup_id, version in behind):
+                if all(reached[vgroup_id] >= version for vgroup_id, version in behind if vgroup_id in reached):
                     return
             if self._services.clock.monotonic() >= deadline or self._closing.is_set():
                 raise UnavailableError(f"stream {stream.name} has not read all rows within {_READ_TIMEOUT_S:g} s",
@@ -211,17 +214,57 @@ class Splitting:
                 versions[vgroup_id] = self._services.storage.found(
                     known, known.vgroup_ids[parents[place]], vgroup_id,
                     {uid: np.array(sorted(tuids), np.uint64) for uid, tuids in moving.items()})
+            begins: dict[int, StreamCut] = {}
             for number, stream in enumerate(reading, 1):
                 self._tell(f"divides the state of stream {stream.name}, {number} of {len(reading)}")
-                record = self._divided(stream, known, wanted, versions)
+                if isinstance(self._streams.checkpoints.plan_of(stream).computation, RefreshPlan):
+                    record = self._carried(stream, wanted, versions)
+                    begins[stream.id] = record.versions
+                else:
+                    record = self._divided(stream, known, wanted, versions)
                 self._services.stores.records.write(record)
                 self._streams.checkpoints.hold(stream, record)
             with self._lock, self._services.storage.moving():
-                self._services.catalog.regroup(wanted)
+                self._services.catalog.regroup(wanted, begins)
                 self._services.storage.settle(database)
+            for stream in reading:
+                if stream.id in begins:
+                    self._let_go(stream, begins[stream.id])
         finally:
             if require_database(database.name, self._services.catalog).vgroup_ids == known.vgroup_ids:
                 self._services.storage.discard(added)
+
+    def _carried(
+        self, stream: StreamRecord, wanted: Regrouping, versions: Mapping[int, int]
+    ) -> CommitRecord:
+        """Does what `_divided` does with a stream of any query, which keeps how far it has read logs, and no rows."""
+        started_ms, started = self._services.clock.now_ms(), self._services.clock.monotonic()
+        record = self._services.stores.records.newest(stream.id)
+        latest = self._services.catalog.streams.by_id(stream.id)
+        if record is None or latest is None:
+            raise UnavailableError(f"stream {stream.name} has no checkpoint")
+        stored = self._streams.known.plans[stream.id]
+        graph = self._streams.planning.graph_of(stored.plan, wanted=wanted)
+        reached = {**dict(record.versions), **versions}
+        before, after = (StreamDeployment(
+            stream.id, stream.name, latest.attempt, stored.plan, each, tuple(0 for _ in each.source_vgroup_ids),
+            checkpoint_id, (), self._services.settings(stored.options),
+        ) for each, checkpoint_id in ((stored.graph, record.checkpoint_id), (graph, record.checkpoint_id + 1)))
+        environment = LocalEnvironment(
+            self._services.clock, self._fs, self._services.paths, self._services.stores.results.read,
+            self._services.stores.results.write_results, lambda _: None)
+        done = Repartition(before, after, (), [reached[one] for one in graph.source_vgroup_ids], Moved({}, {}),
+                           environment).run()
+        took_ms = (self._services.clock.monotonic() - started) * 1000
+        return commit_record(stream.id, record.checkpoint_id + 1, latest.attempt, graph.source_vgroup_ids,
+                             [(one, took_ms) for one in done], started_ms, took_ms, record.layout)
+
+    def _let_go(self, stream: StreamRecord, begin: StreamCut) -> None:
+        """Lets go of the logs that a stream doesn't read any more, since its table has moved."""
+        read = {vgroup_id for vgroup_id, _ in begin}
+        for vgroup_id, _ in stream.start_cut:
+            if vgroup_id not in read:
+                self._services.storage.vnode(vgroup_id).release_pin(pin_of(stream.id))
 
     def _divided(
         self, stream: StreamRecord, known: Database, wanted: Regrouping, versions: dict[int, int]

@@ -36,14 +36,14 @@ def keyed_changes(
         times = np.unique(times_of(target, gone))
         if target.keyed:
             # A delete takes along what else lies at its place: there is something if somebody has looked for such keys.
-            there = stored_rows(storage, target, times, (PLACE.physical, KEY_TEXT.physical))
+            there = stored_rows(target, times, storage, (PLACE.physical, KEY_TEXT.physical))
             leaves, written = (pc.is_in(there.column(1), value_set=batch.column(KEY_TEXT.physical))
                                for batch in (gone, wanted))
             times = np.unique(times_of(target, there.filter(leaves)))
             stays = there.filter(pc.invert(pc.or_(leaves, written)))
             stays = stays.filter(pa.array(np.isin(times_of(target, stays), times)))
             if stays.num_rows:
-                whole = stored_rows(storage, target, np.unique(times_of(target, stays)))
+                whole = stored_rows(target, np.unique(times_of(target, stays)), storage)
                 others = pc.is_in(whole.column(KEY_TEXT.physical), value_set=stays.column(1))
                 wanted = pa.concat_batches([wanted, whole.filter(others).select(wanted.schema.names)])
         changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
@@ -55,7 +55,7 @@ def keyed_changes(
 
 
 def stored_rows(
-    storage: Storage, target: Table, times: Places | None, names: Sequence[str] | None = None
+    target: Table, times: Places | None, storage: Storage, names: Sequence[str] | None = None
 ) -> pa.RecordBatch:
     """Returns the rows of a result table, as they are stored: all, or those of some times, or places.
 

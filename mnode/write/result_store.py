@@ -35,7 +35,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import RefreshRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows

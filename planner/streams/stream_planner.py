@@ -27,7 +27,7 @@ from penstock.planner.streams.stream_join_query import JoinQuery, plan_join_quer
 from penstock.planner.streams.stream_joins import JoinedTables
 from penstock.planner.streams.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.streams.stream_projections import Projections
-from penstock.planner.streams.stream_refresh import plan_refreshed, refreshed_for
+from penstock.planner.streams.stream_refresh import lasting_answer, plan_refreshed, refreshed_for
 from penstock.planner.streams.stream_results import (
     Filled,
     filled_projections,
@@ -60,6 +60,8 @@ def plan_stream(
     reason = refreshed_for(statement, catalog, session)
     if reason is not None:
         return plan_refreshed(statement, catalog, session, reason)
+    if statement.materialized:
+        lasting_answer(statement, catalog, session)
     stream = _context(statement, catalog, session, defaults)
     plan, session = _plan(stream), stream.session
     options = statement.options

@@ -170,15 +170,7 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.
     """
     _check_options(statement, reason)
-    views = tuple(views_below(statement.query, session.database or "", catalog))
-    queries = [(statement.query, session.database or ""), *((parse_query(view.text), view.database) for view in views)]
-    for query, _ in queries:
-        _check_functions(query)
-    batch = plan_answer(statement, catalog, session)
-    later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
-    if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
-        raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
-                                 "date", hint="write times that don't move")
+    queries, batch = lasting_answer(statement, catalog, session)
     sources = _sources(queries, batch, catalog)
     database, columns, repeats = _target(statement, batch, catalog, session)
     kept = _kept_groups(statement, catalog, session, database, columns)
@@ -240,6 +232,24 @@ def _kept_groups(
     session = zoned(statement.options, session)
     batch = plan_query(query, catalog, session, ordered=False, of_stream=True)
     return plan_kept_groups(statement, batch, database, columns, session.time_zone)
+
+
+def lasting_answer(
+    statement: CreateStream, catalog: CatalogView, session: Session
+) -> tuple[list[tuple[Query, str]], BatchPlan]:
+    """Returns the query and those of the views that it reads, each with the database that is in use there; and the plan
+    of its answer. Raises InvalidStreamError if that depends on more than rows.
+    """
+    views = views_below(statement.query, session.database or "", catalog)
+    queries = [(statement.query, session.database or ""), *((parse_query(view.text), view.database) for view in views)]
+    for query, _ in queries:
+        _check_functions(query)
+    batch = plan_answer(statement, catalog, session)
+    later = plan_answer(statement, catalog, replace(session, now_ms=session.now_ms + 400 * _DAY_MS))
+    if (batch.steps, batch.body, batch.scans) != (later.steps, later.body, later.scans):
+        raise InvalidStreamError("the query depends on the time at which it is asked: no stream can keep that up to "
+                                 "date", hint="write times that don't move")
+    return queries, batch
 
 
 def plan_answer(

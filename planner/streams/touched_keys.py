@@ -89,8 +89,10 @@ def _one_of(value: Expr, some: Sequence[Value]) -> exp.Expression:
 def rows_with(
     table: Table, values: Sequence[tuple[int, Sequence[Value]]], catalog: CatalogView, session: Session
 ) -> BatchPlan:
-    """Returns the plan of a query for the rows of a table that have some values in columns, by their places. No text has
-    0x1F."""
+    """Returns the plan of a query for the rows of a table that have some values in columns, by their places.
+
+    No text has 0x1F.
+    """
     every = Select((SelectItem(exp.Star(), None, "*"),), TableSource(Name(table.name, table.database)))
     batch = plan_query(every, catalog, session, ordered=False)
     (scan,) = batch.scans

@@ -33,7 +33,6 @@ EMPTY_TABLES: dict[str, str] = {
     "pg_event_trigger": "oid evtname'", "pg_language": "oid lanname'", "pg_cast": "oid castsource casttarget",
     "pg_operator": "oid oprname' oprnamespace", "pg_opclass": "oid opcname' opcmethod opcnamespace opcdefault?",
     "pg_aggregate": "aggfnoid aggkind'", "pg_locks": "locktype' pid",
-    "pg_matviews": "schemaname' matviewname' matviewowner' definition'",
     "pg_indexes": "schemaname' tablename' indexname' tablespace' indexdef'",
     "pg_sequences": "schemaname' sequencename'", "pg_db_role_setting": "setdatabase setrole setconfig'",
     "pg_stat_user_tables": "relid schemaname' relname' n_live_tup", "pg_init_privs": "objoid classoid objsubid",

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.mnode.access.session import SessionState
 from penstock.mnode.catalog import system_schema
 from penstock.mnode.catalog.catalog import Catalog
+from penstock.mnode.catalog.materialized_views import definition_of
 from penstock.mnode.query.activity import Activity, ClientInfo
 from penstock.mnode.query.view_tables import view_tables
 from penstock.shell.postgres.catalog_schema import PG_CLASS_OID
@@ -87,6 +88,11 @@ class PostgresCatalog:
         rights = self.state.identity.rights
         yield from (view for view in self.catalog.views()
                     if rights.touch(GrantObject("table", view.name, view.database)))
+
+    def materialized(self) -> dict[int, str]:
+        """Returns the queries of materialized views, by the uids of their tables."""
+        found = ((stream.target_uid, definition_of(stream.asked.text)) for stream in self.catalog.streams.all())
+        return {uid: definition for uid, definition in found if definition is not None}
 
     def may(self, privilege: Privilege, database: str, table: str | None = None) -> bool:
         """Whether the user may read or write a table, or all of a database."""
@@ -173,9 +179,10 @@ def _database_rows(view: PostgresCatalog) -> Iterator[dict[str, object]]:
 
 
 def _classes(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    materialized = view.materialized()
     for table in view.tables():
         yield {**_class(view, table), "oid": oid_of(table), "relname": table.name, "relam": _HEAP,
-               "relkind": "v" if table.kind == "view" else "r",
+               "relkind": "v" if table.kind == "view" else "m" if table.uid in materialized else "r",
                "relnatts": len(table.columns) + len(table.tags), "relhasindex": table.kind == "normal"}
     for key in view.primary_keys():
         yield {**_class(view, key.table), "oid": key.oid, "relname": key.name, "relam": _BTREE, "relkind": "i",
@@ -324,12 +331,22 @@ def _view_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
 
 
 def _table_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    materialized = view.materialized()
     for table in view.tables():
-        if table.kind == "view":
+        if table.kind == "view" or (table.uid in materialized and not view.shows_any):
             continue
         yield {"schemaname": table.database, "tablename": table.name, "tableowner": view.state.identity.name,
                "tablespace": None, "hasindexes": table.kind == "normal", "hasrules": False, "hastriggers": False,
                "rowsecurity": False}
+
+
+def _materialized_list(view: PostgresCatalog) -> Iterator[dict[str, object]]:
+    materialized = view.materialized()
+    for table in view.tables():
+        if table.uid in materialized or view.shows_any:
+            yield {"schemaname": table.database, "matviewname": table.name, "matviewowner": view.state.identity.name,
+                   "tablespace": None, "hasindexes": table.kind == "normal", "ispopulated": True,
+                   "definition": materialized.get(table.uid)}
 
 
 def _activity(view: PostgresCatalog) -> Iterator[dict[str, object]]:
@@ -355,7 +372,7 @@ _ROWS: Mapping[str, Callable[[PostgresCatalog], Iterator[dict[str, object]]]] = 
     "pg_namespace": _namespaces, "pg_database": _database_rows, "pg_class": _classes, "pg_attribute": _attributes,
     "pg_type": _type_rows, "pg_roles": _roles, "pg_authid": _roles, "pg_user": _roles, "pg_settings": _settings,
     "pg_tables": _table_list, "pg_am": _access_methods, "info_tables": _table_rows, "info_columns": _column_rows,
-    "info_schemata": _schemata, "info_views": _view_rows, "pg_views": _view_list,
+    "info_schemata": _schemata, "info_views": _view_rows, "pg_views": _view_list, "pg_matviews": _materialized_list,
     "pg_tablespace": _tablespaces, "pg_stat_activity": _activity,
     "pg_index": _indexes, "pg_constraint": _constraints, "pg_description": _descriptions,
     "info_table_constraints": _constraint_list, "info_key_column_usage": _key_columns,

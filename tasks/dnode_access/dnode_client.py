@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 from penstock.common.errors import UnavailableError
 from penstock.tasks.dnode_access.remote_log import LogRequest
 from penstock.tasks.dnode_access.small_writes import SmallWrites
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
 from penstock.vnode.read.snapshot import TimeSpan
@@ -98,10 +98,9 @@ class DnodeClient:
         names: list[str] = self._ask(request, "asking for names of tables failed").column(0).to_pylist()
         return names
 
-    def refresh(self, request: RefreshRequest) -> int:
-        """Returns how many rows were written or deleted; raises as `read_rows` does."""
-        written: int = self._ask(request, "comparing the result table with its query failed").column(0)[0].as_py()
-        return written
+    def refresh(self, request: RefreshRequest) -> Refreshed:
+        """Returns what was done; raises as `read_rows` does."""
+        return Refreshed.of(self._ask(request, "comparing the result table with its query failed"))
 
     def ask_log(self, request: LogRequest) -> pa.Table:
         """Returns what the request's class says; raises as `read_rows` does."""

@@ -14,7 +14,7 @@ from penstock.tasks.external.connectors.incoming_messages import Consumer, Posit
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.protocol.task_status import TaskStatus
 
@@ -79,9 +79,8 @@ class TaskEnvironment(Protocol):
         """Returns those names that tables have which are no children of a super table. Raises PenstockErrors."""
         ...
 
-    def refresh(self, request: RefreshRequest) -> int:
-        """Makes the result table of a stream of any query the answer as it is now; returns how many rows were written
-        or deleted. It has to wait; any thread.
+    def refresh(self, request: RefreshRequest) -> Refreshed:
+        """Makes the result table of a stream of any query the answer as it is now. It has to wait; any thread.
 
         Raises PenstockErrors; it may be tried again.
         """

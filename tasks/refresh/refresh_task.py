@@ -20,16 +20,21 @@ from penstock.tasks.operators.base_task import ComputingTask
 from penstock.tasks.operators.stream_task import TaskEnvironment
 from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Barrier, Block, Pause, Resume, TaskEvent, TaskId
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 
 _SHARE = 0.25
-"""The engine computes for at most this part of the time: after a second it rests for three."""
+"""The engine computes for at most this part of the time."""
 
 _TABLES_MAX, _VALUES_MAX = 1_000, 20_000
 """With more child tables that have changed, or values that were touched, the answer is computed as a whole."""
 
 _log = logger(__name__)
+
+
+def rest_after(took: float) -> float:
+    """Returns how long the engine rests after it has computed for so many seconds."""
+    return took * (1 / _SHARE - 1)
 
 
 class RefreshTask(ComputingTask):
@@ -55,7 +60,9 @@ class RefreshTask(ComputingTask):
         self._changed: list[set[Any]] | None = None
         self._allowed_at = self._clock.monotonic()
         self._begun_at: float | None = None
-        self._answer: int | PenstockError | None = None
+        self._again = False
+        self._asked: list[set[Any]] | None = None
+        self._answer: Refreshed | PenstockError | None = None
         self._failure: Exception | None = None
         self._outage = ""
         self._tries = 0
@@ -95,7 +102,10 @@ class RefreshTask(ComputingTask):
         channel, item = taken
         match item:
             case Block(data=data):
-                self._rows_in += pc.sum(data.column(1)).as_py()
+                rows = pc.sum(data.column(1)).as_py()
+                self._rows_in += rows
+                # Somebody has asked for it, or deleted rows of any table.
+                self._again |= not rows and bool(data.column(0).null_count)
                 self._note(data)
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
@@ -136,12 +146,13 @@ class RefreshTask(ComputingTask):
     # -- the comparison ----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        request = RefreshRequest(self.id.stream_id, self._attempt, None)
+        self._asked, again = self._changed, self._again
+        request = RefreshRequest(self.id.stream_id, self._attempt, None, again)
         if self._changed is not None and self._touched:
             request = replace(request, values=tuple(map(tuple, self._changed)))
         elif self._changed is not None:
             request = replace(request, tuids=tuple(sorted(self._changed[0])))
-        self._changed = [set() for _ in range(self._touched or 1)]
+        self._changed, self._again = [set() for _ in range(self._touched or 1)], False
         self._begun_at = self._clock.monotonic()
         self._environment.in_background(partial(self._refresh, request), f"refresh {self.id}")
 
@@ -170,8 +181,12 @@ class RefreshTask(ComputingTask):
             self._allowed_at = now + self._backoff.delay(self._tries)
             return True
         self._tries, self._outage = 0, ""
-        self._rows_out += answer
-        self._allowed_at = now + took * (1 / _SHARE - 1)
+        self._rows_out += answer.written
+        self._allowed_at = now + rest_after(took)
+        if answer.later_s:
+            self._changed = None if self._asked is None or self._changed is None else [
+                one | other for one, other in zip(self._changed, self._asked, strict=True)]
+            self._allowed_at = now + answer.later_s
         return True
 
     # -- events and checkpoints --------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
@@ -159,9 +159,8 @@ class LocalEnvironment:
         found: list[str] = self.read(NamesRequest(table_uid, tuple(names))).column(0).to_pylist()
         return found
 
-    def refresh(self, request: RefreshRequest) -> int:
-        written: int = self.read(request).column(0)[0].as_py()
-        return written
+    def refresh(self, request: RefreshRequest) -> Refreshed:
+        return Refreshed.of(self.read(request))
 
     def in_background(self, work: Callable[[], None], name: str) -> None:
         work()

@@ -59,8 +59,6 @@ def refusal(plan: StreamPlan) -> str | None:
     computation = plan.computation
     if isinstance(computation, JoinPlan):
         return "a join keeps rows of both sides by where their keys led them"
-    if isinstance(computation, RefreshPlan):
-        return "streams that are computed again as a whole don't go along yet"
     if plan.source.lookup is not None:
         return "what its rows found in another table is known to the tasks that looked it up only"
     if plan.row_window is not None and not plan.grouping.colocated:
@@ -146,7 +144,10 @@ class Repartition:
 
         Raises UnavailableError if rows are still read back for the stream, CheckpointDamagedError, StorageError.
         """
-        self._sources()
+        if isinstance(self._plan.computation, RefreshPlan):
+            self._followers()
+        else:
+            self._sources()
         if self._plan.sends_partials:
             self._aggs()
         for edges in self._new["sink"]:
@@ -175,6 +176,15 @@ class Repartition:
                     if (reserved := store.reserved) is not None:
                         fresh.reserve(reserved)
                     self._finish_source(fresh, heir.task, inherited(meta))
+                self._finish_source(store, edges.task, meta)
+
+    def _followers(self) -> None:
+        """Source tasks that keep nothing but how far they have read a log, whichever that was."""
+        known = _tasks(self._old["source"])
+        for edges in self._new["source"]:
+            with ExitStack() as stores:
+                store, meta = self._restored(edges.task, stores) if edges.task in known else (
+                    self._fresh(edges.task, stores), {ROWS_TOTAL: 0})
                 self._finish_source(store, edges.task, meta)
 
     def _finish_source(self, store: StateStore, task: TaskId, meta: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from penstock.tasks.external.notify.window_notifier import Notifier, notifier_of
 from penstock.tasks.protocol.block_schema import block_type
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskId
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_store import StateStore
@@ -125,7 +125,7 @@ class WorkerEnvironment:
     def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
         return self._dnode.foreign_names(NamesRequest(table_uid, tuple(names)))
 
-    def refresh(self, request: RefreshRequest) -> int:
+    def refresh(self, request: RefreshRequest) -> Refreshed:
         return self._dnode.refresh(request)
 
     def in_background(self, work: Callable[[], None], name: str) -> None:

@@ -240,6 +240,29 @@ def test_catalog_tells_what_one_may_see(tmp_path: Path) -> None:
                     "SELECT pid, usename FROM pg_stat_activity").fetchall()
 
 
+def test_materialized_views_are_told_as_such(tmp_path: Path) -> None:
+    """With their queries, of windows and of any, and not among the tables; streams into tables are none."""
+    with postgres_here(tmp_path) as here:
+        for text in ("CREATE DATABASE d VGROUPS 1", "CREATE STABLE d.m (ts TIMESTAMP, v INT) TAGS (g INT)", "USE d",
+                     "CREATE VIEW w AS SELECT 1 AS x", "CREATE STREAM s INTO o AS SELECT g, sum(v) FROM m GROUP BY g"):
+            here.execute(text)
+        kinds = "SELECT relname, relkind FROM pg_class WHERE relkind <> 'i' ORDER BY relname"
+        views = ("SELECT schemaname, matviewname, hasindexes, ispopulated, definition FROM pg_matviews "
+                 "ORDER BY matviewname")
+        with here.connect(dbname="d") as con:
+            assert con.execute(views).fetchall() == []
+            here.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, sum(v) s FROM m GROUP BY g")
+            here.execute("CREATE MATERIALIZED VIEW tens AS SELECT _wstart, count(*) FROM m INTERVAL(10s)")
+            assert con.execute(kinds).fetchall() == [
+                ("m", "r"), ("o", "r"), ("sums", "m"), ("tens", "m"), ("w", "v")]
+            assert con.execute(views).fetchall() == [
+                ("d", "sums", True, True, "SELECT g, sum(v) s FROM m GROUP BY g"),
+                ("d", "tens", False, True, "SELECT _wstart, count(*) FROM m INTERVAL(10s)")]
+            assert con.execute("SELECT tablename FROM pg_tables ORDER BY 1").fetchall() == [("m",), ("o",)]
+            here.execute("DROP MATERIALIZED VIEW sums")
+            assert ("sums", "m") not in con.execute(kinds).fetchall()
+
+
 def test_arrays(server: PostgresHere) -> None:
     """Lists of plain values are arrays, also where binary values are asked for; others are texts."""
     with server.connect(dbname="power") as con:

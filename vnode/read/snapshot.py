@@ -22,6 +22,7 @@ from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import TUID_COLUMN
 
 _SPANS_MAX = 8
+_LOOKED_AT_MAX = 200_000  # rows of parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Snapshot:
         else:
             self._tombstones = [t for t in table.tombstones if t.hides_for(version)]
         self._cache = cache
+        self._forgotten = table.forgotten
 
     @classmethod
     def of(cls, table: TableState, vgroup_id: int, version: int, cache: PartCache) -> Snapshot:
@@ -109,6 +111,26 @@ class Snapshot:
             elif run.max_version > version:
                 ranges += _ranges(run.ts[run.version > version], most)
         return ranges + [(t.first_ts, t.last_ts) for t in self._tombstones if t.version > version]
+
+    def children_since(self, version: int) -> set[int] | None:
+        """Returns the child tables of rows that were written, and of deletes, behind a version; None: any may be."""
+        if version < self._forgotten:
+            return None
+        found: set[int] = set()
+        for tombstone in self._tombstones:
+            if tombstone.version > version:
+                if tombstone.tuids is None:
+                    return None
+                found.update(tombstone.tuids)
+        parts = [part for part in self._parts if part.info.max_version > version]
+        if sum(part.info.rows for part in parts) > _LOOKED_AT_MAX:
+            return None
+        chunks: list[Chunk] = [*self._runs]
+        for part in parts:
+            chunks.extend(self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX))
+        for chunk in chunks:
+            found.update(np.unique(chunk.tuid[chunk.version > version]).tolist())
+        return found
 
     def ranges_of(self, tuid: int) -> list[TimeRange]:
         """Returns ranges of time in which rows of a child table lie: of each run, and of a row group of each part."""

@@ -27,6 +27,7 @@ def replay(records: Sequence[Record], tables: Mapping[int, TableState]) -> None:
         else:
             appends = [record for record in some if isinstance(record, RowsRecord)]
             table.append_run(_run_of(appends), sum(record.batch.nbytes for record in appends))
+            table.note_replayed(appends[-1].version)
             for record in appends:
                 if record.origin is not None:
                     table.note_place(record.origin, record.version)

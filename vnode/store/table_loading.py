@@ -26,6 +26,7 @@ def load_tables(store: Path, manifest: Manifest, cache: PartCache, fs: Fs, log: 
     for entry in manifest.tables.values():
         table = tables[entry.table_uid] = TableState.stored(entry, store / "parts" / str(entry.table_uid))
         load_newest_times(table, store / "last", cache, fs)
+        table.forgotten = manifest.persisted_version
         for tombstone in entry.tombstones:
             table.delete(tombstone)
     reader = WalReader(log, manifest.persisted_version + 1)

@@ -94,6 +94,7 @@ class TableState:
         self.parts: tuple[PartHandle, ...] = ()
         self._tombstones: list[Tombstone] = []
         self._told_tombstones: tuple[Tombstone, ...] = ()  # as of when they were last asked for
+        self.forgotten = 0  # nobody knows any more of some deletes up to this version
         self.floor = 0
         self.last_times: LastTimes | None = None
         self.flushes_since_times = 0  # parts written since `last_times`
@@ -201,6 +202,8 @@ class TableState:
 
     def set_tombstones(self, tombstones: Iterable[Tombstone]) -> None:
         """Replaces the deletes."""
+        kept = {*tombstones} if len(self._tombstones) else ()
+        self.forgotten = max((t.version for t in self._tombstones if t not in kept), default=self.forgotten)
         self._told_tombstones = tuple(tombstones)
         self._tombstones = list(self._told_tombstones)
         self._index = self._base = None
@@ -377,6 +380,10 @@ class TableState:
             self.memtable.append_packed(data, version, self.row_format)
             self.newest.appended(row[0], row[1])
         self._note_logged(version, len(rows))
+
+    def note_replayed(self, version: int) -> None:
+        """The log has rows of the table up to a version."""
+        self._note_logged(version, 0)
 
     def _note_logged(self, version: int, rows: int) -> None:
         self.logged = (version, self.logged[1] + rows)

@@ -58,3 +58,12 @@ def test_a_lock_is_free_again_when_what_held_it_fails() -> None:
         assert lock._holders == 0
     with lock.shared():
         assert lock._holders == 1
+
+
+def test_who_holds_it_alone_may_share_it() -> None:
+    """What it has done in its own thread doesn't wait for it; others do so again behind it."""
+    lock = SharedLock()
+    with lock.exclusive(), lock.shared():
+        assert lock._holders == 1
+    with lock.exclusive():
+        assert lock._holders == 0

@@ -18,7 +18,7 @@ from penstock.common.errors import (
     InvalidStreamError,
     PenstockError,
 )
-from penstock.tasks.protocol.refresh_request import RefreshRequest
+from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.refresh.refresh_task import RefreshTask
 
 #: What strangers ask of streams: INTO, where the query alone doesn't say what tells rows apart, and the query.
@@ -146,6 +146,8 @@ def test_rows_that_the_table_cannot_hold_are_told() -> None:
         assert bed.rows("SELECT * FROM o") == [(0, 5)]
         insert(bed, 0, 2, 6)
         assert bed.rows("SELECT * FROM o") == [(0, 5)]
+        (shown,), = bed.rows("SELECT reason FROM information_schema.ins_streams")
+        assert "several rows of the answer have the same g" in shown
         (state, reason), = bed.rows("SELECT state, reason FROM information_schema.ins_stream_tasks WHERE "
                                     "level = 'sink'")
         assert (state, "several rows of the answer have the same g" in reason) == ("RETRYING", True)
@@ -178,7 +180,7 @@ def test_an_attempt_that_was_superseded_writes_nothing(monkeypatch: pytest.Monke
         assert "was superseded" in reason
 
 
-def _answer_of(task: RefreshTask, attempt: int) -> int | PenstockError:
+def _answer_of(task: RefreshTask, attempt: int) -> Refreshed | PenstockError:
     try:
         return task._environment.refresh(RefreshRequest(task.id.stream_id, attempt, None))
     except PenstockError as error:

@@ -115,3 +115,29 @@ def test_what_a_stream_reads_is_known_after_a_restart(tmp_path: Path) -> None:
             db.execute(f"drop view {view}")
     db.all("drop materialized view o", "drop view x", "drop view w")
     db.close()
+
+
+@pytest.mark.parametrize(("query", "reason"), [
+    ("SELECT ts, v, now AS seen FROM t0", "depends on the time at which it is asked"),
+    ("SELECT ts, rand() AS r FROM t0", "rand\\(\\) is not allowed in a stream"),
+    ("SELECT _wstart, count(*), now AS seen FROM m INTERVAL(10s)", "depends on the time at which it is asked"),
+    ("SELECT _wstart, max(rand()) r FROM m INTERVAL(10s)", "rand\\(\\) is not allowed in a stream"),
+    ("SELECT _wstart, count(*) FROM m WHERE ts > now - 1d INTERVAL(10s)", "depends on the time at which it is asked"),
+])
+def test_a_materialized_view_is_what_its_query_says_at_all_times(bed: TestBed, query: str, reason: str) -> None:
+    """Also where a stream of the same query is computed from what changes, row by row and window by window."""
+    with pytest.raises(InvalidStreamError, match=reason):
+        bed.execute(f"CREATE MATERIALIZED VIEW o AS {query}")
+    assert bed.rows("SHOW STREAMS") == []
+
+
+def test_errors_of_a_materialized_view_name_it(bed: TestBed) -> None:
+    """With the statement that drops it, and without INTO, which it doesn't have."""
+    bed.execute("CREATE MATERIALIZED VIEW o (g PRIMARY KEY, v) AS SELECT g, v FROM m WHERE v < 2")
+    for statement in ("DROP TABLE m", "DROP TABLE o", "ALTER STABLE m DROP COLUMN v"):
+        with pytest.raises(InUseError, match=r"DROP MATERIALIZED VIEW o first"):
+            bed.execute(statement)
+    bed.execute(f"INSERT INTO t0 (ts, v) VALUES ({T0 + 5}, 0)")
+    (reason,), = bed.rows("SELECT reason FROM information_schema.ins_streams")
+    assert "several rows of the answer have the same g" in reason
+    assert "o (g PRIMARY KEY" in reason or "o (a PRIMARY KEY, b PRIMARY KEY, ...)" in reason

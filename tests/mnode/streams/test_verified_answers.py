@@ -18,7 +18,7 @@ from kits.streams.verified_streams import STEPS, insert, made, play
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, UnavailableError
 from penstock.mnode.streams import stream_audit
-from penstock.mnode.streams.stream_refreshes import StreamRefreshes
+from penstock.mnode.streams.stream_answers import StreamAnswers
 from penstock.tasks.refresh.refresh_task import RefreshTask
 
 GROUPS = ("", "SELECT g, count(*) n, sum(v) s, avg(f) a FROM m GROUP BY g")
@@ -120,7 +120,7 @@ def test_what_can_not_be_compared_is_refused(bed: TestBed) -> None:
 def test_a_table_that_is_behind_is_waited_for_and_not_told(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison that the engine doesn't get round to leaves the table as it was: nothing is said of that."""
     refresh = RefreshTask._refresh
-    monkeypatch.setattr(RefreshTask, "_refresh", lambda self, tuids: None)
+    monkeypatch.setattr(RefreshTask, "_refresh", lambda self, *asked: None)
     insert(bed, 0, 3, 9)
     waited = []
     monkeypatch.setattr(bed.clock, "wait", lambda event, timeout_s: waited.append(timeout_s) or bed.clock.advance(9))
@@ -139,13 +139,13 @@ def test_a_table_that_is_behind_is_waited_for_and_not_told(bed: TestBed, monkeyp
 
 def test_what_goes_on_changing_is_no_difference(bed: TestBed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that come while it is looked at: what is told changed meanwhile."""
-    differing, come = StreamRefreshes.differing, iter(range(100))
+    differing, come = StreamAnswers.differing, iter(range(100))
 
-    def with_new_rows(self: StreamRefreshes, *given: Any) -> Any:
+    def with_new_rows(self: StreamAnswers, *given: Any) -> Any:
         bed.engine.execute(f"INSERT INTO t0 VALUES ({T0 + 60_000 + next(come)}, 1, 1)", bed.session)
         return differing(self, *given)
 
-    monkeypatch.setattr(StreamRefreshes, "differing", with_new_rows)
+    monkeypatch.setattr(StreamAnswers, "differing", with_new_rows)
     assert {line[-1] for line in verified(bed)} == {"changed while it was looked at"}
     audit(bed)
     assert bed.rows(INCIDENTS) == []
@@ -187,10 +187,10 @@ def test_answers_of_many_rows_are_not_audited(bed: TestBed, monkeypatch: pytest.
     assert "its results aren't audited: they may come of any of 2 rows" in shown(bed, "audit_note")[0]
     monkeypatch.undo()
 
-    def failing(self: StreamRefreshes, *given: Any) -> Any:
+    def failing(self: StreamAnswers, *given: Any) -> Any:
         raise InvalidValueError("several rows of the answer have the same g, of which the table has one")
 
-    monkeypatch.setattr(StreamRefreshes, "differing", failing)
+    monkeypatch.setattr(StreamAnswers, "differing", failing)
     audit(bed, 1)
     assert "several rows of the answer have the same g" in shown(bed, "audit_note")[0]
 

@@ -1,0 +1,178 @@
+"""What a result table of a stream of any query holds and what it is to hold: how that differs, and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import InvalidValueError
+from penstock.common.one_array import one_array
+from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.write.inserts import record_batches
+from penstock.mnode.write.keyed_results import keyed_changes, stored_rows, times_of
+from penstock.planner.query.compared_results import RELATIVE
+from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.fitting import fitted, row_number
+from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
+from penstock.sql.schema import KEY_TEXT, PLACE, Column, Table
+from penstock.sql.types import FLOATS
+from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
+from penstock.wal.record import TUID_COLUMN
+
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """How the rows that a table has (`found`) and those that it is to have (`wanted`) differ. `lost`: see `equal_rows`.
+
+    `gone`: the places of those that it is not to have. `changed`: of each that it is to have, whether that is missing
+    or has other values; `places`: where its key is found, NULL if it isn't.
+    """
+
+    table: Table
+    found: pa.RecordBatch
+    wanted: pa.RecordBatch
+    lost: float | None
+    gone: npt.NDArray[np.int64]
+    changed: Flags
+    places: pa.Int32Array
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """`changes` make the table hold what it is to; they write and delete so many `rows`."""
+
+    changes: Sequence[Change]
+    rows: int
+
+
+def as_stored(target: Table, rows: pa.Table, constants: Constants, *, repeats: bool) -> pa.RecordBatch:
+    """Returns the rows of an answer, which may be equal if it `repeats` some, as the table stores them.
+
+    Raises InvalidValueError where it can't hold them.
+    """
+    arrays = [fitted(column, one_array(values), constants, row_number, checks_text=True)
+              for column, values in zip(target.columns, rows.columns, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns])
+    if not target.keyed and batch.column(0).null_count:
+        raise InvalidValueError(f"the time {target.columns[0].name} of a row of the answer is NULL")
+    if target.keyed:
+        batch = keyed(target, batch)
+    if repeats:
+        return numbered(batch)
+    keys = _keys(target, batch)
+    if pc.count_distinct(keys).as_py() < len(keys):
+        names = ", ".join(column.name for column in target.key_columns)
+        raise InvalidValueError(f"several rows of the answer have the same {names}, of which the table has one",
+                                hint=f"name further columns of the KEY: {target.name} (a PRIMARY KEY, b PRIMARY KEY, "
+                                     "...)")
+    return batch
+
+
+def difference(
+    target: Table, wanted: pa.RecordBatch, found: pa.RecordBatch, lost: float | None = None
+) -> Differing:
+    """Returns how what the table has differs from what it is to have, both as they are stored."""
+    want, have = _keys(target, wanted), _keys(target, found)
+    gone = np.flatnonzero(pc.invert(pc.is_in(have, value_set=want)).to_numpy(zero_copy_only=False))
+    places = pc.index_in(want, value_set=have)
+    equal = equal_rows(target.columns, wanted, found.take(places), lost)
+    changed = ~(places.is_valid().to_numpy(zero_copy_only=False) & equal)
+    return Differing(target, found, wanted, lost, gone, changed, places)
+
+
+def correction(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None, storage: Storage) -> Correction:
+    """Returns how to write the rows that are new or others, and to delete those that are no more.
+
+    `keys`: of all rows that are looked at, as they are stored; None: all rows are.
+    """
+    known = stored_rows(target, None if keys is None else np.unique(times_of(target, keys)), storage)
+    if keys is not None:
+        # What else lies at these places stays as it is.
+        wanted = pa.concat_batches([wanted, _without(known, keys).select(wanted.schema.names)])
+    differing = difference(target, wanted, known)
+    gone, changed = differing.gone, differing.changed
+    changes: list[Change] = []
+    if len(gone):
+        times = np.unique(times_of(target, known)[gone])
+        # A delete takes along what else lies at its time.
+        changed |= np.isin(times_of(target, wanted), times)
+        changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
+    if changed.any():
+        rows = wanted.filter(pa.array(changed))
+        uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), rows.num_rows)
+        of_table = pa.RecordBatch.from_arrays([uids, *rows.columns], names=[TUID_COLUMN, *rows.schema.names])
+        changes += [WrittenRows(target.uid, part) for part in record_batches(of_table)]
+    return Correction(changes, int(changed.sum()) + len(gone))
+
+
+def contents(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None, storage: Storage) -> pa.RecordBatch:
+    """Returns all rows that the table is to hold; see `correction`."""
+    if keys is None:
+        return wanted
+    return pa.concat_batches([wanted, _without(stored_rows(target, None, storage), keys).select(wanted.schema.names)])
+
+
+def correction_of_part(
+    target: Table, wanted: pa.RecordBatch, rows: pa.Table, storage: Storage, *, repeats: bool, claimed: bool
+) -> Correction | None:
+    """Returns how to write and delete rows of a table with a KEY so that some of its rows become what is wanted.
+
+    `rows`: what a query finds in the table of these. `repeats`: rows may be equal. `claimed`: others may have the same
+    KEY; None if one has.
+    """
+    arrays = [one_array(each).cast(column.type.arrow())
+              for column, each in zip(target.columns, rows.columns, strict=True)]
+    found = keyed(target, pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns]))
+    if repeats:
+        found = numbered(found)
+    differing = difference(target, wanted, found)
+    if claimed:
+        fresh = wanted.filter(pc.is_null(differing.places))
+        there = stored_rows(target, np.unique(times_of(target, fresh)), storage, (PLACE.physical, KEY_TEXT.physical))
+        if pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py():
+            return None
+    gone, changed = found.take(pa.array(differing.gone)), wanted.filter(pa.array(differing.changed))
+    return Correction(keyed_changes(storage, target, changed, gone), changed.num_rows + gone.num_rows)
+
+
+def equal_rows(
+    columns: Sequence[Column], left: pa.RecordBatch, right: pa.RecordBatch, lost: float | None = None
+) -> Flags:
+    """Returns which rows have the same values on both sides, NULL and NaN being equal to themselves.
+
+    `lost`: numbers with a fraction that differ by no more, or by no more than RELATIVE of them, are equal, too.
+    """
+    equal = np.ones(left.num_rows, bool)
+    for column in columns:
+        one, other = left.column(column.physical), right.column(column.physical).cast(column.type.arrow())
+        same = pc.fill_null(pc.equal(one, other), False)
+        both = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
+        kinds = pc.equal(pc.is_null(one), pc.is_null(other))
+        equal_ones = pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
+        if lost is not None and column.type.kind in FLOATS:
+            a, b = (np.asarray(side.cast(pa.float64()).fill_null(np.nan), np.float64) for side in (one, other))
+            with np.errstate(invalid="ignore"):
+                near = np.abs(a - b) <= lost + RELATIVE * np.maximum(np.abs(a), np.abs(b))
+            equal_ones = equal_ones | (near & np.isfinite(a) & np.isfinite(b))
+        equal &= equal_ones
+    return equal
+
+
+def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:
+    """Returns a text for each stored row that no other one has."""
+    if target.keyed:
+        return batch.column(KEY_TEXT.physical)
+    columns = target.key_columns
+    return key_texts([batch.column(column.physical) for column in columns], [column.type.kind for column in columns])
+
+
+def _without(rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
+    looked_at = pc.is_in(rows.column(KEY_TEXT.physical), value_set=keys.column(KEY_TEXT.physical))
+    return rows.filter(pc.invert(looked_at))

@@ -1,0 +1,48 @@
+"""What a task that has the engine refresh a result table asks, and is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+TouchedValues = tuple[tuple[int | str | None, ...], ...]
+"""Values of each touched column of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRequest:
+    """An order of an attempt of a stream of any query: to make its result table the answer as it is now.
+
+    `tuids`: only groups of these child tables may have another answer; `values`: only rows of it that have some of
+    these in the columns that the plan says are touched. Both None: any may. `again`: even if nothing that it reads is
+    known to have changed. The answer is one row: see `Refreshed`.
+    """
+
+    stream_id: int
+    attempt: int
+    tuids: tuple[int, ...] | None
+    again: bool = False
+    values: TouchedValues | None = None
+
+
+class Refreshed(NamedTuple):
+    """How many rows were `written` or deleted.
+
+    `later_s`: nothing was done, since the table was refreshed with others so recently that the task is to ask again
+    then.
+    """
+
+    written: int
+    later_s: float = 0.0
+
+    @classmethod
+    def of(cls, answer: pa.Table) -> Refreshed:
+        """Returns what `table` was made of."""
+        row = answer.to_pylist()[0]
+        return cls(row["written"], row["later_s"])
+
+    def table(self) -> pa.Table:
+        """Returns it as requests of workers are answered: one row."""
+        return pa.table({"written": [self.written], "later_s": [float(self.later_s)]})
