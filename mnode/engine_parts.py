@@ -157,6 +157,7 @@ class EngineParts:
                                for run, answers in zip(runs, (self.answers, of_audit), strict=True))
         self.verification = StreamVerification(self.streams.known, comparison, of.activity.note_progress, Random())
         self.audit = StreamAudit(self.services, self.streams, audited, self.incidents, of.activity, Random())
+        self.streams.control.delete_extra = self.answers.delete_extra
         self.results.refresh = StreamRefreshes(
             self.services, self.streams.known, self.streams.planning, self.queries, of.activity,
             of.writing).answer

@@ -16,7 +16,7 @@ from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.result_difference import Differing, as_stored, difference
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.mnode.write.keyed_results import stored_rows
+from penstock.mnode.write.keyed_results import keyed_changes, stored_rows
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.compared_results import lost_digits
 from penstock.planner.task_plans.stream_plan import RefreshPlan
@@ -80,3 +80,14 @@ class StreamAnswers:
         wanted = as_stored(
             target, self._run(plan, session), constants_of(target, self._services), repeats=repeats)
         return difference(target, wanted, found, lost)
+
+    def delete_extra(self, stream: StreamRecord) -> None:
+        """Deletes rows of a result table with a KEY that the answer doesn't have; raises as `differing`."""
+        differing = self.differing(stream)
+        target, storage = differing.table, self._services.storage
+        if len(differing.gone):
+            assert target.vgroup_id is not None
+            write = storage.begin_changes(target.vgroup_id, keyed_changes(
+                storage, target, differing.wanted.slice(0, 0), differing.found.take(pa.array(differing.gone))))
+            if write is not None:
+                write.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.common.connection import ExternalConnection
 from penstock.common.errors import InvalidStatementError, NotSupportedError, PenstockError, UnavailableError
@@ -37,6 +37,8 @@ class StreamControl:
         self._known = known
         self._starts = starts
         self._closing = closing
+        #: deletes rows of a result table that the answer doesn't have
+        self.delete_extra: Callable[[StreamRecord], None]
         services.connections.watch(self._use_connection)
 
     def pause(self, statement: PauseStream) -> Result:
@@ -110,6 +112,8 @@ class StreamControl:
         """Does what `recalculate` does; the times are in units of the source's precision."""
         plan = self._check_recalculates(stream, "RECALCULATE STREAM")
         assert self._running is not None
+        if plan.sink.keyed:
+            self.delete_extra(stream)  # tasks write all groups that they know, but have no part in others
         if plan.source.history is None and not self._is_of_any_query(stream):
             self._services.catalog.streams.add_unlike(stream.id, Unlike(_BROUGHT_IN, first, last))
         self._running.recalculate(stream.id, Recalculate(first, last))

@@ -295,7 +295,7 @@ class StreamRefreshes:
         return _Due(member, plan, session, read, keys, must)
 
     def _part(self, member: Member, request: RefreshRequest, round_: _Round) -> _Due | None:
-        """Returns what is due of a member that nobody is connected with: what the values touch that its source tasks tell.
+        """Returns what is due of a member that nobody is connected with: what the values touch that its tasks tell.
 
         None if all is due: they tell values since it was computed as a whole.
         """
