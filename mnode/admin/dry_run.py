@@ -26,6 +26,7 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.write.csv_rows import CsvLayout, columns_of, csv_file
 from penstock.mnode.write.inserts import place_by_index
 from penstock.planner.bind.instants import instant
+from penstock.planner.query.view_queries import views_below
 from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.sql.dialect.create_statements import table_statement
@@ -99,6 +100,10 @@ class DryRun:
         plan = self._plan(statement.stream, session)
         if isinstance(plan.computation, JoinPlan):
             raise NotSupportedError("DRY RUN is for streams over one table", hint="SELECT gives what a join will give")
+        views = views_below(statement.stream.query, session.database or "", self._catalog)
+        if len(plan.sources) > 1 or next(views, None) is not None:
+            raise NotSupportedError("DRY RUN is for streams over one table, and without views",
+                                    hint="SELECT gives what the stream will give")
         if plan.source.lookup is not None:
             raise NotSupportedError("a dry run has no other table to look up in", hint="SELECT gives what it will give")
         if plan.sink.external is not None:

@@ -44,7 +44,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """How a stream, or an ingest, is now. `reason` says why it isn't running.
+    """How a stream, or an ingest, is now. `reason` says why it isn't running, or can't write its results.
 
     `state`: WAITING, STARTING, RUNNING, PAUSED, RESTARTING or STOPPING, where somebody runs it; else STOPPED, FAILED or
     MISMATCHED; STALLED if its verdict says so. `attempt` is 0 before the first one is deployed; `restarts` counts those

@@ -11,7 +11,13 @@ from kits.basics.places import ROOT
 from kits.engines.embedded import NOW_MS, Embedded
 from kits.streams.product_function import PRODUCT
 
-from penstock.common.errors import InvalidStreamError, NotFoundError, StorageError, UnavailableError
+from penstock.common.errors import (
+    InvalidStreamError,
+    NotFoundError,
+    NotSupportedError,
+    StorageError,
+    UnavailableError,
+)
 from penstock.mnode.checkpoints.commit_records import CommitRecords
 from penstock.shell.commands.stream_test import run_file
 from penstock.shell.main import main
@@ -95,6 +101,18 @@ def test_an_existing_target_and_other_kinds_of_source(db: Embedded) -> None:
     with pytest.raises(InvalidStreamError):
         db.run(f"DRY RUN CREATE STREAM s INTO plain AS SELECT _wstart, sum(v) FROM d0 INTERVAL(10s) "
                f"ON SAMPLE (FROM {T0} TO {T0})")
+
+
+def test_streams_of_any_query_are_played_over_one_table(db: Embedded) -> None:
+    """What they read besides isn't there, which is said."""
+    db.all("CREATE TABLE plain (ts timestamp, v int)", "CREATE VIEW w AS SELECT v FROM plain",
+           f"INSERT INTO plain VALUES ({T0}, 5)")
+    sample = f"ON SAMPLE (FROM {T0} TO {T0})"
+    assert db.run(f"DRY RUN CREATE STREAM s INTO o AS SELECT v, count(*) n FROM plain GROUP BY v {sample}")[0][3] == (
+        "v=5, n=1")
+    for source in ("w", "(SELECT v FROM plain WHERE v IN (SELECT v FROM w))", "plain JOIN d0 USING (v)"):
+        with pytest.raises(NotSupportedError, match="is for streams over one table, and without views"):
+            db.run(f"DRY RUN CREATE STREAM s INTO o AS SELECT v, count(*) n FROM {source} GROUP BY v {sample}")
 
 
 def test_users_functions_are_called(db: Embedded) -> None:

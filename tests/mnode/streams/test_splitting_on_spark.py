@@ -22,6 +22,7 @@ PAIRS = (
      "SELECT tbname, _wstart, count(*), sum(v) FROM d.m PARTITION BY tbname INTERVAL(10s)"),
     ("SELECT g, ts, n, s FROM d.per_site",
      "SELECT g, _wstart, count(*), sum(v) FROM d.m PARTITION BY g INTERVAL(10s)"),
+    ("SELECT g, n, s FROM d.sums", "SELECT g, count(*), sum(v) FROM d.m GROUP BY g"),
 )
 
 
@@ -41,6 +42,8 @@ def test_streams_go_on_over_more_workers_while_rows_come(tmp_path: Path) -> None
             "count(*) n, sum(v) s FROM d.m PARTITION BY tbname nm INTERVAL(10s)",
             f"CREATE STREAM per_site {OPTIONS} INTO d.per_site TAGS (g INT) AS SELECT _wstart ts, count(*) n, "
             "sum(v) s FROM d.m PARTITION BY g INTERVAL(10s)",
+            "CREATE VIEW d.by_g AS SELECT g, count(*) n, sum(v) s FROM m GROUP BY g",
+            "CREATE MATERIALIZED VIEW d.sums AS SELECT * FROM d.by_g",
         ):
             rows(statement)
         ended, written = threading.Event(), []
@@ -68,4 +71,5 @@ def test_streams_go_on_over_more_workers_while_rows_come(tmp_path: Path) -> None
         assert [row[2] > 0 for row in rows("SHOW d.VGROUPS")] == [True, True]
         for results, batch in PAIRS:
             wait_until(lambda results=results, batch=batch: sorted(rows(results)) == sorted(rows(batch)), 60.0)
-        assert rows("SELECT count(*) FROM information_schema.ins_stream_tasks") == [(12,)]
+        assert rows("SELECT count(*) FROM information_schema.ins_stream_tasks") == [(15,)]
+        assert rows("VERIFY STREAM sums")[-1][3] == "3 results are equal, 0 aren't"
