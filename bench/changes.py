@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -73,19 +74,21 @@ def measure(folder: Path, name: str, keys: int, changes: int) -> Iterator[dict[s
         cursor.insert_arrow("names", pa.table({"k": np.arange(keys), "name": [f"key {key}" for key in range(keys)]}))
         columns = " (k PRIMARY KEY, ts, v)" if "QUALIFY" in query else ""
 
+        pause = threading.Event()
+
         def step(what: str, count: int, act: Callable[[], object]) -> dict[str, Any]:
             before, began = cpu_seconds(), time.monotonic()
             act()
             while cursor.execute(f"SELECT {total} FROM o").fetchone() != (int(rows.values.sum()),):
                 if time.monotonic() > began + _TIMEOUT_S:
                     raise TimeoutError(f"{name}: {what}")
-                time.sleep(_TICK_S)
+                pause.wait(_TICK_S)
             used = cpu_seconds() - before
             return {"measure": "changes", "stream": name, "step": what, "keys": keys, "changes": count,
                     "cpu_seconds": round(used, 2), "seconds": round(time.monotonic() - began, 2),
                     "changes_per_cpu_second": round(count / used)}
 
-        yield step("first", keys, lambda: cursor.execute(f"CREATE MATERIALIZED VIEW o{columns} AS {query}"))
+        yield step("first", keys, lambda: cursor.execute(f"CREATE STREAM s INTO o{columns} AS {query}"))
 
         def many() -> None:
             for first in range(0, changes, _AT_ONCE):
@@ -96,7 +99,7 @@ def measure(folder: Path, name: str, keys: int, changes: int) -> Iterator[dict[s
         def few() -> None:
             for _ in range(_FEW):
                 rows.write(rows.some(_FEW))
-                time.sleep(_TICK_S)
+                pause.wait(_TICK_S)
 
         yield step("few", _FEW * _FEW, few)
 

@@ -227,7 +227,8 @@ def _kept_groups(
 ) -> StreamPlan | None:
     """Returns the plan of a stream whose tasks keep groups; None if the query is another one."""
     query = statement.query
-    if not isinstance(query, Select) or not isinstance(query.source, TableSource):
+    # Materialized views are computed together with others that they have a table in common with, as of one cut.
+    if statement.materialized or not isinstance(query, Select) or not isinstance(query.source, TableSource):
         return None
     session = zoned(statement.options, session)
     batch = plan_query(query, catalog, session, ordered=False, of_stream=True)
