@@ -120,6 +120,7 @@ def _play(path: str, reads: int, rate: float, *, kill_at: int | None) -> dict[st
         if not line.startswith("{"):
             continue
         told = json.loads(line)
+        print(line, end="", file=sys.stderr, flush=True)
         if kill_at is not None and told["reads"] >= kill_at:
             child.kill()
     code = child.wait()
