@@ -89,7 +89,7 @@ class WholeWrites:
                         write.settle()
                     except PenstockError:
                         continue  # whoever writes is told; some of it is there, as is said
-                    versions[vgroup_id] = write.version
+                    versions[vgroup_id] = min(write.version, vnodes[vgroup_id].acknowledged_version)
         return versions
 
 
