@@ -1,6 +1,7 @@
 """Runs queries on Apache Flink's embedded cluster; a program for a Python that has apache-flink, started by flink_peer.
 
-Standard input: one JSON line per run, with the SQL to execute. Standard output: `begin` and `end` around each.
+Standard input: one JSON line per run, with the SQL to execute: inserts, or one CREATE TABLE AS.
+Standard output: `begin` and `end` around each.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ def main() -> None:
         for statement in run["tables"]:
             environment.execute_sql(statement)
         statements = environment.create_statement_set()
-        for statement in run["inserts"]:
+        for statement in run.get("inserts", ()):
             statements.add_insert_sql(statement)
         _say("begin")
-        statements.execute().wait()
+        (statements.execute() if "inserts" in run else environment.execute_sql(run["create_as"])).wait()
         _say("end")
 
 

@@ -43,15 +43,15 @@ def catch_up(
     folder: Path, phase: Phase, query: Query, shape: Shape, *, store: StateBackend = "rocksdb", python: Path
 ) -> dict[str, Any]:
     """Returns the throughput of one query. Raises WrongAnswerError."""
-    with _flink(folder, python) as flink:
-        version = _hear(flink, folder)["version"]
+    with flink_program(folder, python) as flink:
+        version = hear(flink, folder)["version"]
         _start(flink, folder, "warm", query, Shape(shape.tables, _WARM_ROWS), store)
-        _hear_all(flink, folder, "begin", "end")
+        hear_all(flink, folder, "begin", "end")
         _start(flink, folder, "out", query, shape, store)
-        _hear_all(flink, folder, "begin")
+        hear_all(flink, folder, "begin")
         phase.begin()
         started, cpu_before = time.monotonic_ns(), cpu_seconds(flink.pid)
-        _hear_all(flink, folder, "end")
+        hear_all(flink, folder, "end")
         seconds, cpu = (time.monotonic_ns() - started) / 1e9, cpu_seconds(flink.pid) - cpu_before
         phase.end()
     found, rows = _checked(folder, query, shape)
@@ -65,13 +65,13 @@ def live(
     python: Path, warm_seconds: float = 3.0,
 ) -> dict[str, Any]:
     """Returns the latency of closed windows at a fixed rate of rows. Raises WrongAnswerError."""
-    with _flink(folder, python) as flink:
-        version = _hear(flink, folder)["version"]
+    with flink_program(folder, python) as flink:
+        version = hear(flink, folder)["version"]
         _start(flink, folder, "out", query, shape, store, rows_per_second)
-        _hear_all(flink, folder, "begin")
+        hear_all(flink, folder, "begin")
         phase.begin()
         cpu_before = cpu_seconds(flink.pid)
-        _hear_all(flink, folder, "end")
+        hear_all(flink, folder, "end")
         cpu = cpu_seconds(flink.pid) - cpu_before
         phase.end()
     _checked(folder, query, shape)
@@ -85,13 +85,13 @@ def live(
 # --- the program with Flink --------------------------------------------------------------------------------------
 
 
-def _flink(folder: Path, python: Path) -> subprocess.Popen[str]:
+def flink_program(folder: Path, python: Path) -> subprocess.Popen[str]:
     with (folder / _LOG).open("w", encoding="utf-8") as log:
         return subprocess.Popen([str(python), "-I", str(Path(__file__).with_name("flink_job.py"))],
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
-def _hear(flink: subprocess.Popen[str], folder: Path) -> Any:
+def hear(flink: subprocess.Popen[str], folder: Path) -> Any:
     assert flink.stdout is not None
     for line in flink.stdout:
         if line.startswith(("{", '"')):
@@ -99,9 +99,9 @@ def _hear(flink: subprocess.Popen[str], folder: Path) -> Any:
     raise RuntimeError(f"Flink's program has ended:\n{(folder / _LOG).read_text()[-4000:]}")
 
 
-def _hear_all(flink: subprocess.Popen[str], folder: Path, *wanted: str) -> None:
+def hear_all(flink: subprocess.Popen[str], folder: Path, *wanted: str) -> None:
     for each in wanted:
-        heard = _hear(flink, folder)
+        heard = hear(flink, folder)
         if heard != each:
             raise RuntimeError(f"Flink's program said {heard!r} instead of {each!r}")
 

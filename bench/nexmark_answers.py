@@ -18,10 +18,10 @@ _TOLERANCE = 1e-9
 _EXACT = ("VARCHAR", "TIMESTAMP")
 
 
-def create_tables(execute: Callable[[str], Any], vgroups: int = 1) -> None:
+def create_tables(execute: Callable[[str], Any], database: str = DATABASE) -> None:
     """Creates the database with its tables, all of them empty, and uses it."""
-    execute(f"CREATE DATABASE {DATABASE} VGROUPS {vgroups} KEEP 36500d PRECISION 'us'")
-    execute(f"USE {DATABASE}")
+    execute(f"CREATE DATABASE {database} VGROUPS 1 KEEP 36500d PRECISION 'us'")
+    execute(f"USE {database}")
     for name, columns in TABLES.items():
         execute(f"CREATE TABLE {name} ({columns})")
     execute("CREATE TABLE side_input (key BIGINT PRIMARY KEY, value VARCHAR(10))")
@@ -37,9 +37,13 @@ class Oracle:
 
     def __init__(self, tables: Tables) -> None:
         self._connection = duckdb.connect()
-        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
         for name, rows in {**tables, "side_input": side_input()}.items():
             self._connection.register(name, rows)
+
+    def columns(self, number: int) -> list[str]:
+        """Returns what the columns of the answer to a query are called."""
+        return list(self._connection.sql(QUESTIONS[number].answer).columns)
 
     def difference(self, number: int, found: pa.Table) -> str | None:
         """Returns what is different in the answer to a query, or None; rows may be in any order."""

@@ -120,7 +120,7 @@ SELECT time_bucket(INTERVAL 10 SECONDS, arrived) AS start, bidder, count(*) AS b
                  options="TIME INGESTION TRIGGER AT_ONCE"),
     13: Question("join with a side input",
                  "SELECT b.ts, b.auction, b.bidder, b.price, s.value FROM bid b JOIN side_input s "
-                 "ON b.auction % 10000 = s.key"),
+                 "ON b.auction % 10000 = s.key", options="TRIGGER AT_ONCE"),
     14: Question("calculation", f"""
 SELECT ts, auction, bidder, {_EURO} AS price,
     CASE WHEN hour(ts) BETWEEN 8 AND 18 THEN 'dayTime' WHEN hour(ts) <= 6 OR hour(ts) >= 20 THEN 'nightTime'

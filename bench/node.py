@@ -153,21 +153,28 @@ class Node:
         assert database is not None
         return [self.engine.storage.vnode(vgroup_id).acknowledged_version for vgroup_id in database.vgroup_ids]
 
-    def wait_done(self, ends: Sequence[int], timeout_s: float) -> None:
-        """Waits until all tasks have processed the logs up to these versions and rest. Raises UnavailableError."""
-        self.wait_until(lambda: self._is_done(ends), timeout_s)
+    def wait_done(self, ends: Sequence[int], timeout_s: float, stream: str | None = None) -> None:
+        """Waits until all tasks, or those of one stream, have processed the logs up to these versions and rest.
 
-    def _is_done(self, ends: Sequence[int]) -> bool:
+        Raises UnavailableError.
+        """
+        record = None if stream is None else self.engine.catalog.streams.named(stream)
+        self.wait_until(lambda: self._is_done(ends, None if record is None else record.id), timeout_s)
+
+    def _is_done(self, ends: Sequence[int], stream_id: int | None) -> bool:
         calls = self.results.calls
         # Blocks may be on their way between workers: rest counts if the next heartbeats say so too.
-        return (self._rests(ends) and not self.results.wait_for_news(self.engine.config.heartbeat_interval * 1.5)
-                and self._rests(ends) and self.results.calls == calls)
+        return (self._rests(ends, stream_id)
+                and not self.results.wait_for_news(self.engine.config.heartbeat_interval * 1.5)
+                and self._rests(ends, stream_id) and self.results.calls == calls)
 
-    def _rests(self, ends: Sequence[int]) -> bool:
-        tasks = self.tasks()
+    def _rests(self, ends: Sequence[int], stream_id: int | None) -> bool:
+        tasks = [task for task in self.tasks() if stream_id in (None, task.task.stream_id)]
         return bool(tasks) and all(
-            task.state == "IDLE" and not task.queues.input_bytes and not task.queues.output_bytes
-            and (task.log.processed_version is None or task.log.processed_version >= ends[task.task.index])
+            task.state == "IDLE" and not task.reason.startswith("gathers changes")
+            and not task.queues.input_bytes and not task.queues.output_bytes
+            # Source tasks of further tables are behind those of the first one, a vnode's each.
+            and (task.log.processed_version is None or task.log.processed_version >= ends[task.task.index % len(ends)])
             for task in tasks)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> None:

@@ -34,7 +34,7 @@ from penstock.tasks.worker.local_environment import LocalStream
 _NOW_MS = 1_800_000_000_000
 
 
-class _MeasuredResults:
+class MeasuredResults:
     """Adds up what the calls of a ResultStore cost, in seconds of processors. Made before the stream that calls it."""
 
     def __init__(self, results: ResultStore) -> None:
@@ -79,7 +79,7 @@ def profile(
             return engine.execute(text, session)
 
         create_tables(execute, shape, vgroups)
-        result = _MeasuredResults(engine.results)
+        result = MeasuredResults(engine.results)
         execute(query.stream("s", "out", trigger))
         (stream,) = sandbox.streams.local_streams().values()
         profiler = cProfile.Profile() if calls else None
@@ -90,10 +90,10 @@ def profile(
             rows += feed(engine, session, shape, (batch,))
             ingest += time.process_time() - started
             if follow:
-                _drive(stream, parts, profiler)
+                drive(stream, parts, profiler)
         if not follow:
             engine.flush()
-            _drive(stream, parts, profiler)
+            drive(stream, parts, profiler)
         if profiler is not None:
             profiler.enable()
         started = time.process_time()
@@ -121,7 +121,7 @@ def profile(
         }
 
 
-def _drive(stream: LocalStream, parts: dict[str, float], profiler: cProfile.Profile | None) -> None:
+def drive(stream: LocalStream, parts: dict[str, float], profiler: cProfile.Profile | None) -> None:
     """Steps the tasks until they rest; adds up the processors' seconds by level, those of the queues apart."""
     links = {task.id: [link for link in stream.links if link.upstream == task.id] for task in stream.tasks}
     if profiler is not None:

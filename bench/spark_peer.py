@@ -43,7 +43,7 @@ def catch_up(
     folder: Path, phase: Phase, query: Query, shape: Shape, *, store: StateStore = "rocksdb", files: int = 8
 ) -> dict[str, Any]:
     """Returns the throughput of one query. Raises WrongAnswerError."""
-    spark = _session(folder, store)
+    spark = session(folder, store)
     warm = query.of(Shape(shape.tables, _WARM_ROWS))
     write_files(folder / "warm", warm, _WARM_ROWS // files)
     _run(spark, query, folder / "warm", folder / "warm-out")
@@ -66,7 +66,7 @@ def live(
     warm_seconds: float = 5.0,
 ) -> dict[str, Any]:
     """Returns the latency of closed windows at a fixed rate of rows. Raises WrongAnswerError."""
-    spark = _session(folder, store)
+    spark = session(folder, store)
     write_files(folder / "staged", shape, schedule.rows_per_tick)
     (folder / "in").mkdir()
     batches: list[tuple[int, pa.Table]] = []
@@ -107,7 +107,7 @@ def live(
             **figures, "answer": "equal"}
 
 
-def _session(folder: Path, store: StateStore) -> SparkSession:
+def session(folder: Path, store: StateStore) -> SparkSession:
     spark = (
         SparkSession.builder.master(f"local[{_CORES}]").appName("bench")
         .config("spark.sql.shuffle.partitions", str(_CORES))

@@ -31,11 +31,11 @@ _MADE = [
     "CREATE STABLE transfers (ts TIMESTAMP, payer INT, payee INT, amount BIGINT) TAGS (branch INT)",
     *(f"CREATE TABLE b{n} USING transfers TAGS ({n})" for n in range(_BRANCHES)),
     f"INSERT INTO accounts VALUES {' '.join(f'({n})' for n in range(_ACCOUNTS))}",
-    "CREATE STREAM s1 INTO debits AS SELECT payer id, sum(amount) total, count(*) n FROM transfers GROUP BY payer",
-    "CREATE STREAM s2 INTO credits AS SELECT payee id, sum(amount) total FROM transfers GROUP BY payee",
-    "CREATE STREAM s3 INTO balances (id PRIMARY KEY, balance) AS SELECT a.id, coalesce(c.total, 0) - "
+    "CREATE MATERIALIZED VIEW debits AS SELECT payer id, sum(amount) total, count(*) n FROM transfers GROUP BY payer",
+    "CREATE MATERIALIZED VIEW credits AS SELECT payee id, sum(amount) total FROM transfers GROUP BY payee",
+    "CREATE MATERIALIZED VIEW balances (id PRIMARY KEY, balance) AS SELECT a.id, coalesce(c.total, 0) - "
     "coalesce(d.total, 0) FROM accounts a LEFT JOIN debits d ON a.id = d.id LEFT JOIN credits c ON a.id = c.id",
-    "CREATE STREAM s4 INTO overall AS SELECT count(*) accounts, sum(balance) total FROM balances"]
+    "CREATE MATERIALIZED VIEW overall AS SELECT count(*) accounts, sum(balance) total FROM balances"]
 _READ = {
     "total of two streams": "SELECT sum(c.total) - sum(d.total) FROM credits c FULL JOIN debits d ON c.id = d.id",
     "total of balances": "SELECT sum(balance) FROM balances",
@@ -120,6 +120,7 @@ def _play(path: str, reads: int, rate: float, *, kill_at: int | None) -> dict[st
         if not line.startswith("{"):
             continue
         told = json.loads(line)
+        print(line, end="", file=sys.stderr, flush=True)
         if kill_at is not None and told["reads"] >= kill_at:
             child.kill()
     code = child.wait()

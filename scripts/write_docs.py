@@ -9,6 +9,7 @@ import argparse
 import ast
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable
 from itertools import groupby
@@ -68,11 +69,34 @@ def room_reference() -> str:
     return "\n".join(lines) + "\n"
 
 
+def nexmark_reference() -> str:
+    """Returns the tables of NEXMark, and the statement of each query."""
+    sys.path.append(str(DOCS.parent))
+    from bench.nexmark import TABLES
+    from bench.nexmark_queries import QUESTIONS
+
+    tables = [f"CREATE TABLE {name} ({columns});" for name, columns in TABLES.items()]
+    lines = ["```sql", "CREATE DATABASE nexmark PRECISION 'us' KEEP 36500d;", "USE nexmark;",
+             *map(_folded, tables), "CREATE TABLE side_input (key BIGINT PRIMARY KEY, value VARCHAR(10));", "```", ""]
+    for number, question in QUESTIONS.items():
+        statement = _folded(question.stream(f"q{number}"))
+        lines += [f"**q{number}**, {question.title}", "", "```sql", f"{statement};", "```", ""]
+    return "\n".join(lines)
+
+
+def _folded(statement: str) -> str:
+    """Returns a statement in lines of at most a hundred and twenty letters."""
+    lines = statement.replace(" AS \n", " AS\n").replace(" AS SELECT", " AS\nSELECT", 1).split("\n")
+    return "\n".join(part for line in lines for part in (textwrap.wrap(
+        line, 120, subsequent_indent="    ", break_long_words=False) if len(line) > 120 else [line]))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "architecture.md": room_reference,
     "configuration.md": configuration_reference,
     "dialect.md": function_reference,
     "functions.md": long_reference,
+    "nexmark.md": nexmark_reference,
 }
 
 

@@ -30,13 +30,13 @@ class PendingRecords:
 
     def add(self, planned: PlannedRecord) -> Ticket:
         ticket = Ticket(planned.tail.version, planned.size)
-        if not planned.continues and not self._held:
+        if planned.continues or self._held:
+            self._held.append((ticket, planned))
+            if not planned.continues:
+                self._records += self._held
+                self._held = []
+        else:
             self._records.append((ticket, planned))
-            return ticket
-        self._held.append((ticket, planned))
-        if not planned.continues:
-            self._records += self._held
-            self._held = []
         return ticket
 
     def take(self) -> list[PendingRecord]:

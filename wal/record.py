@@ -197,7 +197,7 @@ def size_of(pieces: Pieces) -> int:
 
 def encode(
     kind: RecordKind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0,
-    *, continues: bool = False,
+    continues: bool = False,
 ) -> tuple[Pieces, int]:
     """Returns the record's bytes and the checksum of its header. `origin_size`: of the payload's last piece, if any."""
     size = payload_crc = 0

@@ -54,7 +54,7 @@ class RecordPlan:
         self.go_on_behind(self._whole)
 
     def rows(self, kind: RecordKind, table_uid: int, schema: pa.Schema, ingest_time_ms: int,
-             payload_of: Callable[[int], Pieces], origin_size: int = 0, *, continues: bool = False) -> PlannedRecord:
+             payload_of: Callable[[int], Pieces], origin_size: int = 0, continues: bool = False) -> PlannedRecord:
         """Plans rows; `payload_of` returns the payload for the id of their shape. Raises InvalidValueError."""
         shape = self._shapes.find(table_uid, schema)
         payload = payload_of(self._shapes.next_id if shape is None else shape)
@@ -65,7 +65,7 @@ class RecordPlan:
             shape, payload = None, payload_of(self._shapes.next_id)
         return self._planned(
             kind, payload, size, opens, ingest_time_ms, (table_uid, schema) if shape is None else None, origin_size,
-            continues=continues)
+            continues)
 
     def _must_roll(self, payload_size: int) -> bool:
         if self._continued:
@@ -83,7 +83,7 @@ class RecordPlan:
         return self._planned(kind, payload, size, self._must_roll(size), ingest_time_ms, continues=continues)
 
     def _planned(self, kind: RecordKind, payload: Pieces, size: int, opens: bool, ingest_time_ms: int,
-                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0, *,
+                 declaration: tuple[int, pa.Schema] | None = None, origin_size: int = 0,
                  continues: bool = False) -> PlannedRecord:
         """Plans a record of `size` bytes, behind the `declaration` of its shape; `opens`: in a new segment."""
         if size > MAX_PAYLOAD:
@@ -107,11 +107,12 @@ class RecordPlan:
                                       wire.schema_payload(table_uid, shape, schema), crc)
             parts += pieces
             offset += size_of(pieces)
-        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size, continues=continues)
+        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size, continues)
         if parts:
             parts += pieces
         self.tail = Tail(version, segment, offset + size_of(pieces), crc, FORMAT if opens else before.format)
-        if continues and not self._continued:
-            self._whole = before
-        self._continued = continues
+        if continues or self._continued:
+            if not self._continued:
+                self._whole = before
+            self._continued = continues
         return PlannedRecord(tuple(parts) if parts else pieces, self.tail, opens, size, continues)

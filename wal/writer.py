@@ -182,7 +182,7 @@ class WalWriter:
             return self._pending.add(self._plan.rows(
                 RecordKind.ROWS, table_uid, batch.schema if schema is None else schema, ingest_time_ms,
                 lambda shape: wire.rows_payload(table_uid, shape, batch) + behind, size_of(behind),
-                continues=continues))
+                continues))
 
     def enqueue_packed(self, table_uid: int, schema: pa.Schema, rows: Sequence[bytes], layout: RowFormat,
                        ingest_time_ms: int, origin: IngestOrigin | None = None, *, continues: bool = False) -> Ticket:
@@ -196,7 +196,7 @@ class WalWriter:
             return self._pending.add(self._plan.rows(
                 RecordKind.PACKED_ROWS, table_uid, schema, ingest_time_ms,
                 lambda shape: wire.packed_rows_payload(table_uid, shape, rows, layout) + behind, size_of(behind),
-                continues=continues))
+                continues))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int, *, continues: bool = False) -> Ticket:

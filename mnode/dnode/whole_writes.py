@@ -39,14 +39,22 @@ class WholeWrites:
         `pool`: where vnodes wait for their disks at the same time. Raises what beginning raises, and StorageError: then
         some vnodes may have their part.
         """
-        wait = self.begin(begins)
-        wait(pool)
+        if len(begins) == 1:
+            begun = begins[0][1]()
+            if begun is not None:
+                begun.wait()
+        else:
+            self._finish(self._begun(begins), pool)
 
     def begin(self, begins: Sequence[tuple[int, Begin]]) -> Callable[[Executor | None], None]:
         """Begins what `write` does; what it returns is to be called, and waits."""
         if len(begins) == 1:
             begun = begins[0][1]()
             return lambda pool: None if begun is None else _wait(begun)
+        parts = self._begun(begins)
+        return lambda pool: self._finish(parts, pool)
+
+    def _begun(self, begins: Sequence[tuple[int, Begin]]) -> _Parts:
         parts: _Parts = {}
         with self._lock:
             for vgroup_id, begin in begins:
@@ -54,7 +62,7 @@ class WholeWrites:
                 if write is not None:
                     parts[vgroup_id] = write
             self._under_way.append(parts)
-        return lambda pool: self._finish(parts, pool)
+        return parts
 
     def _finish(self, parts: _Parts, pool: Executor | None) -> None:
         try:
@@ -81,7 +89,7 @@ class WholeWrites:
                         write.settle()
                     except PenstockError:
                         continue  # whoever writes is told; some of it is there, as is said
-                    versions[vgroup_id] = write.version
+                    versions[vgroup_id] = min(write.version, vnodes[vgroup_id].acknowledged_version)
         return versions
 
 
@@ -95,21 +103,18 @@ def _up_to_the_newest_begun(under_way: Sequence[_Parts], versions: Mapping[int, 
 
 def _wait_for_all(writes: Iterable[BegunWrite], pool: Executor | None) -> None:
     """Raises the first error, when all of them have ended."""
+    errors: list[BaseException] = []
     if pool is not None:
-        errors = [error for future in [pool.submit(write.wait) for write in writes]
-                  if (error := future.exception()) is not None]
+        errors += [error for future in [pool.submit(write.wait) for write in writes]
+                   if (error := future.exception()) is not None]
     else:
-        errors = [error for write in writes if (error := _error_of(write)) is not None]
+        for write in writes:
+            try:
+                write.wait()
+            except PenstockError as error:
+                errors.append(error)
     if errors:
         raise errors[0]
-
-
-def _error_of(write: BegunWrite) -> Exception | None:
-    try:
-        write.wait()
-    except PenstockError as error:
-        return error
-    return None
 
 
 def _wait(write: BegunWrite) -> None:

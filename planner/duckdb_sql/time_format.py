@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from sqlglot import exp
@@ -23,6 +25,8 @@ _MONTHS = "january|february|march|april|may|june|july|august|september|october|n
 _DAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 _WIDTHS = {"yyyy": 4, "yyy": 3, "yy": 2, "y": 1, "mm": 2, "dd": 2, "ddd": 3, "d": 1, "hh24": 2, "hh12": 2, "hh": 2,
            "mi": 2, "ss": 2, "ms": 3, "us": 6, "ns": 9}
+_CODES = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d", "ddd": "%j", "hh24": "%H", "hh12": "%I", "hh": "%I",
+          "mi": "%M", "ss": "%S"}
 LONGEST_NAME = 9
 
 
@@ -77,12 +81,22 @@ def _name(local: Tree, code: str, typed: str, *, width: int) -> Tree:
     return fragment("rpad(:name, :width, ' ')", name=name, width=width) if width else name
 
 
+def _texts(parts: Sequence[FormatPart], local: Tree, fraction: Tree, offset: Tree) -> Iterator[Tree]:
+    """Yields the texts that parts become, those that DuckDB has codes for together with what is between them."""
+    for plain, run in groupby(parts, lambda part: part.kind != "field" or part.field in _CODES):
+        of_run = list(run)
+        if not plain:
+            yield from (_field_text(part, local, fraction, offset) for part in of_run)
+        elif all(part.kind != "field" for part in of_run):
+            yield text("".join(part.text for part in of_run))
+        else:
+            code = "".join(_CODES[part.field] if part.kind == "field" else part.text.replace("%", "%%")
+                           for part in of_run)
+            yield fragment("strftime(:local, :code)", local=local, code=code)
+
+
 def _field_text(part: FormatPart, local: Tree, fraction: Tree, offset: Tree) -> Tree:
     field = part.field
-    codes = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d", "ddd": "%j", "hh24": "%H", "hh12": "%I", "hh": "%I",
-             "mi": "%M", "ss": "%S"}
-    if field in codes:
-        return fragment("strftime(:local, :code)", local=local, code=codes[field])
     if field in ("yyy", "y"):
         return fragment("right(strftime(:local, '%Y'), :width)", local=local, width=_WIDTHS[field])
     if field in ("month", "day"):
@@ -117,8 +131,7 @@ def to_char(ts: Tree, template: str, precision: Precision, time_zone: str) -> Tr
                             x=x, per_second=per_second, scale=1_000_000_000 // per_second)
         offset = fragment("CAST((epoch_us(:local) - epoch_us(:utc)) // 3600000000 AS INTEGER)",
                           local=local, utc=local_timestamp(x, precision, "UTC"))
-        return joined(*(_field_text(part, local, fraction, offset) if part.kind == "field" else text(part.text)
-                        for part in parts))
+        return joined(*_texts(parts, local, fraction, offset))
 
     return let(ts, whole)
 

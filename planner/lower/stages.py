@@ -64,7 +64,7 @@ from penstock.planner.lower.inner_names import with_inner_names
 from penstock.planner.lower.kernels.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
 from penstock.planner.lower.partial_aggregates import retractable, split, split_to_retract
 from penstock.planner.lower.row_marks import RowMarks, bookkeeping, marks_of, rows_query
-from penstock.planner.lower.targets import converted_results, key_fields, sink_plan, tolerant
+from penstock.planner.lower.targets import converted_results, key_fields, once_computed, sink_plan, tolerant
 from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel, ValueKeys
 from penstock.planner.task_plans.stream_plan import (
     ARRIVAL_COLUMN,
@@ -110,7 +110,8 @@ def stream_plan(stream: LogicalStream, functions: Sequence[UserCall], times: Seq
     if isinstance(below, FillGaps | Aggregate):
         return _windowed(stream, below, results, functions, times)
     rows = rows_of(below, stream.keys, stream.time_zone)
-    source = _scalar_source(rows, converted_results(results, columns), keyed=stream.target.composite)
+    results, made = once_computed(results, columns)
+    source = _scalar_source(rows, converted_results(results, columns), made, keyed=stream.target.composite)
     return assembled(stream, source, _grouping(rows), RowsPlan(), functions, times)
 
 
@@ -411,8 +412,13 @@ def _lookup_plan(lookup: Lookup) -> LookupPlan:
 # --- source tasks -----------------------------------------------------------------------------------------------
 
 
-def _scalar_source(rows: SourceRows, results: Sequence[Tree], *, keyed: bool) -> SourcePlan:
-    """Returns what source tasks of a stream without windows compute. `keyed`: the target has a composite key."""
+def _scalar_source(
+    rows: SourceRows, results: Sequence[Tree], made: Sequence[Tree], *, keyed: bool
+) -> SourcePlan:
+    """Returns what source tasks of a stream without windows compute. `keyed`: the target has a composite key.
+
+    `made`: columns that are computed before `results`, which read them.
+    """
     columns = [fragment("_tuid AS _row"), named(rows.gid, "_gid"), *rows.key_columns(),
                *(named(result, f"r{n}") for n, result in enumerate(results))]
     once = None
@@ -420,8 +426,11 @@ def _scalar_source(rows: SourceRows, results: Sequence[Tree], *, keyed: bool) ->
         place = [column("_row"), column("r0"), *([column("r1")] if keyed else [])]
         greatest = [ordered(column(f"r{n}"), descending=True) for n in range(len(results))]
         once = fragment(":place = 1", place=row_number(place, greatest))
-    sql = select(columns, "kept", steps=rows.steps(), qualify=once)
-    return _source(rows, sql, kernel=_kernel(rows, results))
+    steps, kept = rows.steps(), "kept"
+    if made:
+        steps, kept = [*steps, ("made", select([star(), *made], kept))], "made"
+    sql = select(columns, kept, steps=steps, qualify=once)
+    return _source(rows, sql, kernel=None if made else _kernel(rows, results))
 
 
 def _row_window_source(rows: SourceRows, marks: RowMarks, ts: Tree, partials: Sequence[Partial]) -> SourcePlan:

@@ -120,6 +120,19 @@ def problem_of(values: Sequence[SqlExpr], columns: Sequence[Column], what: str =
     return problem
 
 
+def once_computed(values: Sequence[SqlExpr], columns: Sequence[Column]) -> tuple[list[SqlExpr], list[Tree]]:
+    """Returns the values as `converted_results` takes them where a step before has computed what it would name twice:
+    the columns that this step makes, with their names, come second.
+    """
+    found, made = list(values), []
+    for place, (value, target) in enumerate(zip(values, columns, strict=True)):
+        if not always_fits(value, target.type) and not isinstance(value.node, exp.Column):
+            # Without a length: what functions make of texts may be longer than they say.
+            found[place] = SqlExpr(column(f"#v{place}"), replace(value.type, length=None))
+            made.append(named(value.node, f"#v{place}"))
+    return found, made
+
+
 def converted_results(values: Sequence[SqlExpr], columns: Sequence[Column]) -> list[Tree]:
     """Returns each value as the type of the target column that takes it, and last what `problem_of` says, if it does.
 

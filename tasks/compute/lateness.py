@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.common.masks import all_set
 from penstock.planner.task_plans.kernel_spec import Panes
 from penstock.planner.task_plans.stream_plan import SourcePlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
@@ -60,7 +60,8 @@ def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
     """Returns those rows of a record that the stream reads: all, or those of one child table."""
     if plan.source.keep_tuid is None:
         return batch
-    return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
+    own = batch.column("_tuid").to_numpy() == plan.source.keep_tuid
+    return batch if all_set(own) else batch.filter(pa.array(own))
 
 
 Share = Callable[[Callable[[], "ReadRows | None"]], "ReadRows | None"]

@@ -60,7 +60,8 @@ def _open_writer(sink: pa.BufferOutputStream, first: pa.Table) -> pq.ParquetWrit
         elif pa.types.is_float32(field.type) or pa.types.is_float64(field.type):
             encodings[field.name] = "BYTE_STREAM_SPLIT"
         else:
-            dictionaries.append(field.name)
+            if pa.types.is_nested(field.type) or _repeats(first.column(field.name)):
+                dictionaries.append(field.name)
             if not _stored_as_integer(field.type):
                 codecs[field.name] = _DENSE_CODEC
     levels = {name: 1 for name, codec in codecs.items() if codec == _DENSE_CODEC}

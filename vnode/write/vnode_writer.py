@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -77,8 +77,7 @@ class DeletedRows:
     times: I64
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedRows:
+class AppendedRows(NamedTuple):
     """A few rows of a table, as `Vnode.append` takes them; `batch` returns them for `Vnode.write`, if need be."""
 
     table_uid: int
@@ -162,7 +161,7 @@ class VnodeWriter:
             return self._begun(table, ticket)
 
     def _append(self, table: TableState, rows: Sequence[Row], packed: Sequence[bytes],
-                origin: IngestOrigin | None = None, continues: bool = False) -> Ticket:
+                origin: IngestOrigin | None, continues: bool = False) -> Ticket:
         """Puts rows that can be appended into the memtable and on their way into the log."""
         assert table.row_format is not None
         ticket = self._wal.enqueue_packed(
@@ -262,7 +261,7 @@ class VnodeWriter:
             table = self._store.table(change.table_uid)
             packed = table.packed(change.rows) if table.column_names == change.columns else None
             if packed is not None:
-                return [lambda continues: self._append(table, change.rows, packed, continues=continues)]
+                return [lambda continues: self._append(table, change.rows, packed, None, continues)]
             prepared = prepare(change.batch(), table.columns, table.key_columns)
             return [partial(self._enqueue, table, prepared, None, None)]
         table = self._store.table(change.of.table_uid)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from hypothesis import strategies as st
 
-Draw = st.DrawFn
+T = TypeVar("T")
 Type = Literal["number", "text", "time"]
 _DATA: tuple[tuple[str, Type], ...] = (("a", "number"), ("b", "number"), ("c", "text"))
 
@@ -30,6 +30,17 @@ class Relation:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """What draws, and the views that are there to be read."""
+
+    draw: st.DrawFn
+    known: Sequence[Relation] = ()
+
+    def __call__(self, strategy: st.SearchStrategy[T]) -> T:
+        return self.draw(strategy)
+
+
+@dataclass(frozen=True)
 class View:
     """A query, and what DuckDB is asked: an aggregate over no rows that counts nothing has a row there."""
 
@@ -37,7 +48,7 @@ class View:
     theirs: str
 
 
-def views(draw: Draw) -> View:
+def views(draw: Drawing) -> View:
     """One query of any clauses, over one table or several."""
     kind = draw(st.sampled_from(["rows", "rows", "groups", "groups", "groups", "total", "distinct", "set", "over",
                                  "over", "first", "limit", "with"]))
@@ -63,25 +74,28 @@ def views(draw: Draw) -> View:
         case "distinct":
             return _both(rows_of(draw, relation, _types(draw, relation)).replace("SELECT", "SELECT DISTINCT", 1))
         case "over":
-            return _both(over(draw, tables(draw)))
+            return _both(over(draw, tables(draw, ordered=True)))
         case "first":
-            one = tables(draw)
+            one = tables(draw, ordered=True)
             by, order = draw(st.sampled_from(one.of("number", "text"))), _order(draw, one.key)
             found = rows_of(draw, one, _types(draw, one))
             return _both(f"{found} QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {order}) <= "
                          f"{draw(st.integers(1, 2))}")
         case "limit":
-            one = tables(draw)
+            one = tables(draw, ordered=True)
             order = _order(draw, (draw(st.sampled_from(one.of("number", "text"))), *one.key))
             limit = f"LIMIT {draw(st.integers(1, 4))}{draw(st.sampled_from(['', ' OFFSET 1']))}"
             return _both(f"{rows_of(draw, one, _types(draw, one))} ORDER BY {order} {limit}")
     return _both(rows_of(draw, relation, _types(draw, relation)))
 
 
-def tables(draw: Draw, alias: str = "") -> Relation:
-    """One of the three tables."""
-    name = draw(st.sampled_from("knm"))
+def tables(draw: Drawing, alias: str = "", *, ordered: bool = False) -> Relation:
+    """One of the three tables or of the views that are known; `ordered`: one with a key."""
     dot = f"{alias}." if alias else ""
+    if draw.known and not ordered and draw(st.booleans()):
+        view = draw(st.sampled_from(draw.known))
+        return Relation(f"{view.text} {alias}".strip(), tuple((dot + column, type) for column, type in view.columns))
+    name = draw(st.sampled_from("knm"))
     columns: list[tuple[str, Type]] = [(dot + column, type) for column, type in _DATA]
     if name != "k":
         columns.append((f"{dot}ts", "time"))
@@ -91,7 +105,7 @@ def tables(draw: Draw, alias: str = "") -> Relation:
     return Relation(f"{name} {alias}".strip(), tuple(columns), tuple(dot + column for column in key))
 
 
-def relations(draw: Draw) -> Relation:
+def relations(draw: Drawing) -> Relation:
     """A table, a sub-query, or a join of two of them, or of three."""
     kind = draw(st.sampled_from(["table", "table", "query", "join", "join", "half"]))
     if kind == "table":
@@ -112,40 +126,40 @@ def relations(draw: Draw) -> Relation:
                     (*found.columns, *third.columns))
 
 
-def _part(draw: Draw, alias: str) -> Relation:
+def _part(draw: Drawing, alias: str) -> Relation:
     return tables(draw, alias) if draw(st.integers(0, 2)) else _query(draw, alias)
 
 
-def _query(draw: Draw, alias: str) -> Relation:
+def _query(draw: Drawing, alias: str) -> Relation:
     inner = groups(draw, tables(draw), shown=True) if draw(st.booleans()) else rows_of(
         draw, tables(draw), ["number", "text"])
     columns: tuple[tuple[str, Type], ...] = ((f"{alias}.r0", "number"), (f"{alias}.r1", "text"))
     return Relation(f"({inner}) {alias}", columns)
 
 
-def _on(draw: Draw, left: Relation, right: Relation) -> str:
+def _on(draw: Drawing, left: Relation, right: Relation) -> str:
     equal = f"{draw(st.sampled_from(left.of('number')))} = {draw(st.sampled_from(right.of('number')))}"
     return equal if draw(st.integers(0, 3)) else f"{equal} AND {_simple(draw, right)}"
 
 
-def rows_of(draw: Draw, relation: Relation, types: Sequence[Type]) -> str:
+def rows_of(draw: Drawing, relation: Relation, types: Sequence[Type]) -> str:
     """A query of columns of these types."""
     items = [value(draw, relation, type) for type in types]
     return f"SELECT {_listed(items)} FROM {relation.text}{_where(draw, relation)}"
 
 
-def groups(draw: Draw, relation: Relation, *, shown: bool = False) -> str:
+def groups(draw: Drawing, relation: Relation, *, shown: bool = False) -> str:
     """Aggregates of groups, whose keys are all shown, or perhaps not; `shown`: a number and a text are."""
     keys = ([draw(st.sampled_from(relation.of("number"))), draw(st.sampled_from(relation.of("text")))] if shown else
             draw(st.lists(st.sampled_from(relation.of("number", "text")), min_size=1, max_size=2, unique=True)))
     items = keys if shown else draw(st.permutations(keys))[:draw(st.integers(0 if len(keys) > 1 else 1, len(keys)))]
-    having = draw(st.sampled_from(["", "", " HAVING count(*) > 1", " HAVING max(a) > 0"])) if not shown and any(
-        name == "a" for name, _ in relation.columns) else ""
+    having = "" if shown else draw(st.sampled_from(
+        ["", "", " HAVING count(*) > 1", f" HAVING max({keys[0]}) IS NOT NULL"]))
     return (f"SELECT {_listed([*items, *aggregates(draw, relation, 2)])} FROM {relation.text}{_where(draw, relation)} "
             f"GROUP BY {', '.join(keys)}{having}")
 
 
-def aggregates(draw: Draw, relation: Relation, most: int) -> list[str]:
+def aggregates(draw: Drawing, relation: Relation, most: int) -> list[str]:
     number, text = (draw(st.sampled_from(relation.of(type))) for type in ("number", "text"))
     return draw(st.lists(st.sampled_from([
         "count(*)", f"count({text})", f"count(DISTINCT {number})", f"sum({number})", f"min({text})", f"max({number})",
@@ -153,7 +167,7 @@ def aggregates(draw: Draw, relation: Relation, most: int) -> list[str]:
         min_size=1, max_size=most))
 
 
-def over(draw: Draw, relation: Relation) -> str:
+def over(draw: Drawing, relation: Relation) -> str:
     """Rows of a table with what a window over them says."""
     number = draw(st.sampled_from(relation.of("number")))
     by = draw(st.sampled_from(["", f"PARTITION BY {draw(st.sampled_from(relation.of('number', 'text')))} "]))
@@ -164,7 +178,7 @@ def over(draw: Draw, relation: Relation) -> str:
     return f"SELECT {_listed(shown)} FROM {relation.text}{_where(draw, relation)}"
 
 
-def value(draw: Draw, relation: Relation, type: Type) -> str:
+def value(draw: Drawing, relation: Relation, type: Type) -> str:
     """A column, or what is made of columns."""
     column = draw(st.sampled_from(relation.of(type)))
     match draw(st.sampled_from(["column", "column", "column", "coalesce", "case"])), type:
@@ -178,17 +192,17 @@ def value(draw: Draw, relation: Relation, type: Type) -> str:
     return column
 
 
-def _types(draw: Draw, relation: Relation) -> list[Type]:
+def _types(draw: Drawing, relation: Relation) -> list[Type]:
     known = [type for _, type in relation.columns]
     return draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
 
 
-def _where(draw: Draw, relation: Relation) -> str:
+def _where(draw: Drawing, relation: Relation) -> str:
     """WHERE, or nothing."""
     return "" if draw(st.booleans()) else f" WHERE {_condition(draw, relation)}"
 
 
-def _condition(draw: Draw, relation: Relation) -> str:
+def _condition(draw: Drawing, relation: Relation) -> str:
     number = draw(st.sampled_from(relation.of("number")))
     other = draw(st.sampled_from("knm"))
     kind = draw(st.sampled_from(["simple", "simple", "and", "or", "not", "in", "exists", "more"]))
@@ -209,14 +223,14 @@ def _condition(draw: Draw, relation: Relation) -> str:
     return _simple(draw, relation)
 
 
-def _simple(draw: Draw, relation: Relation) -> str:
+def _simple(draw: Drawing, relation: Relation) -> str:
     number, text = (draw(st.sampled_from(relation.of(type))) for type in ("number", "text"))
     return draw(st.sampled_from([
         f"{number} > 0", f"{number} = 1", f"{number} IS NULL", f"{number} IN (0, 2)", f"{text} LIKE 'x%'",
         f"{text} <> 'y'", f"{number} BETWEEN 0 AND 2", f"{text} IS NOT NULL"]))
 
 
-def _order(draw: Draw, columns: Sequence[str]) -> str:
+def _order(draw: Drawing, columns: Sequence[str]) -> str:
     return ", ".join(f"{column}{draw(st.sampled_from(['', ' DESC']))} NULLS {draw(st.sampled_from(['FIRST', 'LAST']))}"
                      for column in columns)
 

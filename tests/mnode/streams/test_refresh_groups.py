@@ -27,9 +27,9 @@ MADE = ["CREATE DATABASE d VGROUPS 4 KEEP 36500", "USE d",
         "CREATE STABLE transfers (ts TIMESTAMP, source INT, goal INT, amount BIGINT) TAGS (branch INT)",
         *(f"CREATE TABLE b{n} USING transfers TAGS ({n})" for n in range(4)),
         "CREATE TABLE accounts (id INT PRIMARY KEY)", "INSERT INTO accounts VALUES (0) (1) (2) (3)",
-        f"CREATE STREAM s1 INTO debits AS {DEBITS}", f"CREATE STREAM s2 INTO credits AS {CREDITS}",
-        f"CREATE STREAM s3 INTO balances (id PRIMARY KEY, balance) AS {BALANCES}",
-        "CREATE STREAM s4 INTO overall AS SELECT count(*) accounts, sum(balance) total FROM balances"]
+        f"CREATE MATERIALIZED VIEW debits AS {DEBITS}", f"CREATE MATERIALIZED VIEW credits AS {CREDITS}",
+        f"CREATE MATERIALIZED VIEW balances (id PRIMARY KEY, balance) AS {BALANCES}",
+        "CREATE MATERIALIZED VIEW overall AS SELECT count(*) accounts, sum(balance) total FROM balances"]
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def test_each_is_computed_once_for_a_change(bed: TestBed, monkeypatch: pytest.Mo
 
 def test_one_that_fails_holds_only_those_that_read_it(bed: TestBed) -> None:
     """They stay as they were, all of one cut, and say whom they wait for; and go on with it."""
-    bed.execute("CREATE STREAM s5 INTO halves (id PRIMARY KEY, total) AS SELECT CASE WHEN min(amount) = 13 THEN 1 ELSE "
+    bed.execute("CREATE MATERIALIZED VIEW halves (id PRIMARY KEY, total) AS SELECT CASE WHEN min(amount) = 13 THEN 1 ELSE "
                 "goal END, sum(100 // amount) FROM transfers GROUP BY goal")
-    bed.execute("CREATE STREAM s6 INTO sides AS SELECT (SELECT sum(total) FROM halves) - (SELECT sum(100 // amount) "
+    bed.execute("CREATE MATERIALIZED VIEW sides AS SELECT (SELECT sum(total) FROM halves) - (SELECT sum(100 // amount) "
                 "FROM transfers) none")
     bed.execute(transfer(0))
     bed.execute(transfer(1, 13))
@@ -148,8 +148,8 @@ def test_one_that_fails_holds_only_those_that_read_it(bed: TestBed) -> None:
     assert bed.rows("SELECT none FROM sides") == [(0,)]
     assert bed.rows("SELECT sum(total) FROM halves") == [(100 // 7,)]
     reasons = dict(bed.rows("SELECT stream_name, reason FROM information_schema.ins_stream_tasks WHERE level = 'sink'"))
-    assert "have the same id" in reasons["s5"]
-    assert "stream s5, whose results it reads" in reasons["s6"]
+    assert "have the same id" in reasons["halves"]
+    assert "stream halves, whose results it reads" in reasons["sides"]
     bed.execute(transfer(1, 14))
     bed.advance(3600)
     agree(bed)
@@ -160,14 +160,14 @@ def test_one_that_fails_holds_only_those_that_read_it(bed: TestBed) -> None:
 def test_a_pause_holds_one_table_and_no_other(bed: TestBed) -> None:
     """Others read it as it stands still; when it goes on, all are together again."""
     bed.execute(transfer(0))
-    bed.execute("PAUSE STREAM s1")
+    bed.execute("PAUSE STREAM debits")
     bed.execute(transfer(1))
     assert bed.rows("SELECT sum(total) FROM debits") == [(7,)]
     assert bed.rows("SELECT sum(total) FROM credits") == [(14,)]
     assert bed.rows("SELECT sum(balance) FROM balances") == [(7,)]
-    bed.execute("RESUME STREAM s1")
+    bed.execute("RESUME STREAM debits")
     agree(bed)
-    bed.execute("DROP STREAM s2")
+    bed.execute("DROP STREAM credits")
     bed.execute(transfer(2))
     assert bed.rows("SELECT sum(balance) FROM balances") == [(-7,)]
 
@@ -180,13 +180,13 @@ def test_a_pause_that_comes_while_results_are_computed(bed: TestBed, monkeypatch
     def pause() -> None:
         if not paused:
             paused.append(True)
-            bed.engine.execute("PAUSE STREAM s1", bed.session)
+            bed.engine.execute("PAUSE STREAM debits", bed.session)
 
     before_each(monkeypatch, StreamRefreshes, "_publish", pause)
     bed.execute(transfer(1))
     assert bed.rows("SELECT sum(total) FROM debits") == [(7,)]
     assert bed.rows("SELECT sum(total) FROM credits") == [(14,)]
-    bed.execute("RESUME STREAM s1")
+    bed.execute("RESUME STREAM debits")
     bed.advance(3600)
     agree(bed)
 
@@ -195,9 +195,9 @@ def test_groups_of_tables_are_computed_as_of_the_same_cut(monkeypatch: pytest.Mo
     """Of child tables that nobody has told of yet, too: who computes few groups takes all that have changed."""
     with TestBed(config={"stateMapSize": "1GiB"}) as bed:
         bed.all(*MADE[:7],
-                "CREATE STREAM s1 INTO o1 AS SELECT branch, sum(amount) total FROM transfers GROUP BY branch",
-                "CREATE STREAM s2 INTO o2 AS SELECT sum(amount) total FROM transfers",
-                "CREATE STREAM s3 INTO o3 AS SELECT tbname, max(amount) most FROM transfers GROUP BY tbname")
+                "CREATE MATERIALIZED VIEW o1 AS SELECT branch, sum(amount) total FROM transfers GROUP BY branch",
+                "CREATE MATERIALIZED VIEW o2 AS SELECT sum(amount) total FROM transfers",
+                "CREATE MATERIALIZED VIEW o3 AS SELECT tbname, max(amount) most FROM transfers GROUP BY tbname")
         numbers = iter(range(1, 40))
 
         def write() -> None:

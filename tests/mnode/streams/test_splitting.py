@@ -30,10 +30,10 @@ from penstock.mnode.catalog import catalog_store
 from penstock.mnode.checkpoints import commit_records
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.tasks.worker.state_repartition import Repartition
+from penstock.vnode import vnode
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.read.views import open_duckdb
 from penstock.vnode.store import manifest
-from penstock.wal.writer import WalWriter
 
 TABLES = 8
 OPTIONS = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0"
@@ -452,7 +452,7 @@ class Mortal:
         # What is done right before a commit of the catalog, and right behind it.
         committing = "change_memory" if after else "end"
         for owner, name in ((catalog_store.Transaction, committing), (manifest, "save"),
-                            (commit_records.CommitRecords, "write"), (WalWriter, "begin")):
+                            (commit_records.CommitRecords, "write"), (vnode, "begin_log")):
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
         for owner, name in ((Dnode, "drop_vnode"), (commit_records.CommitRecords, "set_aside")):
             patch.setattr(owner, name, self._dead(getattr(owner, name)))
@@ -487,6 +487,7 @@ def test_a_split_that_is_killed_is_done_or_not_done(tmp_path: Path, monkeypatch:
         directory = tmp_path / str(number)
         directory.mkdir()
         with make(1, *names, directory=directory) as bed:
+            bed.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, count(*) n, sum(v) s FROM meters GROUP BY g")
             insert(bed, ROWS[:30])
             known = sorted(bed.rows("SELECT tbname, ts, v FROM meters"))
             with monkeypatch.context() as patch:
@@ -507,6 +508,8 @@ def test_a_split_that_is_killed_is_done_or_not_done(tmp_path: Path, monkeypatch:
             assert sorted(bed.rows("SELECT tbname, ts, v FROM meters")) == known
             insert(bed, [*ROWS[30:], (0, 3, 5), (3, 9, 5)])
             check(bed, *names)
+            assert sorted(bed.rows("SELECT * FROM sums")) == sorted(
+                bed.rows("SELECT g, count(*), sum(v) FROM meters GROUP BY g"))
             if number % 4 == 0:
                 bed.execute("ALTER DATABASE d VGROUPS 3")
                 insert(bed, [(n, 4, 2) for n in range(TABLES)])

@@ -18,12 +18,12 @@ MADE = ["CREATE DATABASE bank VGROUPS 3 KEEP 36500", "USE bank",
         "CREATE STABLE transfers (ts TIMESTAMP, payer INT, payee INT, amount BIGINT) TAGS (branch INT)",
         *(f"CREATE TABLE b{n} USING transfers TAGS ({n})" for n in range(BRANCHES)),
         "INSERT INTO accounts VALUES " + " ".join(f"({n}, 'owner {n}')" for n in range(ACCOUNTS)),
-        "CREATE STREAM s1 INTO debits AS SELECT payer id, sum(amount) total FROM transfers GROUP BY payer",
-        "CREATE STREAM s2 INTO credits AS SELECT payee id, sum(amount) total FROM transfers GROUP BY payee",
-        "CREATE STREAM s3 INTO balances AS SELECT a.id, max(a.owner) owner, coalesce(sum(c.total), 0) - "
+        "CREATE MATERIALIZED VIEW debits AS SELECT payer id, sum(amount) total FROM transfers GROUP BY payer",
+        "CREATE MATERIALIZED VIEW credits AS SELECT payee id, sum(amount) total FROM transfers GROUP BY payee",
+        "CREATE MATERIALIZED VIEW balances AS SELECT a.id, max(a.owner) owner, coalesce(sum(c.total), 0) - "
         "coalesce(sum(d.total), 0) balance FROM accounts a LEFT JOIN debits d ON a.id = d.id LEFT JOIN credits c "
         "ON a.id = c.id GROUP BY a.id",
-        "CREATE STREAM s4 INTO overall AS SELECT count(*) accounts, sum(balance) total FROM balances"]
+        "CREATE MATERIALIZED VIEW overall AS SELECT count(*) accounts, sum(balance) total FROM balances"]
 READ = ["SELECT coalesce(sum(c.total), 0) - coalesce(sum(d.total), 0) FROM credits c FULL JOIN debits d ON c.id = d.id",
         "SELECT coalesce(sum(balance), 0) FROM balances", "SELECT coalesce(sum(total), 0) FROM overall"]
 
