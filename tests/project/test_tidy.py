@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 EDGES: dict[str, tuple[str, ...]] = {
     # The source is what users' own Spark programs load; nothing of the engine imports it.
     "pyspark": ("tasks/worker/spark_runtime.py", "tasks/worker/daemon.py", "shell/api/spark_source.py",
-                "examples/in_spark.py", "bench/spark_peer.py"),
+                "examples/in_spark.py", "bench/spark_peer.py", "bench/nexmark_peers.py"),
     "lmdb": ("mnode/catalog/catalog_store.py", "tasks/state/*.py", "tasks/worker/daemon.py"),
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
     "sqlglot": ("sql/*/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/write/deletes.py",

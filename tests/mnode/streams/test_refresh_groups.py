@@ -137,10 +137,10 @@ def test_each_is_computed_once_for_a_change(bed: TestBed, monkeypatch: pytest.Mo
 
 def test_one_that_fails_holds_only_those_that_read_it(bed: TestBed) -> None:
     """They stay as they were, all of one cut, and say whom they wait for; and go on with it."""
-    bed.execute("CREATE MATERIALIZED VIEW halves (id PRIMARY KEY, total) AS SELECT CASE WHEN min(amount) = 13 THEN 1 ELSE "
-                "goal END, sum(100 // amount) FROM transfers GROUP BY goal")
-    bed.execute("CREATE MATERIALIZED VIEW sides AS SELECT (SELECT sum(total) FROM halves) - (SELECT sum(100 // amount) "
-                "FROM transfers) none")
+    bed.execute("CREATE MATERIALIZED VIEW halves (id PRIMARY KEY, total) AS SELECT CASE WHEN min(amount) = 13 THEN 1 "
+                "ELSE goal END, sum(100 // amount) FROM transfers GROUP BY goal")
+    bed.execute("CREATE MATERIALIZED VIEW sides AS SELECT (SELECT sum(total) FROM halves) - (SELECT sum(100 // "
+                "amount) FROM transfers) none")
     bed.execute(transfer(0))
     bed.execute(transfer(1, 13))
     bed.execute(transfer(2))
