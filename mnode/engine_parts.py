@@ -187,7 +187,7 @@ class EngineParts:
         self.tables_from_queries = TablesFromQueries(of.catalog, self.tables, self.inserts, of.ddl_lock)
         # Not for its turn: statements that change tables would wait for it.
         self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False),
-                               of.writing, of.ddl_lock)
+                               of.writing, of.ddl_lock, self.results.keyed.lock_of)
         naming = Naming.from_config(of.config)
         self.line_rows = LineRows(of.catalog, of.storage, self.children, of.clock, naming.child)
         self.schemaless = Schemaless(

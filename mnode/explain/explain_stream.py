@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.streams.external_sink import avro_schema, delivery_promise
-from penstock.planner.streams.ingest_plan import IngestPlan
+from penstock.planner.streams.ingest_plan import CHANGES, IngestPlan
 from penstock.planner.task_plans.external_rows import external_columns
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
@@ -294,11 +294,15 @@ def explain_ingest(plan: IngestPlan) -> list[str]:
     errors = f"goes to {plan.dlq.database}.{plan.dlq.table}" if plan.dlq is not None else {
         "fail": "stops the ingest"}.get(plan.on_error, "is left out and counted")
     tasks = "1 task" if plan.tasks == 1 else f"{plan.tasks} tasks, which share the partitions"
+    rows = f"Child tables: {plan.tbname}" + (f", with tags {tags}" if tags else "")
+    if plan.keyed:
+        rows = f"Rows by KEY: {', '.join(one.column.name for one in plan.key)}"
+        rows += "; deletes delete" if plan.format in CHANGES else "; what comes replaces what has its key"
     return [
         f"Ingest from {plan.kind} connection {plan.connection} ({source}), {plan.format}, into "
         f"{plan.database.name}.{plan.table}: {tasks}",
         f"Columns: {', '.join(fields)}",
-        f"Child tables: {plan.tbname}" + (f", with tags {tags}" if tags else ""),
+        rows,
         f"Guarantee: {plan.guarantee}",
         f"A message that can't be used {errors}; fields that no column takes "
         f"{'make it one' if plan.refuses_unknown else 'are counted'}",

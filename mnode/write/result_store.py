@@ -19,6 +19,7 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
+from penstock.mnode.write.keyed_results import KeyedResults
 from penstock.mnode.write.result_children import Places, ResultChildren
 from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, write_at_once
 from penstock.planner.bind.binder import children_table
@@ -53,6 +54,7 @@ class ResultStore:
 
     def __init__(self, catalog: Catalog, storage: Storage, children: ChildCreator, pool: Executor) -> None:
         """`pool` runs the parts of one write that go to different vnodes."""
+        self.keyed = KeyedResults(storage)
         self._catalog = catalog
         self._storage = storage
         self._children = children
@@ -96,6 +98,9 @@ class ResultStore:
         target = self._catalog.table_by_uid(write.target_uid)
         if target is None:
             raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
+        if target.keyed:
+            self.keyed.write(target, write, partial(self.check_attempt, write.stream_id, write.attempt, write.task))
+            return _nothing
         index = np.asarray(write.rows.column(CHILD).to_numpy(), np.int64)
         children = self._children_of(target, write)
         children.learn(target, index)

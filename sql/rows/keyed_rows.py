@@ -66,6 +66,12 @@ def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(place, KEY_TEXT.physical, pc.if_else(pa.array(numbers > 0), written, texts))
 
 
+def may_have_neighbours(places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Returns which places rows with other keys may share: those by hash; places by number are of one key each."""
+    found: npt.NDArray[np.bool_] = places >= _FIRST_OF_TEXTS
+    return found
+
+
 def key_texts(columns: Sequence[pa.Array], kinds: Sequence[Kind]) -> pa.StringArray:
     """Returns a text per row, which is the same for rows whose values are equal, and for no others.
 

@@ -779,7 +779,7 @@ class DropSnode(Statement):
 
 # --- ingests --------------------------------------------------------------------------------------------------
 
-IngestFormat = Literal["json", "csv", "avro", "line"]
+IngestFormat = Literal["json", "csv", "avro", "line", "debezium", "upsert"]
 IngestErrors = Literal["fail", "skip", "dlq"]
 MessagePart = Literal["topic", "key", "measurement", "time"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -831,7 +831,7 @@ class IngestOptions(Node):
 
 
 class CreateIngest(Statement):
-    """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO stb [(column = field, ...)]
+    """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO table [(column = field, ...)]
     [TAGS (tag = field, ...)] [TBNAME (field)] [TS FROM field | TS ON ARRIVAL] [ON_ERROR FAIL | SKIP | DLQ table]."""
 
     name: str
