@@ -9,7 +9,7 @@ from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.streams.external_sink import avro_schema, delivery_promise
 from penstock.planner.streams.ingest_plan import CHANGES, IngestPlan
-from penstock.planner.task_plans.external_rows import external_columns
+from penstock.planner.task_plans.external_rows import external_columns, key_names
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
     FillPlan,
@@ -108,6 +108,10 @@ def _computation(plan: StreamPlan) -> list[str]:
         case RefreshPlan(groups=groups) if groups:
             return [f"Computed again, and compared with the result table: groups by {', '.join(groups)} whose child "
                     "tables have changed"]
+        case RefreshPlan(reason=reason) if plan.sink.keyed:
+            return ["Computed again as a whole whenever a table that it reads has changed: no quicker way is known for "
+                    f"{reason}", "Each checkpoint has what differs from what was sent before, told apart by "
+                    f"{', '.join(key_names(plan.sink))}; it leaves when the checkpoint is valid"]
         case RefreshPlan(reason=reason):
             return ["Computed again as a whole, and compared with the result table, whenever a table that it reads "
                     f"has changed: no quicker way is known for {reason}"]
@@ -213,6 +217,8 @@ def _time(plan: StreamPlan) -> str:
 def _state(plan: StreamPlan) -> list[str]:
     """Returns whether state is bounded, and by what."""
     match plan.computation:
+        case RefreshPlan() if plan.sink.keyed:
+            return ["State: the rows that were sent, as many as the answer has; in memory and on disk"]
         case RowsPlan() | ForcePlan() | RefreshPlan():
             return ["State: bounded, nothing is kept of rows"]
         case WindowsPlan():
@@ -276,6 +282,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
             return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
+        case "sink" if edge.node.work == "refresh" and plan.sink.keyed:
+            return f"has the query computed by the engine, and emits what differs into {plan.sink.text}"
         case "sink" if edge.node.work == "refresh":
             return f"has the query computed by the engine, and {plan.sink.text} made the same"
         case "sink":

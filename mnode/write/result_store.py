@@ -33,7 +33,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.protocol.refreshing import RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, RefreshRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows
@@ -65,6 +65,8 @@ class ResultStore:
         self._pool = pool
         #: answers those whose results aren't sent but compared
         self.refresh: Callable[[RefreshRequest], pa.Table]
+        #: tells those whose results leave Penstock what their answer is
+        self.answer: Callable[[AnswerRequest], pa.Table]
 
     def close(self) -> None:
         """Waits for writes under way."""
@@ -123,11 +125,13 @@ class ResultStore:
 
         For a NamesRequest: the names. For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where
         there is nothing. For a TableRequest: the columns that it names, of all rows there are, or of a super table's
-        children. For a RefreshRequest, which the streams' statements answer: what its class says. Raises NotFoundError
-        if a table was dropped.
+        children. For a RefreshRequest or an AnswerRequest, which the streams' statements answer: what its class says.
+        Raises NotFoundError if a table was dropped.
         """
         if isinstance(request, RefreshRequest):
             return self.refresh(request)
+        if isinstance(request, AnswerRequest):
+            return self.answer(request)
         table = self._catalog.table_by_uid(request.table_uid)
         if isinstance(request, NamesRequest):
             return pa.table({"name": pa.array(self._foreign(table, request.names), pa.string())})

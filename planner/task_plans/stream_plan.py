@@ -313,6 +313,7 @@ class SinkPlan:
     the groups' keys.
     `checks_results`: another result column, the last one, names what doesn't fit its column; such rows aren't written.
     `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
+    `keyed`: of `external` rows without groups and a time of their own; the columns that are flagged tell them apart.
     """
 
     database: str
@@ -325,6 +326,7 @@ class SinkPlan:
     external: ExternalSinkPlan | None = None
     checks_results: bool = False
     checks_tags: bool = False
+    keyed: bool = False
 
     @property
     def text(self) -> str:
@@ -649,6 +651,8 @@ class StreamPlan:
         external = self.sink.external
         if external is None:
             return False
+        if isinstance(self.computation, RefreshPlan):
+            return True
         return external.kind == "files" or (external.kind == "kafka" and self.policies.guarantee == "exactly_once")
 
     @property

@@ -80,6 +80,15 @@ def key_texts(columns: Sequence[pa.Array], kinds: Sequence[Kind]) -> pa.StringAr
     return pc.binary_join_element_wise(*map(_texts, columns, kinds), _BETWEEN)
 
 
+def equal_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """Returns which values are the same on both sides, NULL and NaN being equal to themselves."""
+    same = pc.fill_null(pc.equal(left, right), False)
+    both = pc.and_(pc.is_null(left, nan_is_null=True), pc.is_null(right, nan_is_null=True))
+    kinds = pc.equal(pc.is_null(left), pc.is_null(right))
+    found: npt.NDArray[np.bool_] = pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
+    return found
+
+
 def _texts(values: pa.Array, kind: Kind) -> pa.StringArray:
     if kind is Kind.TIMESTAMP:
         values = values.cast(pa.int64())

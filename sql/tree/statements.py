@@ -603,12 +603,14 @@ ExternalFormat = Literal["json", "csv", "parquet", "avro"]
 class ExternalTargetOptions(Node):
     """What stands in the parentheses of INTO CONNECTION name (...); what isn't given is None.
 
-    `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT.
+    `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT. `key_columns`: those by which
+    rows are told apart.
     """
 
     places: tuple[tuple[str, str], ...] = ()
     format: ExternalFormat | None = None
     qos: int | None = None
+    key_columns: tuple[str, ...] = ()
 
 
 class StreamTarget(Node):
