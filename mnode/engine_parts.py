@@ -48,6 +48,7 @@ from penstock.mnode.show.table_rows import TableRows
 from penstock.mnode.show.user_rows import UserRows
 from penstock.mnode.streams.audit_incidents import Incidents
 from penstock.mnode.streams.dead_letter_replay import Replays
+from penstock.mnode.streams.emitted_answers import EmittedAnswers
 from penstock.mnode.streams.ingest_statements import Ingests
 from penstock.mnode.streams.stream_answers import StreamAnswers
 from penstock.mnode.streams.stream_audit import StreamAudit
@@ -161,6 +162,8 @@ class EngineParts:
         self.results.refresh = StreamRefreshes(
             self.services, self.streams.known, self.streams.planning, self.queries, of.activity,
             of.writing).answer
+        self.results.answer = EmittedAnswers(
+            self.services, self.streams.known, self.streams.planning, self.queries.run_planned, of.activity).answer
         self.explainer = Explainer(self.queries, self.streams.planning, self.ingests, of.config, of.clock)
 
     def _connect_statements(self) -> None:
@@ -188,7 +191,7 @@ class EngineParts:
         self.tables_from_queries = TablesFromQueries(of.catalog, self.tables, self.inserts, of.ddl_lock)
         # Not for its turn: statements that change tables would wait for it.
         self.deletes = Deletes(of.catalog, of.storage, self.queries.plan, partial(self.queries.run, waits=False),
-                               of.writing, of.ddl_lock)
+                               of.writing, of.ddl_lock, self.results.keyed.lock_of)
         naming = Naming.from_config(of.config)
         self.line_rows = LineRows(of.catalog, of.storage, self.children, of.clock, naming.child)
         self.schemaless = Schemaless(

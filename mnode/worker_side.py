@@ -29,7 +29,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.dnode_access.remote_log import BytesRequest, EndRequest, SegmentsRequest
-from penstock.tasks.protocol.refreshing import RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, RefreshRequest
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
 
@@ -89,7 +89,8 @@ class WorkerSide:
     def _answer(self, request: Request) -> pa.Table:
         """Returns what a worker asks the dnode for."""
         match request:
-            case RowsRequest() | SpanRequest() | TableRequest() | NamesRequest() | RefreshRequest():
+            case (RowsRequest() | SpanRequest() | TableRequest() | NamesRequest() | RefreshRequest()
+                  | AnswerRequest()):
                 return self._parts.results.read(request)
             case EndRequest() | SegmentsRequest() | BytesRequest():
                 return self._parts.logs.answer(request)

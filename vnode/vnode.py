@@ -14,7 +14,7 @@ from penstock.common.fs import Fs
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.read.vnode_reader import LoggedRows, VnodeReader, VnodeStats
 from penstock.vnode.store import manifest as manifests
-from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.store.delivery import IngestDelivery, Places
 from penstock.vnode.store.manifest import Manifest
 from penstock.vnode.store.sorted_keys import U64
 from penstock.vnode.store.table_state import Row
@@ -203,6 +203,11 @@ class Vnode:
         Raises as `write` does.
         """
         return self._writer.begin_write(table_uid, batch, None, delivery)
+
+    def places(self, table_uid: int) -> Places:
+        """Returns how far a table has got what ingests deliver."""
+        with self._store.lock:
+            return dict(self._store.table(table_uid).places)
 
     def append(self, table_uid: int, columns: Sequence[str], rows: Sequence[Row]) -> int | None:
         """Appends a few rows at a fraction of what `write` costs; returns the version once it is acknowledged.

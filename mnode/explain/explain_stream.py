@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.streams.external_sink import avro_schema, delivery_promise
-from penstock.planner.streams.ingest_plan import IngestPlan
-from penstock.planner.task_plans.external_rows import external_columns
+from penstock.planner.streams.ingest_plan import CHANGES, IngestPlan
+from penstock.planner.task_plans.external_rows import external_columns, key_names
 from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.planner.task_plans.stream_plan import (
     FillPlan,
@@ -109,6 +109,10 @@ def _computation(plan: StreamPlan) -> list[str]:
         case RefreshPlan(groups=groups) if groups:
             return [f"Computed again, and compared with the result table: groups by {', '.join(groups)} whose child "
                     "tables have changed"]
+        case RefreshPlan(reason=reason) if plan.sink.by_key:
+            return ["Computed again as a whole whenever a table that it reads has changed: no quicker way is known for "
+                    f"{reason}", "Each checkpoint has what differs from what was sent before, told apart by "
+                    f"{', '.join(key_names(plan.sink))}; it leaves when the checkpoint is valid"]
         case RefreshPlan(reason=reason, touched=touched) if touched:
             names = ", ".join(plan.sink.columns[place].name for place in touched)
             return [f"Computed again, and compared with the result table: what has values of {names} that rows have "
@@ -220,6 +224,8 @@ def _time(plan: StreamPlan) -> str:
 def _state(plan: StreamPlan) -> list[str]:
     """Returns whether state is bounded, and by what."""
     match plan.computation:
+        case RefreshPlan() if plan.sink.by_key:
+            return ["State: the rows that were sent, as many as the answer has; in memory and on disk"]
         case RowsPlan() | ForcePlan() | RefreshPlan():
             return ["State: bounded, nothing is kept of rows"]
         case WindowsPlan():
@@ -287,6 +293,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "agg":
             kept = "groups" if plan.keeps_groups else "windows"
             return f"{kept} of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
+        case "sink" if edge.node.work == "refresh" and plan.sink.by_key:
+            return f"has the query computed by the engine, and emits what differs into {plan.sink.text}"
         case "sink" if edge.node.work == "refresh":
             return f"has the query computed by the engine, and {plan.sink.text} made the same"
         case "sink":
@@ -305,11 +313,15 @@ def explain_ingest(plan: IngestPlan) -> list[str]:
     errors = f"goes to {plan.dlq.database}.{plan.dlq.table}" if plan.dlq is not None else {
         "fail": "stops the ingest"}.get(plan.on_error, "is left out and counted")
     tasks = "1 task" if plan.tasks == 1 else f"{plan.tasks} tasks, which share the partitions"
+    rows = f"Child tables: {plan.tbname}" + (f", with tags {tags}" if tags else "")
+    if plan.keyed:
+        rows = f"Rows by KEY: {', '.join(one.column.name for one in plan.key)}"
+        rows += "; deletes delete" if plan.format in CHANGES else "; what comes replaces what has its key"
     return [
         f"Ingest from {plan.kind} connection {plan.connection} ({source}), {plan.format}, into "
         f"{plan.database.name}.{plan.table}: {tasks}",
         f"Columns: {', '.join(fields)}",
-        f"Child tables: {plan.tbname}" + (f", with tags {tags}" if tags else ""),
+        rows,
         f"Guarantee: {plan.guarantee}",
         f"A message that can't be used {errors}; fields that no column takes "
         f"{'make it one' if plan.refuses_unknown else 'are counted'}",

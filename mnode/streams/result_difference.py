@@ -18,7 +18,7 @@ from penstock.mnode.write.keyed_results import keyed_changes, stored_rows, times
 from penstock.planner.query.compared_results import RELATIVE
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
-from penstock.sql.rows.keyed_rows import key_texts, keyed, numbered
+from penstock.sql.rows.keyed_rows import equal_values, key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, PLACE, Column, Table
 from penstock.sql.types import FLOATS
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
@@ -152,10 +152,7 @@ def equal_rows(
     equal = np.ones(left.num_rows, bool)
     for column in columns:
         one, other = left.column(column.physical), right.column(column.physical).cast(column.type.arrow())
-        same = pc.fill_null(pc.equal(one, other), False)
-        both = pc.and_(pc.is_null(one, nan_is_null=True), pc.is_null(other, nan_is_null=True))
-        kinds = pc.equal(pc.is_null(one), pc.is_null(other))
-        equal_ones = pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
+        equal_ones = equal_values(one, other)
         if lost is not None and column.type.kind in FLOATS:
             a, b = (np.asarray(side.cast(pa.float64()).fill_null(np.nan), np.float64) for side in (one, other))
             with np.errstate(invalid="ignore"):

@@ -38,9 +38,12 @@ class Deletes:
 
     def __init__(
         self, catalog: Catalog, storage: Storage, plan: Planner, run_query: QueryRunner, writing: SharedLock,
-        lock: AbstractContextManager[object],
+        lock: AbstractContextManager[object], lock_of: Callable[[int], AbstractContextManager[object]],
     ) -> None:
-        """`writing`: shared by statements that write. `lock`: changes of the catalog take turns by it."""
+        """`writing`: shared by statements that write. `lock`: changes of the catalog take turns by it. `lock_of`: a
+        table with a KEY is written by ingests under its own.
+        """
+        self._lock_of = lock_of
         self._writing = writing
         self._lock = lock
         self._catalog = catalog
@@ -59,7 +62,7 @@ class Deletes:
             raise InvalidStatementError(f"{statement.name} is a system table")
         if table.keyed:
             # What comes between the look at the rows and their end would go, too.
-            with self._writing.exclusive(), self._lock:
+            with self._writing.exclusive(), self._lock, self._lock_of(table.uid):
                 return self._delete_keys(table, statement, session)
         with self._writing.shared(), self._lock:
             return self._delete_range(table, statement, session)

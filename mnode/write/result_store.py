@@ -21,10 +21,11 @@ from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
 from penstock.mnode.write.keyed_results import keyed_changes
+from penstock.mnode.write.keyed_writes import KeyedResults
 from penstock.mnode.write.result_children import Places, ResultChildren
 from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, write_at_once
 from penstock.planner.bind.binder import children_table
-from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
+from penstock.planner.task_plans.column_names import CHILD, KEPT, OFFSET, OPERATION
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import Table
 from penstock.tasks.dnode_access.dnode_client import (
@@ -35,7 +36,7 @@ from penstock.tasks.dnode_access.dnode_client import (
     TableRequest,
 )
 from penstock.tasks.protocol.messages import ResultWrite, TaskId
-from penstock.tasks.protocol.refreshing import RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, RefreshRequest
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows
@@ -56,6 +57,7 @@ class ResultStore:
 
     def __init__(self, catalog: Catalog, storage: Storage, children: ChildCreator, pool: Executor) -> None:
         """`pool` runs the parts of one write that go to different vnodes."""
+        self.keyed = KeyedResults(storage)
         self._catalog = catalog
         self._storage = storage
         self._children = children
@@ -66,6 +68,8 @@ class ResultStore:
         self._pool = pool
         #: answers those whose results aren't sent but compared
         self.refresh: Callable[[RefreshRequest], pa.Table]
+        #: tells those whose results leave Penstock what their answer is
+        self.answer: Callable[[AnswerRequest], pa.Table]
 
     def close(self) -> None:
         """Waits for writes under way."""
@@ -100,7 +104,10 @@ class ResultStore:
         if target is None:
             raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
         if target.keyed:
-            return self._write_keyed(target, write)
+            if KEPT not in write.rows.schema.names:
+                return self._write_keyed(target, write)
+            self.keyed.write(target, write, partial(self.check_attempt, write.stream_id, write.attempt, write.task))
+            return _nothing
         index = np.asarray(write.rows.column(CHILD).to_numpy(), np.int64)
         children = self._children_of(target, write)
         children.learn(target, index)
@@ -123,11 +130,13 @@ class ResultStore:
 
         For a NamesRequest: the names. For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where
         there is nothing. For a TableRequest: the columns that it names, of all rows there are, or of a super table's
-        children. For a RefreshRequest, which the streams' statements answer: what its class says. Raises NotFoundError
-        if a table was dropped.
+        children. For a RefreshRequest or an AnswerRequest, which the streams' statements answer: what its class says.
+        Raises NotFoundError if a table was dropped.
         """
         if isinstance(request, RefreshRequest):
             return self.refresh(request)
+        if isinstance(request, AnswerRequest):
+            return self.answer(request)
         table = self._catalog.table_by_uid(request.table_uid)
         if isinstance(request, NamesRequest):
             return pa.table({"name": pa.array(self._foreign(table, request.names), pa.string())})

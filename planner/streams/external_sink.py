@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.common.connection import ConnectionKind, ExternalConnection
-from penstock.common.errors import InvalidStreamError
+from penstock.common.errors import InvalidStreamError, NotFoundError, Position
+from penstock.common.suggestions import did_you_mean
 from penstock.planner.task_plans.column_names import OPERATION
 from penstock.planner.task_plans.external_rows import IDENTITY, external_columns, key_names
 from penstock.planner.task_plans.stream_plan import ExternalSinkPlan, SinkPlan, StreamPlan
+from penstock.sql.schema import CatalogView
 from penstock.sql.tree.statements import ExternalFormat, ExternalTargetOptions
 from penstock.sql.types import DataType, Kind
 
@@ -40,6 +42,15 @@ _KINDS: Mapping[ConnectionKind, _Kind] = {
     "files": _Kind("path", True, ("parquet", "json", "csv", "avro")),
     "webhook": _Kind("path", False, ("json",)),
 }
+
+
+def require_connection(name: str, catalog: CatalogView, position: Position | None = None) -> ExternalConnection:
+    """Returns a connection. Raises NotFoundError."""
+    connection = catalog.external_connection(name)
+    if connection is None:
+        raise NotFoundError(f"connection {name} does not exist", position=position,
+                            hint=did_you_mean(name, catalog.external_connection_names()))
+    return connection
 
 
 def plan_external_sink(
@@ -146,6 +157,9 @@ def delivery_promise(plan: StreamPlan) -> DeliveryPromise | None:
     match external.kind:
         case "postgres":
             keys = ", ".join(key_names(plan.sink))
+            if plan.sink.by_key:
+                return DeliveryPromise("exactly once in effect", f"upserts and deletes by ({keys}), each part of a "
+                                       "checkpoint is one transaction, sent when that is valid")
             return DeliveryPromise("exactly once in effect",
                                    f"upserts and deletes by ({keys}), each write is one transaction")
         case "kafka" if plan.policies.guarantee == "exactly_once":

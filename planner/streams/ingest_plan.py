@@ -25,12 +25,14 @@ from penstock.sql.types import Precision
 IngestKind = Literal["kafka", "mqtt", "files"]
 KINDS: tuple[IngestKind, ...] = ("kafka", "mqtt", "files")
 MAX_MESSAGE = MIB
+CHANGES: tuple[IngestFormat, ...] = ("debezium", "upsert")
+"""Formats whose messages say that rows come, change and go."""
 _COLUMN_MISSING = 0x2602
 
 
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """A column or tag of the super table, and where in a message its value is."""
+    """A column or tag of the table, and where in a message its value is."""
 
     column: Column
     field: MessageField
@@ -40,9 +42,10 @@ class MappedColumn:
 class IngestPlan:
     """One planned ingest.
 
-    `columns` begin with the primary timestamp, unless the rows get that `on_arrival`. `time_unit`: of numbers that are
-    times. `refuses_unknown`: messages with fields that no column takes can't be used. `max_message` in bytes.
-    `tasks`: how many share the partitions of what is read; they are on the first vnodes of the database.
+    `columns` begin with the primary timestamp, unless the rows get that `on_arrival`, or the table is `keyed`: rows
+    have no time then, and no child table. `time_unit`: of numbers that are times. `refuses_unknown`: messages with
+    fields that no column takes can't be used. `max_message` in bytes. `tasks`: how many share the partitions of what is
+    read; they are on the first vnodes of the database.
     """
 
     connection: str
@@ -65,6 +68,7 @@ class IngestPlan:
     columns: tuple[MappedColumn, ...]
     tags: tuple[MappedColumn, ...]
     tbname: MessageField
+    keyed: bool
     on_arrival: bool
     on_error: IngestErrors
     dlq: DlqPlan | None
@@ -78,6 +82,11 @@ class IngestPlan:
     def array(self) -> tuple[str, ...] | None:
         """The path of the array whose elements are rows, None if each message is one."""
         return next(iter(_arrays([*self.columns, *self.tags, self.tbname])), None)
+
+    @property
+    def key(self) -> tuple[MappedColumn, ...]:
+        """The columns of the KEY; empty where there is none."""
+        return tuple(one for one in self.columns if one.column.primary_key) if self.keyed else ()
 
     @property
     def guarantee(self) -> str:
@@ -104,7 +113,7 @@ def plan_ingest(
     options = statement.options
     source = _kind(kind, statement)
     form = options.format or "json"
-    _check_options(statement, source, form)
+    _check_options(statement, source, form, table)
     arrival = statement.on_arrival
     columns = _mapped(statement, statement.columns, table.columns, "column")
     if statement.time is not None:
@@ -114,6 +123,9 @@ def plan_ingest(
         columns = (MappedColumn(table.time_column, statement.time), *columns[1:])
     if arrival:
         columns = columns[1:]
+    if table.keyed:
+        key = {column.name for column in table.key_columns}
+        columns = tuple(replace(one, column=replace(one.column, primary_key=one.column.name in key)) for one in columns)
     # One connection to a broker of MQTT has one session; folders are read in the order of names.
     wanted = len(database.vgroup_ids) if source == "kafka" else 1
     dlq = None if statement.dlq is None else dlq_table(statement.dlq, database.precision, catalog, session)
@@ -122,8 +134,8 @@ def plan_ingest(
         1 if options.qos is None else options.qos, options.start == "latest", options.time_unit or database.precision,
         options.unknown == "refuse", options.measurement or table.name, options.max_message or MAX_MESSAGE, database,
         table.name, table.uid, session.time_zone, table.time_column, columns,
-        _mapped(statement, statement.tags, table.tags, "tag"), statement.tbname or MessageField(("tbname",)), arrival,
-        statement.on_error, dlq, wanted if tasks is None else tasks)
+        _mapped(statement, statement.tags, table.tags, "tag"), statement.tbname or MessageField(("tbname",)),
+        table.keyed, arrival, statement.on_error, dlq, wanted if tasks is None else tasks)
 
 
 def aimed(plan: IngestPlan, dlq_uid: int) -> IngestPlan:
@@ -142,10 +154,11 @@ def _target(statement: CreateIngest, catalog: CatalogView, session: Session) -> 
     if table is None:
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603,
                             hint=did_you_mean(name.name, catalog.table_names(database)))
-    if table.kind != "super":
+    if table.kind != "super" and not table.keyed:
         raise InvalidStatementError(f"{database}.{table.name} is a {table.kind} table, not a super table",
-                                    hint="an ingest writes into the child tables of a super table, named by TBNAME")
-    if table.key_column is not None:
+                                    hint="an ingest writes into the child tables of a super table, named by TBNAME, or "
+                                         "into a table with a KEY")
+    if table.key_column is not None and not table.keyed:
         raise NotSupportedError(f"{table.name} has a composite key: an ingest can't write it yet")
     return table
 
@@ -158,7 +171,9 @@ def _kind(kind: str, statement: CreateIngest) -> IngestKind:
                                 hint=f"an ingest reads {', '.join(KINDS[:-1])} and {KINDS[-1]}")
 
 
-def _check_options(statement: CreateIngest, kind: IngestKind, form: IngestFormat) -> None:
+def _check_options(
+    statement: CreateIngest, kind: IngestKind, form: IngestFormat, table: Table
+) -> None:
     """Raises InvalidStatementError that lists everything that is wrong at once."""
     options = statement.options
     problems: list[str] = []
@@ -179,8 +194,19 @@ def _check_options(statement: CreateIngest, kind: IngestKind, form: IngestFormat
     if form in ("csv", "avro") and not options.schema:
         what = "names of the fields, such as 'ts,voltage'" if form == "csv" else "schema as JSON"
         problems.append(f"SCHEMA is missing: the {what}")
-    if form in ("json", "line") and options.schema:
+    if form not in ("csv", "avro") and options.schema:
         problems.append(f"SCHEMA is not for {form}")
+    if form in CHANGES and not table.keyed:
+        problems.append(f"FORMAT {form} is for tables with a KEY, by which rows change and go")
+    key = {column.name for column in table.key_columns} if table.keyed else set()
+    if form in CHANGES and any(one.column in key and len(one.field.path) > 1 for one in statement.columns):
+        problems.append(f"the KEY is not within other fields with FORMAT {form}")
+    if form == "upsert" and kind != "kafka":
+        problems.append("FORMAT upsert is for kafka, whose messages have keys")
+    if table.keyed:
+        problems += [f"{name} is not for a table with a KEY" for name, given in (
+            ("TAGS", statement.tags), ("TBNAME", statement.tbname), ("TS", statement.time or statement.on_arrival))
+            if given]
     if options.measurement is not None and form != "line":
         problems.append("MEASUREMENT is for FORMAT line")
     fields = [one.field for one in (*statement.columns, *statement.tags)]

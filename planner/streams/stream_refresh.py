@@ -15,16 +15,21 @@ from penstock.common.errors import (
     NotFoundError,
     NotSupportedError,
 )
+from penstock.common.suggestions import did_you_mean
 from penstock.planner.bind.query_parts import is_star
 from penstock.planner.bind.scopes import QUERIES, unwrapped, vector_calls, vector_spec
 from penstock.planner.bind.user_functions import function_of
 from penstock.planner.query.batch_plan import BatchPlan
 from penstock.planner.query.select import plan_query
 from penstock.planner.query.view_queries import views_below
+from penstock.planner.streams.dead_letters import dlq_table
+from penstock.planner.streams.external_sink import avro_schema, plan_external_sink, require_connection
 from penstock.planner.streams.result_key import TBNAME, ResultKey, key_of, place_of
 from penstock.planner.streams.stream_groups import plan_kept_groups
 from penstock.planner.streams.stream_time import zoned
 from penstock.planner.streams.touched_keys import TouchedColumn, touched_columns
+from penstock.planner.task_plans.column_names import OPERATION
+from penstock.planner.task_plans.external_rows import IDENTITY
 from penstock.planner.task_plans.plan_tree import PlanNode, names_in_tables
 from penstock.planner.task_plans.stream_plan import (
     Grouping,
@@ -42,6 +47,7 @@ from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
     CreateStream,
     ExternalSource,
+    ExternalTargetOptions,
     FunctionSource,
     IntervalWindow,
     JoinSource,
@@ -54,7 +60,7 @@ from penstock.sql.tree.statements import (
     ValuesQuery,
 )
 from penstock.sql.tree.walking import found_in
-from penstock.sql.types import INTEGERS, VARCHAR, Kind, check_stored, timestamp
+from penstock.sql.types import INTEGERS, VARCHAR, Kind, Precision, check_stored, timestamp
 
 TEXT_LENGTH = 1024
 """How long texts may be of which the query doesn't say how long they are."""
@@ -62,6 +68,7 @@ TEXT_LENGTH = 1024
 _DAY_MS = 86_400_000
 _OF_ITS_OWN = ("timezone", "checkpoint_interval", "fill_history", "fill_history_async", "trigger", "late",
                "on_mismatch")
+_OF_EMITTING = ("on_failure", "retry_time", "dlq")
 _NOT_ALLOWED_FUNCTION = 0x265A
 #: Types of tags whose values a condition tells apart as they are.
 _TAGS = (*INTEGERS, Kind.BOOL, Kind.VARCHAR, Kind.NCHAR)
@@ -172,31 +179,38 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     _check_options(statement, reason)
     queries, batch = lasting_answer(statement, catalog, session)
     sources = _sources(queries, batch, catalog)
-    database, columns, repeats = _target(statement, batch, catalog, session)
-    kept = _kept_groups(statement, catalog, session, database, columns)
-    if kept is not None:
-        return kept
-    target = statement.target.name.name
-    groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
-    by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
-    touched = () if groups or not by_key else touched_columns(batch.plan)
-    origins = _origins(touched, batch, sources)
-    claimed = any(flagged for _, flagged in statement.target.columns or ()) and not all(
-        columns[each.place].primary_key for each in touched)
-    refresh = RefreshPlan(sources, reason, groups, keys, repeats, tuple(each.place for each in touched), origins,
-                          _steady(origins, sources, catalog), claimed)
-    if groups:
-        how = f"by groups of tables: {' '.join(groups)}"
+    dlq = None
+    touched: Sequence[TouchedColumn] = ()
+    if statement.target.external is not None:
+        sink = _emitted(statement, statement.target.external, batch, sources[0], catalog, session)
+        refresh = RefreshPlan(sources, reason)
+        if statement.options.dlq is not None:
+            dlq = replace(dlq_table(statement.options.dlq, sources[0].precision, catalog, session), errors=False,
+                          failures=True)
+    else:
+        database, columns, repeats = _target(statement, batch, catalog, session)
+        kept = _kept_groups(statement, catalog, session, database, columns)
+        if kept is not None:
+            return kept
+        groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
+        by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
+        touched = () if groups or not by_key else touched_columns(batch.plan)
+        origins = _origins(touched, batch, sources)
+        claimed = any(flagged for _, flagged in statement.target.columns or ()) and not all(
+            columns[each.place].primary_key for each in touched)
+        sink = SinkPlan(database, statement.target.name.name, columns, (), "", 0, create=True)
+        refresh = RefreshPlan(sources, reason, groups, keys, repeats, tuple(each.place for each in touched), origins,
+                              _steady(origins, sources, catalog), claimed)
+    if refresh.groups:
+        how = f"by groups of tables: {' '.join(refresh.groups)}"
     elif touched:
-        how = f"by values of {' '.join(columns[each.place].name for each in touched)}, for {reason}"
+        how = f"by values of {' '.join(sink.columns[each.place].name for each in touched)}, for {reason}"
     else:
         how = f"as a whole, for {reason}"
-    tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", how),
-                               ("into", f"{database}.{target}")), (batch.tree,))
+    tree = PlanNode("Stream", (("trigger", "at_once"), ("refreshed", how), ("into", sink.text)), (batch.tree,))
     return StreamPlan(
-        sources[0], Grouping((), colocated=False), refresh, "at_once",
-        Policies(ignore_expired=False), SinkPlan(database, target, columns, (), "", 0, create=True), session.time_zone,
-        tree, batch.functions)
+        sources[0], Grouping((), colocated=False), refresh, "at_once", Policies(ignore_expired=False), sink,
+        session.time_zone, tree, batch.functions, dlq)
 
 
 def _origins(
@@ -264,18 +278,18 @@ def plan_answer(
 
 
 def _check_options(statement: CreateStream, reason: str) -> None:
-    options = statement.options
-    given = [name for name in StreamOptions.parts if name not in _OF_ITS_OWN and getattr(options, name) is not None]
+    options, target = statement.options, statement.target
+    own = _OF_ITS_OWN if target.external is None else (*_OF_ITS_OWN, *_OF_EMITTING)
+    given = [name for name in StreamOptions.parts if name not in own and getattr(options, name) is not None]
     given += [name for name, harmless in (("trigger", "at_once"), ("late", "recalc"), ("fill_history", True))
               if getattr(options, name) not in (None, harmless)]
     if given:
         name = given[0].upper().replace("IGNORE_", "IGNORE ")
         raise InvalidStreamError(f"{name} is not for a stream that is computed again as a whole, as one with {reason} "
                                  "is", hint="its result is at all times what the query says")
-    target = statement.target
-    if target.external is not None:
-        raise NotSupportedError(f"results of a stream with {reason} cannot leave Penstock yet",
-                                hint="write them into a table, and have another stream read that")
+    if options.dlq is not None and options.on_failure != "dlq":
+        raise InvalidStreamError(f"a stream with {reason} leaves no rows out: a DLQ is for what its target refuses",
+                                 hint="ON_FAILURE DLQ table")
     if target.tag_definitions is not None or target.tag_names is not None or target.subtable is not None:
         raise InvalidStreamError(f"TAGS and SUBTABLE are not for a stream with {reason}",
                                  hint="its results are rows of one table, told apart by the KEY")
@@ -348,19 +362,7 @@ def _target(
         if len(given) != len(names):
             raise InvalidStatementError(f"{len(given)} columns are named, but the query has {len(names)}", code=0x263F)
         names = [each for each, _ in given]
-    duplicate = next((each for place, each in enumerate(names) if each in names[:place]), None)
-    if duplicate is not None:
-        raise InvalidStatementError(f"two columns of the result are called {duplicate}", code=0x263C,
-                                    hint="give one another name: AS name")
-    columns = []
-    for column, own in zip(batch.columns, names, strict=True):
-        check_stored(column.type)
-        kind = VARCHAR if column.type.kind is Kind.NULL else column.type
-        if kind.kind is Kind.TIMESTAMP:
-            kind = timestamp(known.precision)
-        if kind.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY) and kind.length is None:
-            kind = replace(kind, length=TEXT_LENGTH)
-        columns.append(Column(own, kind, own))
+    columns = _columns(batch, names, known.precision, TEXT_LENGTH)
     named = tuple(place for place, (_, flagged) in enumerate(given or ()) if flagged)
     key = ResultKey(named, timely=True) if named else key_of(statement.query, len(columns), catalog, session)
     if key is not None and 0 not in key.places and columns[0].type.kind is Kind.TIMESTAMP:
@@ -371,6 +373,55 @@ def _target(
     flagged = tuple(replace(column, primary_key=key is None or place in key.places)
                     for place, column in enumerate(columns))
     return known.name, with_time(flagged) if key is not None and key.timely else flagged, key is None
+
+
+def _columns(batch: BatchPlan, names: Sequence[str], precision: Precision, text_length: int | None) -> list[Column]:
+    """Returns the columns of the result under these names, with the types that they have when they are written."""
+    duplicate = next((each for place, each in enumerate(names) if each in names[:place]), None)
+    if duplicate is not None:
+        raise InvalidStatementError(f"two columns of the result are called {duplicate}", code=0x263C,
+                                    hint="give one another name: AS name")
+    columns = []
+    for column, own in zip(batch.columns, names, strict=True):
+        check_stored(column.type)
+        kind = VARCHAR if column.type.kind is Kind.NULL else column.type
+        if kind.kind is Kind.TIMESTAMP:
+            kind = timestamp(precision)
+        if kind.kind in (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY) and kind.length is None:
+            kind = replace(kind, length=text_length)
+        columns.append(Column(own, kind, own))
+    return columns
+
+
+def _emitted(
+    statement: CreateStream, target: ExternalTargetOptions, batch: BatchPlan, source: SourcePlan,
+    catalog: CatalogView, session: Session
+) -> SinkPlan:
+    """Returns where rows of the answer go that leave Penstock, with the columns of their KEY flagged."""
+    connection = require_connection(statement.target.name.name, catalog)
+    names = names_in_tables(batch.columns)
+    columns = _columns(batch, names, source.precision, None)
+    reserved = next((name for name in names if name in (OPERATION, IDENTITY)), None)
+    if reserved is not None:
+        raise InvalidStreamError(f"{reserved} is what each result has besides its columns",
+                                 hint="give the column another name: AS name")
+    unknown = next((name for name in target.key_columns if name not in names), None)
+    if unknown is not None:
+        raise NotFoundError(f"the result has no column {unknown}", code=0x2602, hint=did_you_mean(unknown, names))
+    found = key_of(statement.query, len(columns), catalog, session)
+    key = target.key_columns or tuple(names[place] for place in (() if found is None else found.places))
+    if not key and len(columns) > 1:
+        raise InvalidStreamError(
+            "it can't be told which columns tell rows of the result apart, so none could be taken back",
+            hint=f"name them: INTO CONNECTION {connection.name} (..., KEY ({names[0]}))")
+    flagged = tuple(replace(column, primary_key=not key or column.name in key) for column in columns)
+    external = replace(plan_external_sink(target, connection, key or names),
+                       on_failure=statement.options.on_failure or "pause")
+    sink = SinkPlan(connection.name, external.place or external.kind, flagged, (), "", 0, create=False,
+                    external=external, by_key=True)
+    if external.format == "avro":
+        avro_schema(sink)  # names that it can't have are told now
+    return sink
 
 
 def _groups_of_tables(

@@ -13,7 +13,6 @@ from penstock.common.errors import (
     InvalidStreamError,
     NotFoundError,
 )
-from penstock.common.suggestions import did_you_mean
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.query_parts import Item
 from penstock.planner.bind.scopes import fingerprint
@@ -23,7 +22,7 @@ from penstock.planner.logical.operators import TBNAME as TABLE_NAME
 from penstock.planner.logical.stream import GROUP, Target
 from penstock.planner.lower.stages import TBNAME
 from penstock.planner.lower.targets import always_fits, converted, problem_of, sink_plan
-from penstock.planner.streams.external_sink import avro_schema, plan_external_sink
+from penstock.planner.streams.external_sink import avro_schema, plan_external_sink, require_connection
 from penstock.planner.streams.stream_context import StreamContext
 from penstock.planner.streams.stream_keys import PartitionKey
 from penstock.planner.streams.stream_projections import Projections
@@ -292,11 +291,10 @@ def _tag_values(
 def _external(stream: StreamContext, target: ExternalTargetOptions, projections: Projections) -> BoundTarget:
     """Returns an external target. A key that is also selected is called as it is there."""
     name = stream.statement.target.name
-    connection = stream.catalog.external_connection(name.name)
-    if connection is None:
-        raise NotFoundError(f"connection {name.name} does not exist",
-                            position=stream.builder.place(name),
-                            hint=did_you_mean(name.name, stream.catalog.external_connection_names()))
+    connection = require_connection(name.name, stream.catalog, stream.builder.place(name))
+    if target.key_columns:
+        raise InvalidStreamError("KEY is for streams that are computed again: results of this one are told apart by "
+                                 "PARTITION BY and their time", hint="leave it out")
     keys = [key for key in stream.keys if key.partitions]
     selected: dict[str, str] = {}
     for item, value in projections[1:]:

@@ -316,6 +316,7 @@ class SinkPlan:
     `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
     `key_places`: the target is a table with a KEY, which has a row for each group, and no child tables: which column
     each key of groups is.
+    `by_key`: of `external` rows without groups and a time of their own; the columns that are flagged tell them apart.
     """
 
     database: str
@@ -329,6 +330,7 @@ class SinkPlan:
     checks_results: bool = False
     checks_tags: bool = False
     key_places: tuple[int, ...] = ()
+    by_key: bool = False
 
     @property
     def text(self) -> str:
@@ -676,6 +678,8 @@ class StreamPlan:
         external = self.sink.external
         if external is None:
             return False
+        if isinstance(self.computation, RefreshPlan):
+            return True
         return external.kind == "files" or (external.kind == "kafka" and self.policies.guarantee == "exactly_once")
 
     @property

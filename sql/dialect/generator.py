@@ -435,6 +435,8 @@ def _external_target(_: Generator, target: st.ExternalTargetOptions) -> str:
     given = [f"{place.upper()} {quote_string(value)}" for place, value in target.places]
     given += [text for text in (_given("FORMAT", target.format and target.format.upper()), _given("QOS", target.qos))
               if text]
+    if target.key_columns:
+        given.append(f"KEY {_listed(map(identifier, target.key_columns))}")
     return _listed(given) if given else ""
 
 

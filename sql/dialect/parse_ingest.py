@@ -22,7 +22,7 @@ from penstock.sql.tree.statements import (
 )
 
 _WORDS: dict[str, tuple[str, ...]] = {
-    "FORMAT": ("JSON", "CSV", "AVRO", "LINE"),
+    "FORMAT": ("JSON", "CSV", "AVRO", "LINE", "DEBEZIUM", "UPSERT"),
     "START": ("EARLIEST", "LATEST"),
     "TIME_UNIT": ("S", "MS", "US", "NS"),
     "UNKNOWN": ("IGNORE", "REFUSE"),
@@ -41,7 +41,7 @@ def parse_create_ingest(parser: QueryParser, start: int) -> Statement:
     connection = parser.name("the name of a connection")
     options = _parse_options(parser) if parser.at("(") else IngestOptions()
     parser.expect("INTO")
-    target = parser.object_name("a super table")
+    target = parser.object_name("a super table, or a table with a KEY")
     columns = parser.wrapped_csv(lambda: _parse_mapping(parser)) if parser.at("(") else ()
     tags = parser.wrapped_csv(lambda: _parse_mapping(parser)) if parser.take("TAGS") else ()
     tbname = None

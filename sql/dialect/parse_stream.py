@@ -362,6 +362,7 @@ def _parse_external(parser: QueryParser) -> ExternalTargetOptions:
     places: dict[str, str] = {}
     format_: ExternalFormat | None = None
     qos: int | None = None
+    key: tuple[str, ...] = ()
     if not parser.take("("):
         return ExternalTargetOptions()
     while not parser.at(")"):
@@ -375,14 +376,16 @@ def _parse_external(parser: QueryParser) -> ExternalTargetOptions:
             format_ = cast(ExternalFormat, chosen.lower())
         elif qos is None and parser.take("QOS"):
             qos = parser.integer("the QoS", minimum=1, maximum=2)
-        elif parser.token is not token or token.text.upper() in ("FORMAT", "QOS"):
+        elif not key and parser.take("KEY"):
+            key = parser.wrapped_csv(lambda: parser.name("a column of the KEY"))
+        elif parser.token is not token or token.text.upper() in ("FORMAT", "QOS", "KEY"):
             raise parser.fail(f"{token.text.upper()} is given twice", token)
         else:
-            raise parser.fail("TOPIC, TABLE, PATH, FORMAT or QOS is expected", hint=parser.guess())
+            raise parser.fail("TOPIC, TABLE, PATH, FORMAT, QOS or KEY is expected", hint=parser.guess())
         if not parser.take(","):
             break
     parser.expect(")")
-    return ExternalTargetOptions(tuple(places.items()), format_, qos)
+    return ExternalTargetOptions(tuple(places.items()), format_, qos, key)
 
 
 def _parse_target_column(parser: QueryParser) -> tuple[str, bool]:

@@ -66,12 +66,27 @@ def numbered(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(place, KEY_TEXT.physical, pc.if_else(pa.array(numbers > 0), written, texts))
 
 
+def may_have_neighbours(places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Returns which places rows with other keys may share: those by hash; places by number are of one key each."""
+    found: npt.NDArray[np.bool_] = places >= _FIRST_OF_TEXTS
+    return found
+
+
 def key_texts(columns: Sequence[pa.Array], kinds: Sequence[Kind]) -> pa.StringArray:
     """Returns a text per row, which is the same for rows whose values are equal, and for no others.
 
     NULLs are equal, as they are in GROUP BY, and so are all NaN, and 0.0 and -0.0.
     """
     return pc.binary_join_element_wise(*map(_texts, columns, kinds), _BETWEEN)
+
+
+def equal_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """Returns which values are the same on both sides, NULL and NaN being equal to themselves."""
+    same = pc.fill_null(pc.equal(left, right), False)
+    both = pc.and_(pc.is_null(left, nan_is_null=True), pc.is_null(right, nan_is_null=True))
+    kinds = pc.equal(pc.is_null(left), pc.is_null(right))
+    found: npt.NDArray[np.bool_] = pc.or_(same, pc.and_(both, kinds)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _texts(values: pa.Array, kind: Kind) -> pa.StringArray:

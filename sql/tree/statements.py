@@ -603,12 +603,14 @@ ExternalFormat = Literal["json", "csv", "parquet", "avro"]
 class ExternalTargetOptions(Node):
     """What stands in the parentheses of INTO CONNECTION name (...); what isn't given is None.
 
-    `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT.
+    `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT. `key_columns`: those by which
+    rows are told apart.
     """
 
     places: tuple[tuple[str, str], ...] = ()
     format: ExternalFormat | None = None
     qos: int | None = None
+    key_columns: tuple[str, ...] = ()
 
 
 class StreamTarget(Node):
@@ -779,7 +781,7 @@ class DropSnode(Statement):
 
 # --- ingests --------------------------------------------------------------------------------------------------
 
-IngestFormat = Literal["json", "csv", "avro", "line"]
+IngestFormat = Literal["json", "csv", "avro", "line", "debezium", "upsert"]
 IngestErrors = Literal["fail", "skip", "dlq"]
 MessagePart = Literal["topic", "key", "measurement", "time"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -831,7 +833,7 @@ class IngestOptions(Node):
 
 
 class CreateIngest(Statement):
-    """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO stb [(column = field, ...)]
+    """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO table [(column = field, ...)]
     [TAGS (tag = field, ...)] [TBNAME (field)] [TS FROM field | TS ON ARRIVAL] [ON_ERROR FAIL | SKIP | DLQ table]."""
 
     name: str

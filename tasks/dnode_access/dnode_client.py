@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 from penstock.common.errors import UnavailableError
 from penstock.tasks.dnode_access.remote_log import LogRequest
 from penstock.tasks.dnode_access.small_writes import SmallWrites
-from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.wire import call_options, encode, error_of_flight
 from penstock.tasks.state.copied_state import CHANGES, CheckpointOf, StateOrder
 from penstock.vnode.read.snapshot import TimeSpan
@@ -64,7 +64,7 @@ class NamesRequest:
     names: tuple[str, ...]
 
 
-StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest
+StoreRequest = RowsRequest | SpanRequest | TableRequest | NamesRequest | RefreshRequest | AnswerRequest
 Request = StoreRequest | LogRequest | StateOrder
 REQUESTS: tuple[type, ...] = get_args(Request)
 """All that a worker may ask the dnode's service for; each class says what the answer is."""
@@ -101,6 +101,10 @@ class DnodeClient:
     def refresh(self, request: RefreshRequest) -> Refreshed:
         """Returns what was done; raises as `read_rows` does."""
         return Refreshed.of(self._ask(request, "comparing the result table with its query failed"))
+
+    def answer(self, request: AnswerRequest) -> pa.Table:
+        """Returns the rows; raises as `read_rows` does."""
+        return self._ask(request, "computing the answer of its query failed")
 
     def ask_log(self, request: LogRequest) -> pa.Table:
         """Returns what the request's class says; raises as `read_rows` does."""

@@ -63,13 +63,13 @@ Decoder = Callable[[Sequence[bytes]], Fields]
 
 
 @dataclass
-class _Wanted:
+class Wanted:
     """The fields that are asked for, as a tree; a leaf is a field."""
 
-    inner: dict[str, _Wanted] = field(default_factory=dict)
+    inner: dict[str, Wanted] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, paths: Iterable[Path]) -> _Wanted:
+    def of(cls, paths: Iterable[Path]) -> Wanted:
         root = cls()
         for path in paths:
             node = root
@@ -94,7 +94,7 @@ class RowFields:
     """Rows as Python objects. `texts`: fields that are text for those who ask."""
 
     content: Sequence[Mapping[str, Any]]
-    wanted: _Wanted
+    wanted: Wanted
     messages: Index | None = None
     texts: frozenset[Path] = frozenset()
 
@@ -128,7 +128,7 @@ class TableFields:
     """Rows as columns, objects within them as structs."""
 
     table: pa.Table
-    wanted: _Wanted
+    wanted: Wanted
     messages: Index | None = None
 
     @property
@@ -155,7 +155,7 @@ class TableFields:
         return unknown if unknown.any() else None
 
 
-def _note_unknown(unknown: Bools, wanted: _Wanted, name: str, column: pa.ChunkedArray | pa.Array) -> None:
+def _note_unknown(unknown: Bools, wanted: Wanted, name: str, column: pa.ChunkedArray | pa.Array) -> None:
     node = wanted.inner.get(name)
     if node is None:
         if column.null_count < len(column):
@@ -199,7 +199,7 @@ class JsonDecoder:
     def __init__(self, paths: Sequence[Path], texts: Sequence[Path], array: Path | None = None) -> None:
         """`paths`: the fields that are asked for; `texts`: those of them that are text for those who ask."""
         self._array = array
-        self._wanted = _Wanted.of(paths)
+        self._wanted = Wanted.of(paths)
         self._paths = tuple(dict.fromkeys(paths))
         self._texts = texts
         # Most senders write a field always as text or always as a number: what worked last is tried first.
@@ -298,10 +298,10 @@ def _text_schema(texts: Sequence[Path]) -> pa.Schema | None:
     """Returns the schema that has these fields as text, and leaves the rest open."""
     if not texts:
         return None
-    return pa.schema(_text_fields(_Wanted.of(texts)))
+    return pa.schema(_text_fields(Wanted.of(texts)))
 
 
-def _text_fields(wanted: _Wanted) -> list[pa.Field]:
+def _text_fields(wanted: Wanted) -> list[pa.Field]:
     return [pa.field(key, pa.struct(_text_fields(node)) if node.inner else pa.string())
             for key, node in wanted.inner.items()]
 
@@ -313,7 +313,7 @@ class CsvDecoder:
     """Each message is one line, or several; all values are text. An empty value that isn't quoted is NULL."""
 
     def __init__(self, paths: Sequence[Path], names: Sequence[str]) -> None:
-        self._wanted = _Wanted.of(paths)
+        self._wanted = Wanted.of(paths)
         self._names = names
         self._convert = pa_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""],
@@ -366,7 +366,7 @@ class AvroDecoder:
 
     def __init__(self, paths: Sequence[Path], read: Callable[[bytes], Any]) -> None:
         """`read` returns the record, or raises InvalidValueError."""
-        self._wanted = _Wanted.of(paths)
+        self._wanted = Wanted.of(paths)
         self._read = read
 
     def __call__(self, messages: Sequence[bytes]) -> Fields:
@@ -389,7 +389,7 @@ class LineDecoder:
     """Each message is one line of InfluxDB's line protocol, or several; only those of one measurement are rows."""
 
     def __init__(self, paths: Sequence[Path], measurement: str) -> None:
-        self._wanted = _Wanted.of([*paths, (LINE_TIME,), (LINE_MEASUREMENT,)])
+        self._wanted = Wanted.of([*paths, (LINE_TIME,), (LINE_MEASUREMENT,)])
         self._measurement = measurement
 
     def __call__(self, messages: Sequence[bytes]) -> Fields:

@@ -1,4 +1,4 @@
-"""Makes rows of a super table from messages, as an ingest's plan says. Others come back with the reason."""
+"""Makes rows of a table from messages, as an ingest's plan says. Others come back with the reason."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotSupportedError, PenstockError
-from penstock.planner.streams.ingest_plan import IngestPlan, MappedColumn
-from penstock.planner.task_plans.column_names import CHILD, OFFSET, OPERATION
+from penstock.planner.streams.ingest_plan import CHANGES, IngestPlan, MappedColumn
+from penstock.planner.task_plans.column_names import CHILD, KEPT, OFFSET, OPERATION
 from penstock.sql.rows.constants import Constants, exact, is_number
 from penstock.sql.rows.fitting import fitted, times_of_texts
 from penstock.sql.schema import Column, can_name_child
@@ -22,6 +22,7 @@ from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.tree.statements import MessageField, TimeUnit
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch
+from penstock.tasks.ingest.change_decoding import ChangeDecoder, RowChanges
 from penstock.tasks.ingest.message_decoding import (
     LINE_MEASUREMENT,
     LINE_TIME,
@@ -88,13 +89,13 @@ class MessageMapper:
         self._now_ms = now_ms
         self.children = NumberedChildren()
         self._places: dict[str, int] = {}
-        self._time = plan.columns[0].field if not plan.on_arrival else None
-        self._columns = plan.columns if plan.on_arrival else plan.columns[1:]
+        timed = not plan.on_arrival and not plan.keyed
+        self._time = plan.columns[0].field if timed else None
+        self._columns = plan.columns[1:] if timed else plan.columns
         self._decode = self._decoder(read_avro)
-        names = [plan.time_column.name, *(one.column.name for one in self._columns)]
-        kinds = [pa.int64(), *(one.column.type.arrow() for one in self._columns)]
-        self._schema = pa.schema([(CHILD, pa.int32()), (OPERATION, pa.uint8()), (OFFSET, pa.int64()),
-                                  *zip(names, kinds, strict=True)])
+        head = [(CHILD, pa.int32()), (OPERATION, pa.uint8()), (OFFSET, pa.int64()),
+                (KEPT, pa.string()) if plan.keyed else (plan.time_column.name, pa.int64())]
+        self._schema = pa.schema([*head, *((one.column.name, one.column.type.arrow()) for one in self._columns)])
 
     def convert(self, batch: MessageBatch) -> Converted:
         """Makes rows of what can be used. Halves a batch with a message that can't, until it is alone."""
@@ -154,9 +155,9 @@ class MessageMapper:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _decoder(self, read_avro: Callable[[bytes], object] | None) -> Decoder:
+    def _decoder(self, read_avro: Callable[[bytes], object] | None) -> Decoder | ChangeDecoder:
         plan = self._plan
-        columns = [*plan.columns, *plan.tags, MappedColumn(_NAME, plan.tbname)]
+        columns = plan.columns if plan.keyed else [*plan.columns, *plan.tags, MappedColumn(_NAME, plan.tbname)]
         paths = [path for one in columns if (path := _path(one.field)) is not None]
         if plan.format == "csv":
             return CsvDecoder(paths, [name.strip() for name in plan.schema.split(",")])
@@ -166,7 +167,7 @@ class MessageMapper:
         if plan.format == "line":
             return LineDecoder(paths, plan.measurement)
         texts = [path for one in columns if _is_text(one.column) and (path := _path(one.field)) is not None]
-        return JsonDecoder(paths, texts, plan.array)
+        return ChangeDecoder(plan, paths, texts) if plan.format in CHANGES else JsonDecoder(paths, texts, plan.array)
 
     def _rows(self, batch: MessageBatch) -> tuple[pa.RecordBatch, int]:
         """Makes rows of all messages; returns them, and how many have unknown fields. Raises InvalidValueError."""
@@ -175,19 +176,38 @@ class MessageMapper:
         if max(map(len, batch.values)) > limit:
             size = max(map(len, batch.values))
             raise InvalidValueError(f"the message has {size} bytes, MAX_MESSAGE is {limit}")
-        fields = self._decode(batch.values)
+        fields = (self._decode(batch.values, batch.keys or [None] * len(batch))
+                  if isinstance(self._decode, ChangeDecoder) else self._decode(batch.values))
         unknown = fields.unknown()
         if unknown is not None and plan.refuses_unknown:
             raise InvalidValueError("the message has fields that no column takes")
         source = _Source(batch, fields)
         constants = Constants(plan.precision, plan.time_zone, self._now_ms())
-        times = self._times(source, constants)
-        arrays = [pa.array(times), *(fitted(one.column, source.values(one.field), constants, _no_row)
-                                     for one in self._columns)]
-        children = self._children(source, constants)
-        head = [pa.array(children), pa.array(np.zeros(fields.rows, np.uint8)), source.offsets()]
+        fourth = self._kept(fields) if plan.keyed else pa.array(self._times(source, constants))
+        arrays = [fitted(one.column, source.values(one.field), constants, _no_row) for one in self._columns]
+        if plan.keyed:
+            self._check_keys(arrays)
+            children = np.zeros(fields.rows, np.int32)
+        else:
+            children = self._children(source, constants)
+        head = [pa.array(children), _operations(fields), source.offsets(), fourth]
         rows = pa.RecordBatch.from_arrays([*head, *arrays], schema=self._schema)
         return rows, 0 if unknown is None else int(unknown.sum())
+
+    def _check_keys(self, arrays: Sequence[pa.Array]) -> None:
+        """Raises InvalidValueError for a row that lacks a part of its KEY: all of these would be one row."""
+        for one, values in zip(self._columns, arrays, strict=True):
+            if one.column.primary_key and values.null_count:
+                raise InvalidValueError(f"there is no value in {one.field} for {one.column.name}, a part of the KEY")
+
+    def _kept(self, fields: Fields) -> pa.Array:
+        """Returns which columns keep their values, by row: their places in what `_rows` makes."""
+        if not isinstance(fields, RowChanges) or not any(fields.kept):
+            return pa.nulls(fields.rows, pa.string())
+        first = len(self._schema) - len(self._columns)
+        places = {name: ",".join(str(place) for place, one in enumerate(self._columns, first)
+                                 if one.field.path[:1] and one.field.path[0] in name) for name in set(fields.kept)}
+        return pa.array([places[names] or None for names in fields.kept], pa.string())
 
     def _times(self, source: _Source, constants: Constants) -> Ints:
         """Returns the primary timestamps in the database's precision."""
@@ -286,6 +306,11 @@ class _Source:
     def _by_row(self, values: Sequence[int]) -> Ints:
         array = np.array(values, np.int64)
         return array if self.fields.messages is None else array[self.fields.messages]
+
+
+def _operations(fields: Fields) -> pa.Array:
+    deletes = fields.deletes if isinstance(fields, RowChanges) else np.zeros(fields.rows)
+    return pa.array(np.array(deletes, np.uint8))
 
 
 def _path(field: MessageField) -> Path | None:

@@ -14,7 +14,7 @@ from penstock.tasks.external.connectors.incoming_messages import Consumer, Posit
 from penstock.tasks.flow.queues import ChannelQueue
 from penstock.tasks.protocol.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import ResultWriter
 from penstock.tasks.protocol.task_status import TaskStatus
 
@@ -83,6 +83,12 @@ class TaskEnvironment(Protocol):
         """Makes the result table of a stream of any query the answer as it is now. It has to wait; any thread.
 
         Raises PenstockErrors; it may be tried again.
+        """
+        ...
+
+    def answer(self, request: AnswerRequest) -> pa.Table:
+        """Returns what a stream of any query, whose results leave Penstock, answers now. Waits and raises as `refresh`
+        does.
         """
         ...
 

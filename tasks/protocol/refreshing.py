@@ -1,4 +1,4 @@
-"""What a task that has the engine refresh a result table asks, and is answered."""
+"""What tasks of streams of any query ask the engine, and are answered."""
 
 from __future__ import annotations
 
@@ -46,3 +46,14 @@ class Refreshed(NamedTuple):
     def table(self) -> pa.Table:
         """Returns it as requests of workers are answered: one row."""
         return pa.table({"written": [self.written], "later_s": [float(self.later_s)]})
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """A question of an attempt of a stream of any query whose results leave Penstock: what the answer is now.
+
+    The answer is the rows, under the names of the sink's columns, and no two of them have the same KEY.
+    """
+
+    stream_id: int
+    attempt: int

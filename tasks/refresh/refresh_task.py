@@ -62,13 +62,17 @@ class RefreshTask(ComputingTask):
         self._begun_at: float | None = None
         self._again = False
         self._asked: list[set[Any]] | None = None
-        self._answer: Refreshed | PenstockError | None = None
+        self._answer: Refreshed | pa.Table | PenstockError | None = None
         self._failure: Exception | None = None
         self._outage = ""
         self._tries = 0
         self._backoff = Backoff()
         self._rows_in = self._rows_out = 0
-        self._restore_store(deployment.checkpoint_id)
+        self._restore(deployment.checkpoint_id)
+
+    def _restore(self, checkpoint_id: int | None) -> None:
+        """Goes back to a checkpoint."""
+        self._restore_store(checkpoint_id)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 
@@ -158,13 +162,22 @@ class RefreshTask(ComputingTask):
 
     def _refresh(self, request: RefreshRequest) -> None:
         try:
-            self._answer = self._environment.refresh(request)
+            self._answer = self._ask(request)
         except PenstockError as error:
             self._answer = error
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
             _log.exception("refreshing the results of %s failed", self.id)
             self._failure = error
         self._environment.wake()
+
+    def _ask(self, request: RefreshRequest) -> Refreshed | pa.Table:
+        """Returns what the engine answers; runs in a thread of its own."""
+        return self._environment.refresh(request)
+
+    def _done(self, answer: Refreshed | pa.Table) -> Refreshed:
+        """Takes an answer; returns what was done."""
+        assert isinstance(answer, Refreshed)
+        return answer
 
     def _finish(self) -> bool:
         """Takes note of a comparison that is done; returns whether one is."""
@@ -181,12 +194,13 @@ class RefreshTask(ComputingTask):
             self._allowed_at = now + self._backoff.delay(self._tries)
             return True
         self._tries, self._outage = 0, ""
-        self._rows_out += answer.written
+        done = self._done(answer)
+        self._rows_out += done.written
         self._allowed_at = now + rest_after(took)
-        if answer.later_s:
+        if done.later_s:
             self._changed = None if self._asked is None or self._changed is None else [
                 one | other for one, other in zip(self._changed, self._asked, strict=True)]
-            self._allowed_at = now + answer.later_s
+            self._allowed_at = now + done.later_s
         return True
 
     # -- events and checkpoints --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import threading
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.sql.types import UNITS_PER_SECOND
+from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.dropped.dead_letter_writer import DeadLetters
 from penstock.tasks.external.emit.result_events import ExternalRows, json_text
 from penstock.tasks.protocol.messages import DeadRow, DroppedRow
@@ -19,8 +19,12 @@ _CONTENT_MAX = 8_000
 class DeadResultTable:
     """The DLQ's side of one sink task; called by one thread."""
 
-    def __init__(self, letters: DeadLetters, rows: ExternalRows, place: str, clock: Clock) -> None:
-        """`letters` writes by a connection of its own; `place` names the target."""
+    def __init__(
+        self, letters: DeadLetters, rows: ExternalRows, place: str, precision: Precision, clock: Clock
+    ) -> None:
+        """`letters` writes by a connection of its own, into a table with times of this `precision`; `place` names the
+        target."""
+        self._per_ms = UNITS_PER_SECOND[precision] // 1_000
         self._letters = letters
         self._rows = rows
         self._place = place
@@ -34,9 +38,13 @@ class DeadResultTable:
                 self._clock.wait(self._never, _LOOK_EVERY_S)
 
     def _dead(self, rows: pa.RecordBatch, message: str) -> list[DeadRow]:
-        time = self._rows.columns[self._rows.time_place]
-        times = rows.column(1 + self._rows.time_place).view(pa.int64()).to_pylist()
-        per_ms = UNITS_PER_SECOND[time.type.precision] // 1_000
+        place = self._rows.time_place
+        if place is None:  # it is there when it was refused, since it is of no time
+            per_ms = self._per_ms
+            times = [self._clock.now_ms() * per_ms] * rows.num_rows
+        else:
+            per_ms = UNITS_PER_SECOND[self._rows.columns[place].type.precision] // 1_000
+            times = rows.column(1 + place).view(pa.int64()).to_pylist()
         found = []
         for event, ts in zip(self._rows.events(rows), times, strict=True):
             # Told apart and found again by what the result is, not by when it was refused.

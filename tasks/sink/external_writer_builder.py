@@ -41,9 +41,11 @@ def external_writer(
     dead = None
     if plan.dlq is not None and plan.dlq.failures:
         letters = dead_letters_of(task, deployment, dead_writer())
-        dead = DeadResultTable(letters, rows, plan.sink.text, clock)
+        dead = DeadResultTable(letters, rows, plan.sink.text, plan.source.precision, clock)
     tasks = sum(node.kind == "sink" for node in deployment.graph.tasks)
-    record = SentRecord(store, rows, settings.sent_record_bytes // tasks, tasks)
+    # What a task has sent of rows with a KEY it keeps anyway.
+    recorded = 0 if plan.sink.by_key else settings.sent_record_bytes // tasks
+    record = SentRecord(store, rows, recorded, tasks)
     opens = open_with or partial(open_target, task, deployment)
     sink_writer = AsyncSinkWriter(
         opens, deployment.connection, clock, wake, dead=dead, sent=record, give_up_after_s=settings.retry_time_s)

@@ -31,7 +31,7 @@ from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.control import concerns
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment, StreamDeployment
 from penstock.tasks.protocol.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
+from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.sink.external_writer_builder import external_writer
 from penstock.tasks.state.state_cache import StateCache
@@ -158,6 +158,9 @@ class LocalEnvironment:
     def foreign_names(self, table_uid: int, names: Sequence[str]) -> Sequence[str]:
         found: list[str] = self.read(NamesRequest(table_uid, tuple(names))).column(0).to_pylist()
         return found
+
+    def answer(self, request: AnswerRequest) -> pa.Table:
+        return self.read(request)
 
     def refresh(self, request: RefreshRequest) -> Refreshed:
         return Refreshed.of(self.read(request))

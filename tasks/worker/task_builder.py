@@ -13,6 +13,7 @@ from penstock.tasks.operators.stream_task import StreamTask, TaskEnvironment
 from penstock.tasks.protocol.deployment import Deployment, IngestDeployment
 from penstock.tasks.protocol.task_graph import TaskEdges, Work
 from penstock.tasks.refresh.changes_source import ChangesSourceTask
+from penstock.tasks.refresh.emit_task import EmitTask
 from penstock.tasks.refresh.refresh_task import RefreshTask
 from penstock.tasks.sink.sink_task import SinkTask
 from penstock.tasks.source.arrival_source import ArrivalSourceTask
@@ -61,6 +62,8 @@ def _build(edges: TaskEdges, deployment: Deployment, environment: TaskEnvironmen
         case "agg":
             kind = WindowAggTask if work == "windows" else SegmentAggTask
             return kind(deployment, index, edges.upstream, edges.downstream, environment)
+        case "sink" if work == "refresh" and deployment.plan.sink.external is not None:
+            return EmitTask(deployment, index, edges.upstream, environment)
         case "sink" if work == "refresh":
             return RefreshTask(deployment, index, edges.upstream, environment)
         case "sink":

@@ -62,10 +62,11 @@ class BegunWrite:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """Rows to be upserted into a table; see `Vnode.write`."""
+    """Rows to be upserted into a table; see `Vnode.write`. Of a `delivery` the table must have none of the rows."""
 
     table_uid: int
     batch: pa.RecordBatch
+    delivery: IngestDelivery | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,7 @@ class VnodeWriter:
         rows = change.rows
         if table.columns is not change.columns:
             rows = prepare(change.of.batch, table.columns, table.key_columns)
-        return [partial(self._enqueue, table, rows, None, None)] if rows.num_rows else []
+        return [partial(self._enqueue, table, rows, None, change.of.delivery)] if rows.num_rows else []
 
     def _delete_at(self, table: TableState, uids: tuple[int, ...], ts: int, continues: bool) -> Ticket:
         ticket = self._wal.enqueue_delete(table.uid, uids, ts, ts, self._store.clock.now_ms(), continues=continues)

@@ -18,9 +18,10 @@ class MessageBatch:
     """Consecutive messages of one segment of one partition, as columns.
 
     `partition` and `segment`: see `penstock.wal.record.IngestOrigin`. `times_ms`: when the broker, or else the ingest,
-    got them. `topics`: one for all, or each message's own. `keys`: None where there are none. `receipts`: what the
-    consumer wants back when a message is done with; empty where offsets do. `end`: where the next message begins, if
-    that isn't the last offset and one. `timed`: whether the times are the broker's, and so always the same.
+    got them. A tombstone of Kafka is a value without bytes. `topics`: one for all, or each message's own. `keys`: None
+    where there are none. `receipts`: what the consumer wants back when a message is done with; empty where offsets do.
+    `end`: where the next message begins, if that isn't the last offset and one. `timed`: whether the times are the
+    broker's, and so always the same.
     """
 
     partition: str

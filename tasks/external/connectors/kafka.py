@@ -81,8 +81,8 @@ def external_error(connection: OpenedConnection, error: KafkaError) -> ExternalS
     return ConnectionFailedError(f"unreachable: {connection.options['servers']}: {text}")
 
 
-Message = tuple[bytes | None, bytes, Sequence[tuple[str, str]]]
-"""Key, value and headers."""
+Message = tuple[bytes | None, bytes | None, Sequence[tuple[str, str]]]
+"""Key, value (None: a tombstone) and headers."""
 
 
 class Sender:
@@ -173,7 +173,9 @@ class Sender:
         if self._consumer is not None:
             self._consumer.close()
 
-    def _produced(self, place: int, key: bytes | None, value: bytes, headers: Sequence[tuple[str, str]]) -> bool:
+    def _produced(
+        self, place: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, str]]
+    ) -> bool:
         """Takes a message over, unless the queue is full."""
 
         def heard(error: KafkaError | None, _message: object) -> None:

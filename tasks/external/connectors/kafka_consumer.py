@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, TargetMissingError
 from penstock.common.logging import logger
+from penstock.planner.streams.ingest_plan import CHANGES
 from penstock.tasks.external.connectors.base_consumer import BaseConsumer
 from penstock.tasks.external.connectors.incoming_messages import MessageBatch, MessagePosition, Positions, mark_of
 from penstock.tasks.external.connectors.kafka import client_config, external_error
@@ -49,6 +50,7 @@ class KafkaConsumer(BaseConsumer):
         super().__init__(deployment, clock)
         plan = deployment.plan
         self._topics = plan.topics
+        self._tombstones = plan.format in CHANGES
         self._share = index, plan.tasks
         self._given = dict(positions)
         self._from_latest = plan.from_latest
@@ -256,7 +258,7 @@ class KafkaConsumer(BaseConsumer):
             name = f"{message.topic()}/{message.partition()}"
             if name in self._anew or (name in self._proofs and self._is_proof(name, message)):
                 continue
-            if message.value() is None:
+            if message.value() is None and not self._tombstones:
                 continue  # says that what a key had said is void, which is no row
             by_partition.setdefault((message.topic() or "", message.partition() or 0), []).append(message)
         now_ms = self._clock.now_ms()

@@ -11,7 +11,7 @@ from penstock.planner.task_plans.stream_plan import ExternalSinkPlan
 from penstock.tasks.external.connectors.kafka import Message, Sender
 from penstock.tasks.external.emit.async_sink_writer import Delivery
 from penstock.tasks.external.emit.external_writers import checkpoint_of, part_of
-from penstock.tasks.external.emit.result_events import ExternalRows, json_text
+from penstock.tasks.external.emit.result_events import DELETE, ExternalRows, json_text
 from penstock.tasks.external.emit.result_messages import Encoder, refuse
 
 #: So many deliveries can be told from others: with their digests they fit into what brokers keep beside an offset.
@@ -72,7 +72,11 @@ def _digests_in(note: str) -> dict[int, str]:
 
 
 def kafka_messages(batch: pa.RecordBatch, encode: Encoder) -> Iterator[Message]:
-    """Yields the messages of rows: the key is the group's, so that a group's results stay in order."""
+    """Yields the messages of rows: the key is the group's, so that a group's results stay in order.
+
+    With a KEY that is the message's, as an object, and a row that is no more is a tombstone.
+    """
     for event, value in encode(batch):
         key = json_text(event.key).encode() if event.key else None
-        yield key, value, (("penstock-id", event.id), ("penstock-op", event.operation))
+        tombstone = event.operation == DELETE and isinstance(event.key, dict)
+        yield key, None if tombstone else value, (("penstock-id", event.id), ("penstock-op", event.operation))

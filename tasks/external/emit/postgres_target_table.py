@@ -64,8 +64,9 @@ class PostgresTable:
         self.path = tuple(sink.table.split("."))
         self.columns = tuple((column.name, postgres_type(column.type)) for column in external_columns(sink))
         self.key = key_names(sink)
-        self.deleted_by = self.key[:len(sink.tags) + 1]  # a delete is of all second keys at a time
-        self._groups = len(sink.tags)
+        # Without a KEY a delete is of all second keys at a time.
+        self.deleted_by = self.key if sink.by_key else self.key[:len(sink.tags) + 1]
+        self._takes_null = bool(sink.tags) or sink.by_key
 
     @property
     def name(self) -> str:
@@ -73,9 +74,9 @@ class PostgresTable:
 
     @property
     def create(self) -> str:
-        """The statement that makes the table; NULL is a group like others."""
+        """The statement that makes the table; NULL is a group, or a KEY, like others."""
         columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in self.columns)
-        unique = "UNIQUE NULLS NOT DISTINCT" if self._groups else "PRIMARY KEY"
+        unique = "UNIQUE NULLS NOT DISTINCT" if self._takes_null else "PRIMARY KEY"
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}, {unique} ({_listed(self.key)}))"
 
     @cached_property

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.planner.streams.external_sink import avro_schema
 from penstock.planner.task_plans.column_names import OPERATION
-from penstock.planner.task_plans.external_rows import DELETED, IDENTITY, external_columns
+from penstock.planner.task_plans.external_rows import DELETED, IDENTITY, external_columns, key_names
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
@@ -32,13 +32,13 @@ _DIGEST_BYTES = 12
 class ResultEvent:
     """One result, or one that ceased to exist, as a message of its own.
 
-    `key`: the values of the group, `values`: all columns by name (of a delete only those that name it). `id` is the
-    same whenever the same comes again.
+    `key`: the values of the group, or the KEY by name, `values`: all columns by name (of a delete only those that name
+    it). `id` is the same whenever the same comes again.
     """
 
     id: str
     operation: str
-    key: tuple[Any, ...]
+    key: tuple[Any, ...] | dict[str, Any]
     values: dict[str, Any]
 
     @property
@@ -59,9 +59,9 @@ class ExternalRows:
         self.schema = pa.schema([
             pa.field(OPERATION, pa.uint8()),
             *(pa.field(column.name, column.type.arrow()) for column in self.columns)])
-        self.time_place = self._tags
-        """Which of the columns is the results' time."""
-        self._of_delete = self._tags + 1
+        self.time_place = None if sink.by_key else self._tags
+        """Which of the columns is the results' time; None: they have none, but a KEY."""
+        self._of_delete = len(key_names(sink)) if sink.by_key else self._tags + 1
         self._tag_arrays: list[pa.Array] = []
         self._children = 0
 
@@ -84,7 +84,8 @@ class ExternalRows:
             word, kept = (DELETE, values[:self._of_delete]) if operation else (UPSERT, values)
             found = dict(zip(names, kept, strict=False))
             digest = hashlib.blake2b(json_text([self._stream, word, found]).encode(), digest_size=_DIGEST_BYTES)
-            yield ResultEvent(digest.hexdigest(), word, tuple(values[:self._tags]), found)
+            key = dict(zip(names, values[:self._of_delete], strict=False)) if self._sink.by_key else values[:self._tags]
+            yield ResultEvent(digest.hexdigest(), word, key if isinstance(key, dict) else tuple(key), found)
 
     def named(self, rows: pa.RecordBatch) -> pa.Table:
         """Returns rows for a file: `_op` and `_id` as text, then the columns; of a delete only those that name it."""

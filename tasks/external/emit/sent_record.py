@@ -127,6 +127,7 @@ class SentRecord:
         for first in range(0, rows.num_rows, most):
             batch = rows.slice(first, most)
             stored = pack_batch(batch)
+            assert self._rows.time_place is not None
             times = batch.column(1 + self._rows.time_place).view(pa.int64())
             self._store.put_many([(_key(self._next_key), stored)])
             self._parts.append(_StoredRows(self._next_key, batch.num_rows, len(stored), pc.max(times).as_py()))

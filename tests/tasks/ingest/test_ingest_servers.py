@@ -84,6 +84,34 @@ def test_kafka_over_partitions_kills_and_a_broker_that_is_down(kafka: Kafka, box
     assert all(b is not None and a is not None and b < a for b, a in zip(before, after, strict=True))
 
 
+def test_tombstones_of_kafka_delete(kafka: Kafka, box: Sandbox) -> None:
+    """A message without content comes with its key; a message with content that is nothing but a key doesn't count."""
+    kafka.create_topic("prices", 2)
+    box.execute("CREATE TABLE prices (sku VARCHAR(8), v INT, PRIMARY KEY (sku))")
+    box.execute(f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')")
+    box.execute("CREATE INGEST i FROM CONNECTION k (TOPIC 'prices', FORMAT UPSERT) INTO prices")
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for number in range(10):
+        producer.produce("prices", b'{"v": %d}' % number, key=f"k{number}")
+    for number in range(0, 10, 2):
+        producer.produce("prices", None, key=f"k{number}")
+    producer.produce("prices", b'{"v": 40}', key="k4")
+    assert producer.flush(30) == 0
+    wanted = [("k1", 1), ("k3", 3), ("k4", 40), ("k5", 5), ("k7", 7), ("k9", 9)]
+
+    def there() -> bool:
+        box.advance(0.5)
+        return rows(box, "SELECT * FROM prices ORDER BY sku") == wanted
+
+    wait_until(there, 60.0, "the last message of each key counts")
+    box.checkpoint()
+    box.kill()
+    producer.produce("prices", None, key="k1")
+    assert producer.flush(30) == 0
+    wanted = wanted[1:]
+    wait_until(there, 60.0, "and goes on behind a tombstone")
+
+
 def test_kafka_that_is_not_there_and_a_topic_that_comes_later(kafka: Kafka, box: Sandbox) -> None:
     """The reason is shown while it lasts; ALTER CONNECTION and the topic's creation end it, no restart."""
     box.execute("CREATE CONNECTION k TYPE kafka WITH (servers='127.0.0.1:1')")
