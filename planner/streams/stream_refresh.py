@@ -194,7 +194,7 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
             return kept
         groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
         by_key = columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP
-        touched = () if groups or not by_key else touched_columns(batch.plan)
+        touched = () if groups or not by_key else _lasting(touched_columns(batch.plan), batch)
         origins = _origins(touched, batch, sources)
         claimed = any(flagged for _, flagged in statement.target.columns or ()) and not all(
             columns[each.place].primary_key for each in touched)
@@ -211,6 +211,15 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
     return StreamPlan(
         sources[0], Grouping((), colocated=False), refresh, "at_once", Policies(ignore_expired=False), sink,
         session.time_zone, tree, batch.functions, dlq)
+
+
+def _lasting(touched: Sequence[TouchedColumn], batch: BatchPlan) -> Sequence[TouchedColumn]:
+    """Returns those of such columns whose values rows of tables with a KEY keep, if there are any: then nobody needs to
+    know what a row was."""
+    tables = {scan.name: scan.table for scan in batch.scans}
+    keys = {name: {column.name for column in table.key_columns} for name, table in tables.items() if table.keyed}
+    lasting = [each for each in touched if all(name in keys.get(scan, {name}) for scan, name in each.origins)]
+    return lasting or touched
 
 
 def _origins(
