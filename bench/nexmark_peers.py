@@ -221,7 +221,13 @@ def _write(folder: Path, tables: Tables, kind: str) -> None:
             if kind == "csv":
                 csv.write_csv(part, path, csv.WriteOptions(include_header=False, quoting_style="none"))
             else:
-                pq.write_table(part, path)
+                pq.write_table(_in_utc(part), path)
+
+
+def _in_utc(rows: pa.Table) -> pa.Table:
+    """Returns rows with times of which Spark takes watermarks."""
+    return pa.table({name: values.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(values.type) else values
+                     for name, values in zip(rows.column_names, rows.columns, strict=True)})
 
 
 def _in_ms(tables: Tables) -> dict[str, pa.Table]:

@@ -74,7 +74,7 @@ def caught_up(folder: Path, phase: Phase, numbers: Sequence[int], events: Events
 def followed(folder: Path, phase: Phase, numbers: Sequence[int], events: Events) -> dict[str, Any]:
     """Returns what each stream costs beside events that come as fast as their times say, INSERT included.
 
-    `none`: what these cost without a stream.
+    `none`: what these cost without a stream. What workers took that end meanwhile is missing: of streams before.
     """
     batches = list(arrivals(events, max(1, events.rate * _TICK_MS // 1000)))
     found = {}
