@@ -13,7 +13,7 @@ help:  ## This list.
 $(READY): pyproject.toml requirements.lock tests/clients.lock tests/tools.lock scripts/site/packages.lock scripts/setup
 	@scripts/setup
 
-demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
+demo: $(READY)  ## A year of flights through four streams, checked against batch answers.
 	@$(BIN)/python -m examples.flights $(ARGS)
 
 solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.

@@ -1,1 +1,1 @@
-"""A year of departures from New York through three streams, each checked against the batch answer."""
+"""A year of departures from New York through four streams, each checked against the batch answer."""

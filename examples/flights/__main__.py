@@ -1,4 +1,4 @@
-"""`make demo`: replays a year of flights and weather through three streams and checks each against batch answers."""
+"""`make demo`: replays a year of flights and weather through four streams and checks each against batch answers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What one stream must have written: `aggregates` are pandas' names for the stream's columns."""
+    """What one stream must have written: `aggregates` are pandas' names for the stream's columns.
+
+    `window` empty: groups have none, and count as one that starts at 0.
+    """
 
     stream: str
     result: str
@@ -56,6 +59,12 @@ EXPECTATIONS = (
                     "rain": ("precip", "sum")},
         batch_columns="min(temp) AS coldest, max(temp) AS warmest, max(wind_speed) AS windiest, sum(precip) AS rain",
     ),
+    Expectation(
+        stream="destinations", result="flights_to", source="flights", group="dest", window="", watermark_hours=0,
+        aggregates={"flights": ("ts", "size"), "arrived": ("arr_delay", "count"), "miles": ("distance", "sum")},
+        batch_columns="count(*) AS flights, count(arr_delay) AS arrived, sum(distance) AS miles",
+        emits_open_windows=True,
+    ),
 )
 
 
@@ -76,7 +85,8 @@ def pandas_answer(expectation: Expectation, rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the answer by pandas alone, indexed by (group, window start in ms)."""
     times = pd.to_datetime(rows["ts"], unit="ms", utc=True)
     start = times.dt.floor("h") if expectation.window == "1h" else times.dt.tz_convert(TIME_ZONE).dt.normalize()
-    keys = [rows[expectation.group].rename("group"), _epoch_ms(start).rename("start")]
+    starts = _epoch_ms(start) if expectation.window else pd.Series(0, rows.index)
+    keys = [rows[expectation.group].rename("group"), starts.rename("start")]
     named = {name: pd.NamedAgg(column, how) for name, (column, how) in expectation.aggregates.items()}
     return rows.groupby(keys).agg(**named).sort_index()
 
@@ -86,11 +96,11 @@ def _epoch_ms(times: pd.Series[Any]) -> pd.Series[int]:
 
 
 def _result_rows(expectation: Expectation, path: str) -> pd.DataFrame:
-    columns = ", ".join(expectation.aggregates)
+    columns, start = ", ".join(expectation.aggregates), "epoch_ms(ts)" if expectation.window else "0"
     with penstock.duckdb(path) as views:
         try:
             rows = views.sql(
-                f'SELECT {expectation.group} AS "group", epoch_ms(ts) AS start, {columns} FROM nyc.{expectation.result}'
+                f'SELECT {expectation.group} AS "group", {start} AS start, {columns} FROM nyc.{expectation.result}'
             ).df()
         except duckdb.CatalogException:  # nothing has been written yet
             return pd.DataFrame(columns=["group", "start", *expectation.aggregates]).set_index(["group", "start"])
@@ -98,13 +108,13 @@ def _result_rows(expectation: Expectation, path: str) -> pd.DataFrame:
 
 
 def _batch_answer(expectation: Expectation, connection: Connection) -> pd.DataFrame:
+    group, window = expectation.group, expectation.window
+    by = f"PARTITION BY {group} INTERVAL({window})" if window else f"GROUP BY {group}"
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT _wstart AS start, {expectation.group} AS `group`, {expectation.batch_columns} "
-            f"FROM nyc.{expectation.source} PARTITION BY {expectation.group} INTERVAL({expectation.window})"
-        )
+        cursor.execute(f"SELECT {'_wstart' if window else 0} AS start, {group} AS `group`, "
+                       f"{expectation.batch_columns} FROM nyc.{expectation.source} {by}")
         rows = cursor.fetch_arrow().to_pandas()
-    rows["start"] = rows["start"].dt.as_unit("ms").astype("int64")
+    rows["start"] = rows["start"].dt.as_unit("ms").astype("int64") if window else rows["start"].astype("int64")
     return rows.set_index(["group", "start"]).sort_index()
 
 

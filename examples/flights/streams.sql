@@ -23,3 +23,7 @@ CREATE STREAM weather_extremes TRIGGER WINDOW_CLOSE WATERMARK 3h IGNORE EXPIRED 
     INTO weather_per_day TAGS (station VARCHAR(3))
     AS SELECT _wstart AS ts, min(temp) AS coldest, max(temp) AS warmest, max(wind_speed) AS windiest, sum(precip) AS rain
        FROM weather PARTITION BY station INTERVAL(1d);
+
+-- How many flights there were to each destination so far, how many of them arrived, and how far they went: no window.
+CREATE STREAM destinations INTO flights_to AS SELECT dest, count(*) AS flights, count(arr_delay) AS arrived,
+    sum(distance) AS miles FROM flights GROUP BY dest;
