@@ -99,10 +99,10 @@ class Recalculation:
         For plans that retract. Rows that came and went within the block are in neither. `complete`: rows of the block
         are as the store has them.
         """
-        gone = opposite(self._partials(self.old_rows(change)), self._accumulators)
+        gone = opposite(self._partials(self._distinct(self.old_rows(change))), self._accumulators)
         rows = change.rows
         if rows is None:
-            return [gone, self._partials(self._current_rows(change))], 0
+            return [gone, self._partials(self._distinct(self._current_rows(change)))], 0
         if complete and not change.deletes and self._plan.source.key_column is None:
             newest = last_ones(rows.column("_tuid").to_numpy(), rows.column(self._time).to_numpy())
             rows = rows if newest.all() else rows.filter(pa.array(newest))
@@ -111,7 +111,18 @@ class Recalculation:
         touched = self._touched(change, rows)
         over, came = (self._partials(rows.filter(pa.array(chosen))) for chosen in (touched, ~touched))
         left_out = rows.num_rows - _rows_of(over) - _rows_of(came)
-        return [gone, came, self._partials(self._current_rows(change))], left_out
+        return [gone, came, self._partials(self._distinct(self._current_rows(change)))], left_out
+
+    def _distinct(self, rows: pa.Table) -> pa.Table:
+        """Returns each row once: it may have been rewritten, and lie in the range of several deletes."""
+        key = self._plan.source.key_column
+        if key is not None:
+            names = ["_tuid", self._time, key]
+            numbered = rows.select(names).append_column("#row", pa.array(np.arange(rows.num_rows)))
+            kept = numbered.group_by(names).aggregate([("#row", "min")]).column("#row_min").to_numpy()
+            return rows.take(pa.array(np.sort(kept)))
+        last = last_ones(rows.column("_tuid").to_numpy(), rows.column(self._time).to_numpy())
+        return rows if last.all() else rows.filter(pa.array(last))
 
     def contributions(self, known: pa.RecordBatch, as_of: int) -> list[pa.RecordBatch]:
         """Returns what this vnode contributes to some (group, window)s as of a version, also that it is nothing.
