@@ -294,7 +294,8 @@ def _check_options(statement: CreateStream, reason: str) -> None:
               if getattr(options, name) not in (None, harmless)]
     if given:
         name = given[0].upper().replace("IGNORE_", "IGNORE ")
-        raise InvalidStreamError(f"{name} is not for a stream with {reason}", hint="its result is at all times what the query says")
+        raise InvalidStreamError(f"{name} is not for a stream with {reason}",
+                                 hint="its result is at all times what the query says")
     if options.dlq is not None and options.on_failure != "dlq":
         raise InvalidStreamError(f"a stream with {reason} leaves no rows out: a DLQ is for what its target refuses",
                                  hint="ON_FAILURE DLQ table")
