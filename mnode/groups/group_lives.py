@@ -103,9 +103,9 @@ class GroupLives:
             instructions += self._streams.suspend(group, reason, JOB_ENDED, now)
         elif event.reason is not None:
             reason = f"{reason}; its job: {event.reason}"
-        for stream in self._book.streams_of(group):
-            if stream.remove or self._book.closing:
-                instructions += self.forget(stream, now)
+        # No group that waits is submitted before this one is moved: it would still count as one that has slots to give.
+        instructions += [self._streams.remove(stream, now) for stream in self._book.streams_of(group)
+                         if stream.remove or self._book.closing]
         if group.streams:
             group.retry_at = now + self._book.delay(group.failures)
             self._book.move_group(group, GroupState.WAITING, reason, now)

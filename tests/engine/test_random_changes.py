@@ -41,7 +41,10 @@ def target() -> Iterator[Boxed]:
 @settings(max_examples=times(4, 2_000))
 @given(designs(), st.data())
 def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
-    """Each stream begins before some step, with what is there already."""
+    """Each stream begins before some step, with what is there already.
+
+    None has DISTINCT: such streams are computed again as a whole, as the views below are.
+    """
     written = Written(design, target)
     streams: dict[str, Question] = {}
     begins = [data.draw(st.integers(0, len(design.steps) - 1)) for _ in range(STREAMS)]
@@ -50,7 +53,8 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
         for step in range(len(design.steps)):
             for _ in range(begins.count(step)):
                 name = f"s{next(NUMBERS)}"
-                streams[name] = question = data.draw(st.composite(windows)(design, written.name, "t"))
+                streams[name] = question = data.draw(st.composite(windows)(design, written.name, "t").filter(
+                    lambda question: "count(distinct" not in question.ours))
                 target.execute(f"CREATE STREAM {name} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 FILL_HISTORY 1 "
                                f"INTO out_{name} AS {question.ours}")
             written.play(step)

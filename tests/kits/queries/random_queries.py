@@ -328,7 +328,7 @@ def others(draw: Draw, relation: Relation) -> Term:
             known = draw(st.sampled_from(relation.of("number")))
             small = f"TRY_CAST({known.theirs} AS INTEGER)"
             return Term(f"(try_cast({known.ours} as int) // 3)", f"({small} // 3)", Kind.INT)
-    return Term(f"(try_cast({part.ours} as hugeint) // 7)::varchar",
+    return Term(f"(try_cast({part.ours} as hugeint) // 7)::varchar(40)",
                 f"CAST(TRY_CAST({part.theirs} AS HUGEINT) // 7 AS VARCHAR)", Kind.VARCHAR)
 
 
@@ -339,7 +339,7 @@ def _of_day(draw: Draw, kind: str, part: Term) -> Term:
     if kind == "part":
         name = draw(st.sampled_from(["year", "month", "day", "hour"]))
         return Term(f"extract({name} from {part.ours})", f"date_part('{name}', wall({part.theirs}))", Kind.BIGINT)
-    return Term(f"({part.ours}::time + interval '1' hour)::varchar",
+    return Term(f"({part.ours}::time + interval '1' hour)::varchar(40)",
                 f"CAST(CAST(wall({part.theirs}) AS TIME) + INTERVAL 1 HOUR AS VARCHAR)", Kind.VARCHAR)
 
 

@@ -399,6 +399,16 @@ def test_a_wrong_transition_raises_with_the_story(machine: GroupMachine) -> None
         machine._book.move_stream(stream, StreamState.PREPARING, "no reason", 3.0)
 
 
+def test_a_group_whose_job_is_over_is_not_ended_for_one_that_waits(machine: GroupMachine) -> None:
+    """Its last stream goes with the job, and so do its slots: there is nothing to shut down."""
+    running(machine, 1)
+    machine.handle(SlotsKnown(state_of(machine, 1).group.slots), 3.0)
+    assert machine.handle(AddStream(2, "other", VNODES), 4.0) == []
+    machine.handle(RemoveStream(1), 5.0)
+    assert machine.handle(JobEnded("db-1.1", "killed"), 6.0) == [
+        ForgetGroup("db-1.1"), StreamRemoved(1), SubmitGroup("other-2.1", "other", VNODES)]
+
+
 def test_every_state_is_reachable_and_only_gone_is_final() -> None:
     """The transition tables have no dead ends and no islands."""
     tables = ((group_book.GROUP_TRANSITIONS, GroupState.WAITING),
