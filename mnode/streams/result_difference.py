@@ -57,7 +57,7 @@ def as_stored(target: Table, rows: pa.Table, constants: Constants, *, repeats: b
 
     Raises InvalidValueError where it can't hold them.
     """
-    arrays = [fitted(column, one_array(values), constants, row_number, checks_text=True)
+    arrays = [_stored(column, one_array(values), constants)
               for column, values in zip(target.columns, rows.columns, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns])
     if not target.keyed and batch.column(0).null_count:
@@ -160,6 +160,13 @@ def equal_rows(
             equal_ones = equal_ones | (near & np.isfinite(a) & np.isfinite(b))
         equal &= equal_ones
     return equal
+
+
+def _stored(column: Column, values: pa.Array, constants: Constants) -> pa.Array:
+    """Returns what was computed for a column as it stores that: also an infinite number, which nobody can insert."""
+    if column.type.kind in FLOATS and values.type == column.type.arrow():
+        return values
+    return fitted(column, values, constants, row_number, checks_text=True)
 
 
 def _keys(target: Table, batch: pa.RecordBatch) -> pa.StringArray:
