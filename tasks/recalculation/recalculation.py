@@ -104,8 +104,7 @@ class Recalculation:
         if rows is None:
             return [gone, self._partials(self._distinct(self._current_rows(change)))], 0
         if complete and not change.deletes and self._plan.source.key_column is None:
-            newest = last_ones(rows.column("_tuid").to_numpy(), rows.column(self._time).to_numpy())
-            rows = rows if newest.all() else rows.filter(pa.array(newest))
+            rows = self._distinct(rows)
             came = self._partials(rows)
             return [gone, came], rows.num_rows - _rows_of(came)
         touched = self._touched(change, rows)

@@ -7,7 +7,7 @@ rows that are left.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import duckdb
@@ -45,33 +45,19 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
 
     None has DISTINCT: such streams are computed again as a whole, as the views below are.
     """
-    written = Written(design, target)
-    streams: dict[str, Question] = {}
-    begins = [data.draw(st.integers(0, len(design.steps) - 1)) for _ in range(STREAMS)]
-    try:
-        written.create()
-        for step in range(len(design.steps)):
-            for _ in range(begins.count(step)):
-                name = f"s{next(NUMBERS)}"
-                streams[name] = question = data.draw(st.composite(windows)(design, written.name, "t").filter(
-                    lambda question: "count(distinct" not in question.ours))
-                target.execute(f"CREATE STREAM {name} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 FILL_HISTORY 1 "
-                               f"INTO out_{name} AS {question.ours}")
-            written.play(step)
-        with duckdb.connect(config={"threads": 1}) as peer:
-            peer.execute(MACROS.format(units=design.units, zone=design.zone))
-            written.load(peer, "t")
-            for name, question in streams.items():
-                columns = ", ".join(f"r{n}" for n in range(len(question.kinds)))
-                got, want = target.ask(f"SELECT {columns} FROM out_{name}"), peer.execute(question.theirs).fetchall()
-                assert same(got, want, ordered=False), f"{question.ours}\n{got}\ninstead of\n{want}"
-                verified = target.ask(f"VERIFY STREAM {name}")
-                assert [line[0] for line in verified] == ["verified"], f"{question.ours}\n{verified}"
-                assert verified[0][3] == f"{len(got)} results are equal, 0 aren't"
-    finally:
-        for name in streams:
-            target.execute(f"DROP STREAM IF EXISTS {name}")
-        written.drop()
+    def create(name: str, table: str) -> Question:
+        question = data.draw(st.composite(windows)(design, table, "t").filter(
+            lambda question: "count(distinct" not in question.ours))
+        target.execute(f"CREATE STREAM {name} TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 FILL_HISTORY 1 "
+                       f"INTO out_{name} AS {question.ours}")
+        return question
+
+    def verify(name: str, question: Question, results: int) -> None:
+        verified = target.ask(f"VERIFY STREAM {name}")
+        assert [line[0] for line in verified] == ["verified"], f"{question.ours}\n{verified}"
+        assert verified[0][3] == f"{results} results are equal, 0 aren't"
+
+    play(target, design, data, create, "out_{name}", "STREAM", verify)
 
 
 @settings(max_examples=times(4, 2_000))
@@ -79,27 +65,45 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
 def test_views_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
     """Materialized views of any query, but for values that no column can be. No column is missing when one begins."""
     design = replace(design, since=(0,) * len(design.since))
+
+    def create(name: str, table: str) -> Question:
+        question = data.draw(st.composite(questions)(design, table, "t").filter(
+            lambda question: Kind.OTHER not in question.kinds))
+        target.execute(f"CREATE MATERIALIZED VIEW {name} AS {question.ours}")
+        return question
+
+    play(target, design, data, create, "{name}", "MATERIALIZED VIEW")
+
+
+def play(
+    target: Boxed, design: Design, data: st.DataObject, create: Callable[[str, str], Question], results: str, kind: str,
+    verify: Callable[[str, Question, int], None] | None = None,
+) -> None:
+    """Plays a design's steps, before which what `create` makes over its table begins; all must have DuckDB's answers.
+
+    `results`: the table with them, by `name`; `kind`: what DROP calls it; `verify` takes how many results there are.
+    """
     written = Written(design, target)
-    views: dict[str, Question] = {}
+    made: dict[str, Question] = {}
     begins = [data.draw(st.integers(0, len(design.steps) - 1)) for _ in range(STREAMS)]
     try:
         written.create()
         for step in range(len(design.steps)):
             for _ in range(begins.count(step)):
-                name = f"v{next(NUMBERS)}"
-                question = data.draw(st.composite(questions)(design, written.name, "t").filter(
-                    lambda question: Kind.OTHER not in question.kinds))
-                target.execute(f"CREATE MATERIALIZED VIEW {name} AS {question.ours}")
-                views[name] = question
+                name = f"s{next(NUMBERS)}"
+                made[name] = create(name, written.name)
             written.play(step)
         with duckdb.connect(config={"threads": 1}) as peer:
             peer.execute(MACROS.format(units=design.units, zone=design.zone))
             written.load(peer, "t")
-            for name, question in views.items():
+            for name, question in made.items():
                 columns = ", ".join(f"r{n}" for n in range(len(question.kinds)))
-                got, want = target.ask(f"SELECT {columns} FROM {name}"), peer.execute(question.theirs).fetchall()
+                got = target.ask(f"SELECT {columns} FROM {results.format(name=name)}")
+                want = peer.execute(question.theirs).fetchall()
                 assert same(got, want, ordered=False), f"{question.ours}\n{got}\ninstead of\n{want}"
+                if verify is not None:
+                    verify(name, question, len(got))
     finally:
-        for name in views:
-            target.execute(f"DROP MATERIALIZED VIEW IF EXISTS {name}")
+        for name in made:
+            target.execute(f"DROP {kind} IF EXISTS {name}")
         written.drop()
