@@ -14,7 +14,7 @@ from penstock.common.errors import InvalidValueError
 from penstock.common.one_array import one_array
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
-from penstock.mnode.write.keyed_results import keyed_changes, stored_rows, times_of
+from penstock.mnode.write.keyed_results import keyed_changes, of_table, stored_rows, times_of
 from penstock.planner.query.compared_results import RELATIVE
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
@@ -22,7 +22,6 @@ from penstock.sql.rows.keyed_rows import equal_values, key_texts, keyed, numbere
 from penstock.sql.schema import KEY_TEXT, PLACE, Column, Table
 from penstock.sql.types import FLOATS
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
-from penstock.wal.record import TUID_COLUMN
 
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -106,9 +105,7 @@ def correction(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | Non
         changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
     if changed.any():
         rows = wanted.filter(pa.array(changed))
-        uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), rows.num_rows)
-        of_table = pa.RecordBatch.from_arrays([uids, *rows.columns], names=[TUID_COLUMN, *rows.schema.names])
-        changes += [WrittenRows(target.uid, part) for part in record_batches(of_table)]
+        changes += [WrittenRows(target.uid, part) for part in record_batches(of_table(target, rows))]
     return Correction(changes, int(changed.sum()) + len(gone))
 
 

@@ -48,9 +48,7 @@ def keyed_changes(
                 wanted = pa.concat_batches([wanted, whole.filter(others).select(wanted.schema.names)])
         changes.append(DeletedRows(target.uid, np.full(len(times), target.uid, np.uint64), times))
     if wanted.num_rows:
-        uids = pa.array(np.full(wanted.num_rows, target.uid, np.uint64))
-        rows = pa.RecordBatch.from_arrays([uids, *wanted.columns], names=[TUID_COLUMN, *wanted.schema.names])
-        changes += [WrittenRows(target.uid, part) for part in record_batches(rows)]
+        changes += [WrittenRows(target.uid, part) for part in record_batches(of_table(target, wanted))]
     return changes
 
 
@@ -74,6 +72,12 @@ def stored_rows(
         found = found.filter(pc.is_in(found.column(columns[0]).cast(pa.int64()), value_set=pa.array(times)))
     return pa.RecordBatch.from_arrays(
         [one_array(column) for column in found.select(columns).columns], names=columns)
+
+
+def of_table(target: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns rows as a table without child tables writes them: with its own uid."""
+    uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([uids, *batch.columns], names=[TUID_COLUMN, *batch.schema.names])
 
 
 def times_of(target: Table, batch: pa.RecordBatch) -> Places:

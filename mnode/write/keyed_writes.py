@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.mnode.dnode.vnode_storage import Storage
+from penstock.mnode.write.keyed_results import of_table
 from penstock.planner.task_plans.column_names import KEPT, OFFSET, OPERATION
 from penstock.sql.rows.keyed_rows import keyed, may_have_neighbours
 from penstock.sql.schema import KEY_TEXT, PLACE, Table
 from penstock.tasks.protocol.messages import ResultWrite
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
-from penstock.wal.record import TUID_COLUMN
 
 _LOOKED_AT_MAX = 64
 """At so many places it is looked one by one who else lies there; for more, all that lies between them is read."""
@@ -80,7 +80,7 @@ class KeyedResults:
         there = last[~gone]
         if len(there):
             changes.append(WrittenRows(
-                target.uid, _of_table(target, batch.take(pa.array(there))),
+                target.uid, of_table(target, batch.take(pa.array(there))),
                 None if delivery is None else replace(delivery, offsets=delivery.offsets[there])))
         return changes
 
@@ -90,7 +90,7 @@ class KeyedResults:
         neighbours = self._neighbours(target, gone, places[may_have_neighbours(places)])
         changes: list[Change] = [DeletedRows(target.uid, np.full(len(places), target.uid, np.uint64), places)]
         if neighbours is not None:
-            changes.append(WrittenRows(target.uid, _of_table(target, neighbours)))
+            changes.append(WrittenRows(target.uid, of_table(target, neighbours)))
         return changes
 
     def _neighbours(self, target: Table, gone: pa.RecordBatch, places: _Index) -> pa.RecordBatch | None:
@@ -104,22 +104,19 @@ class KeyedResults:
             spans = [(int(places.min()), int(places.max()))]
         for first, last in spans:
             found = snapshot.to_arrow([PLACE.physical, KEY_TEXT.physical], None, first, last)
-            staying = pc.and_(pc.is_in(found.column(PLACE.physical).cast(pa.int64()), pa.array(places)),
-                              pc.invert(pc.is_in(found.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))))
-            if pc.any(staying).as_py():
+            if pc.any(_staying(found, gone, places)).as_py():
                 break
         else:
             return None
         columns = [column.physical for column in target.stored_columns]
         all_rows = snapshot.to_arrow(columns, None, int(places.min()), int(places.max())).select(columns)
-        staying = pc.and_(pc.is_in(all_rows.column(PLACE.physical).cast(pa.int64()), pa.array(places)),
-                          pc.invert(pc.is_in(all_rows.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))))
-        return all_rows.filter(staying).combine_chunks().to_batches()[0]
+        return all_rows.filter(_staying(all_rows, gone, places)).combine_chunks().to_batches()[0]
 
 
-def _of_table(target: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
-    uids = pa.repeat(pa.scalar(target.uid, pa.uint64()), batch.num_rows)
-    return pa.RecordBatch.from_arrays([uids, *batch.columns], names=[TUID_COLUMN, *batch.schema.names])
+def _staying(rows: pa.Table, gone: pa.RecordBatch, places: _Index) -> pa.ChunkedArray:
+    """Returns which rows lie at some places without being among those that go."""
+    return pc.and_(pc.is_in(rows.column(PLACE.physical).cast(pa.int64()), pa.array(places)),
+                   pc.invert(pc.is_in(rows.column(KEY_TEXT.physical), gone.column(KEY_TEXT.physical))))
 
 
 def _last_of_each(keys: pa.StringArray) -> _Index:
