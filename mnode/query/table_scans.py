@@ -21,6 +21,7 @@ from penstock.planner.logical.operators import ROWS, TABLE_UID, Scan
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table
 from penstock.sql.types import Kind
+from penstock.vnode.read.row_places import Rows, Values, having, values_array
 from penstock.vnode.read.snapshot import RowCount, Snapshot, SnapshotTooOldError
 from penstock.vnode.read.snapshot_sql import epochs
 from penstock.vnode.store.memtable import VERSION_COLUMN
@@ -30,6 +31,9 @@ SMALL_ROWS = 200_000
 
 FEW_TABLES = 1
 """The rows of so many child tables are gathered, however many the super table has."""
+
+Among = Mapping[str, Mapping[str, Sequence[int | str | None]]]
+"""By scan and column, which isn't a tag: values, of which its rows have one in each such column."""
 
 _TRIES = 8
 _numbers = itertools.count(1)
@@ -64,12 +68,14 @@ class SystemRows(Protocol):
 class _Taken:
     """What scans read, as of one cut: snapshots by scan, and the rows of scans that take the newest ones only.
 
-    `instead`: rows, as they are stored, of tables that are read as if they held these.
+    `instead`: rows, as they are stored, of tables that are read as if they held these. `among`: by scan, which rows of
+    its table alone it gives.
     """
 
     instead: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
     snapshots: dict[str, list[Snapshot]] = field(default_factory=dict)
     newest: dict[str, ScanRelation] = field(default_factory=dict)
+    among: Mapping[str, Values] = field(default_factory=dict)
 
 
 class Scans:
@@ -91,16 +97,18 @@ class Scans:
 
     def as_of(
         self, session: Session, scans: Sequence[Scan], versions: Mapping[int, int],
-        instead: Mapping[int, pa.RecordBatch],
+        instead: Mapping[int, pa.RecordBatch], among: Among,
     ) -> ScansOf:
         """Returns the scans of a query as of a cut that the caller has taken. Raises SnapshotTooOldError.
 
         `instead`: rows of tables, as they are stored, that are read as if they held these; it may be filled until the
-        query runs.
+        query runs. `among`: which rows scans give, of all that they would.
         """
         with self._storage.looking():
             places = [(scan, self._vgroups(scan)) for scan in scans if _is_stored(scan)]
-            return ScansOf(self, session, self._taken(places, versions, instead))
+            taken = self._taken(places, versions, instead)
+        chosen = {scan.name: _typed(scan.table, among[scan.name]) for scan in scans if scan.name in among}
+        return ScansOf(self, session, replace(taken, among=chosen))
 
     def relation(self, scan: Scan, reader: Session | None = None) -> ScanRelation:
         """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT.
@@ -178,11 +186,15 @@ class Scans:
         if scan.cuts is not None:
             with self._storage.looking():
                 return self._between_cuts(scan, scan.cuts, self._vgroups(scan), columns, tuids)
+        values = taken.among.get(scan.name)
         if scan.table.storage_uid in taken.instead:
-            return _given(scan, columns, taken.instead[scan.table.storage_uid])
+            given = taken.instead[scan.table.storage_uid]
+            return _given(scan, columns, given if values is None else having(given, values))
         if scan.name in taken.newest:
             return taken.newest[scan.name]
         snapshots = taken.snapshots[scan.name]
+        if values is not None:
+            return _having(snapshots, scan, columns, tuids, values)
         if scan.counted:
             return self._counted(snapshots, scan, columns)
         return self._read(snapshots, scan, columns, tuids, wanted)
@@ -312,17 +324,42 @@ def _is_stored(scan: Scan) -> bool:
     return scan.table.kind not in ("system", "external") and not scan.names and scan.cuts is None
 
 
+def _typed(table: Table, values: Mapping[str, Sequence[int | str | None]]) -> Values:
+    """Returns values of columns as these store them, without those that they can't hold."""
+    stored = {column.name: (column.physical, column.type.arrow()) for column in table.columns}
+    return {stored[name][0]: values_array(some, stored[name][1]) for name, some in values.items()}
+
+
+def _having(
+    snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None, values: Values
+) -> ScanRelation:
+    """Returns those rows of a scan that have some values."""
+    physical, time = [column.physical for column in columns], scan.table.time_column.physical
+    rows = pa.concat_tables([
+        snapshot.rows_with(list(dict.fromkeys([time, *physical])), values) for snapshot in snapshots])
+    if tuids is not None:
+        rows = rows.filter(pc.is_in(rows.column(TABLE_UID), value_set=tuids))
+    found = _in_time(scan, rows, time).select([TABLE_UID, *physical])
+    return _within(scan, epochs(found.rename_columns([TABLE_UID, *(column.name for column in columns)])))
+
+
 def _given(scan: Scan, columns: Sequence[Column], rows: pa.RecordBatch) -> ScanRelation:
     """Returns what a scan has of some rows, as a normal table stores them."""
-    for compare, limit in ((pc.greater_equal, scan.first_ts), (pc.less_equal, scan.last_ts)):
-        if limit is not None:
-            rows = rows.filter(compare(rows.column(0).cast(pa.int64()), limit))
+    rows = _in_time(scan, rows, rows.schema.names[0])
     uids = pa.repeat(pa.scalar(scan.table.uid, pa.uint64()), rows.num_rows)
     found = pa.table([uids, *(rows.column(column.physical) for column in columns)],
                      names=[TABLE_UID, *(column.name for column in columns)])
     relation = _within(scan, epochs(found))
     return replace(relation, sql=f"SELECT *, 1::BIGINT AS {quote_name(ROWS)} FROM ({relation.sql})"
                    ) if scan.counted else relation
+
+
+def _in_time(scan: Scan, rows: Rows, time: str) -> Rows:
+    """Returns the rows within the bounds of a scan, by their column of time."""
+    for compare, limit in ((pc.greater_equal, scan.first_ts), (pc.less_equal, scan.last_ts)):
+        if limit is not None:
+            rows = rows.filter(compare(rows.column(time).cast(pa.int64()), limit))
+    return rows
 
 
 def _columns(scan: Scan) -> list[Column]:

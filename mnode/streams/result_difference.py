@@ -14,13 +14,14 @@ from penstock.common.errors import InvalidValueError
 from penstock.common.one_array import one_array
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
-from penstock.mnode.write.keyed_results import keyed_changes, of_table, stored_rows, times_of
+from penstock.mnode.write.keyed_results import keyed_changes, of_table, stored_rows, stored_rows_with, times_of
 from penstock.planner.query.compared_results import RELATIVE
 from penstock.sql.rows.constants import Constants
 from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import equal_values, key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, PLACE, Column, Table
 from penstock.sql.types import FLOATS
+from penstock.vnode.read.row_places import Values
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -117,25 +118,18 @@ def contents(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None,
 
 
 def correction_of_part(
-    target: Table, wanted: pa.RecordBatch, rows: pa.Table, storage: Storage, *, repeats: bool, claimed: bool
+    target: Table, wanted: pa.RecordBatch, values: Values, storage: Storage, *, claimed: bool
 ) -> Correction | None:
-    """Returns how to write and delete rows of a table with a KEY so that some of its rows become what is wanted.
-
-    `rows`: what a query finds in the table of these. `repeats`: rows may be equal. `claimed`: others may have the same
-    KEY; None if one has.
+    """Returns how to write and delete rows of a table with a KEY so that those of its rows become what is wanted that
+    have some values. `claimed`: others may have the same KEY; None if one has.
     """
-    arrays = [one_array(each).cast(column.type.arrow())
-              for column, each in zip(target.columns, rows.columns, strict=True)]
-    found = keyed(target, pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in target.columns]))
-    if repeats:
-        found = numbered(found)
-    differing = difference(target, wanted, found)
+    differing = difference(target, wanted, stored_rows_with(target, values, storage))
     if claimed:
         fresh = wanted.filter(pc.is_null(differing.places))
         there = stored_rows(target, np.unique(times_of(target, fresh)), storage, (PLACE.physical, KEY_TEXT.physical))
         if pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py():
             return None
-    gone, changed = found.take(pa.array(differing.gone)), wanted.filter(pa.array(differing.changed))
+    gone, changed = differing.found.take(pa.array(differing.gone)), wanted.filter(pa.array(differing.changed))
     return Correction(keyed_changes(storage, target, changed, gone), changed.num_rows + gone.num_rows)
 
 

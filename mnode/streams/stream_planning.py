@@ -27,18 +27,15 @@ from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.select import relowered
 from penstock.planner.query.view_queries import views_below
 from penstock.planner.streams.stream_planner import StreamDefaults, plan_results, plan_stream
 from penstock.planner.streams.stream_refresh import of_groups, plan_answer
 from penstock.planner.streams.stream_time import TimeDefaults
-from penstock.planner.streams.touched_keys import touched_columns, with_values
 from penstock.planner.task_plans.stream_plan import RefreshPlan, StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, Database, Session, Table, TagValue
 from penstock.sql.tree.statements import CreateStream
-from penstock.tasks.protocol.refreshing import TouchedValues
 from penstock.tasks.protocol.task_graph import TaskGraph
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 
@@ -135,20 +132,6 @@ class StreamPlanning:
         statement, view, session, _ = self._as_asked(stream)
         query = None if groups is None else of_groups(statement.query, names, groups)
         return plan_answer(statement, view, session, query), session
-
-    def touched_part_of(
-        self, stream: StreamRecord, places: Sequence[int], values: TouchedValues
-    ) -> tuple[BatchPlan, Session] | None:
-        """Returns what `answer_of` does of that part of the answer which has these values in the columns at `places`.
-
-        None if the plan is another one by now, or values can't be told.
-        """
-        batch, session = self.answer_of(stream, (), None)
-        touched = touched_columns(batch.plan)
-        if tuple(each.place for each in touched) != tuple(places):
-            return None
-        part = with_values(batch.plan, list(zip(touched, values, strict=True)))
-        return None if part is None else (relowered(batch, part), session)
 
     def results_of(self, stream: StreamRecord) -> BatchResults:
         """Returns what the result table of a stream is to hold, as a query; raises what `plan_results` raises."""

@@ -26,17 +26,19 @@ from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import ScansOf
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.refresh_groups import Member, Reached, connected
-from penstock.mnode.streams.result_difference import Correction, as_stored, contents, correction, correction_of_part
+from penstock.mnode.streams.result_difference import as_stored, contents, correction, correction_of_part
 from penstock.mnode.streams.stream_answers import constants_of, planned_answer, result_table
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
+from penstock.mnode.streams.touched_values import touched_values
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.streams.touched_keys import rows_with
+from penstock.planner.streams.touched_keys import read_with, touched_columns
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import Session, Table, TagValue
 from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.refresh.refresh_task import rest_after
+from penstock.vnode.read.row_places import Values, values_array
 from penstock.vnode.read.snapshot import SnapshotTooOldError
 from penstock.vnode.write.vnode_writer import Change
 
@@ -54,8 +56,8 @@ _NOTHING: Final = ()
 class _Due:
     """A member whose answer is about to be computed, and what it reads.
 
-    `must`: it is due for what others write already, else for what its sources among the members may bring. `found`: how
-    the rows of its table are read that are looked at, where values tell these.
+    `must`: it is due for what others write already, else for what its sources among the members may bring. `found`:
+    which values the rows of its table have that are looked at, where values tell these.
     """
 
     member: Member
@@ -64,7 +66,7 @@ class _Due:
     read: ScansOf
     keys: pa.RecordBatch | None
     must: bool
-    found: tuple[BatchPlan, ScansOf] | None = None
+    found: Values | None = None
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class _Round:
     """Results that are computed as of one cut, `versions` by vgroup, and then seen at once.
 
     `instead`: what result tables hold behind it, for those that read them. `failed`: why streams have no part in it;
-    those that are `held` would have if others had. `parts`: of these only what some values touch was computed.
+    those that are `held` would have if others had.
     """
 
     catalog_changes: int
@@ -83,7 +85,6 @@ class _Round:
     rows: dict[int, int] = field(default_factory=dict)
     failed: dict[int, PenstockError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
-    parts: set[int] = field(default_factory=set)
 
 
 class StreamRefreshes:
@@ -222,16 +223,14 @@ class StreamRefreshes:
                 round_.failed[member.stream.id] = failing
                 continue
             told = request.tuids if member is asker else _NOTHING
+            again = member is asker and request.again
             try:
-                part = None if len(members) > 1 else self._part(member, request, round_)
-                if part is not None:
-                    round_.planned.append(part)
-                    continue
-                groups = self._due(member, told, changes, again=member is asker and request.again)
+                groups = self._due(member, told, changes, again=again)
                 perhaps = any(one.member.stream.id != member.stream.id and member.reads(one.member)
                               for one in round_.planned)
                 if groups != _NOTHING or perhaps:
-                    round_.planned.append(self._plan(member, groups or None, round_, must=groups != _NOTHING))
+                    part = None if again or groups == _NOTHING else self._part(member, round_)
+                    round_.planned.append(part or self._plan(member, groups or None, round_, must=groups != _NOTHING))
             except SnapshotTooOldError:
                 raise
             except PenstockError as error:
@@ -294,21 +293,23 @@ class StreamRefreshes:
         read = self._queries.as_of(plan, session, round_.versions, round_.instead)
         return _Due(member, plan, session, read, keys, must)
 
-    def _part(self, member: Member, request: RefreshRequest, round_: _Round) -> _Due | None:
-        """Returns what is due of a member that nobody is connected with: what the values touch that its tasks tell.
-
-        None if all is due: they tell values since it was computed as a whole.
-        """
-        values, target = request.values, member.target
-        if values is None or request.again or self._reached.get(member.stream.id) is None:
+    def _part(self, member: Member, round_: _Round) -> _Due | None:
+        """Returns what is due of a member of which it is known what changed rows touch; None if all is due."""
+        reached, target = self._reached.get(member.stream.id), member.target
+        if not member.plan.touched or reached is None or reached.catalog_changes != round_.catalog_changes or (
+                reached.sources.keys() != {*self._places(member)}):
             return None
-        part = self._planning.touched_part_of(member.stream, member.plan.touched, values)
-        if part is None:
+        values = touched_values(member.plan, reached.sources, round_.versions, self._storage)
+        if values is None:
             return None
-        plan, session = part
-        found = rows_with(target, list(zip(member.plan.touched, values, strict=True)), self._services.catalog, session)
-        read, looked_at = (self._queries.as_of(each, session, round_.versions, {}) for each in (plan, found))
-        return _Due(member, plan, session, read, None, True, (found, looked_at))
+        plan, session = planned_answer(self._planning, member.stream, target)
+        touched = touched_columns(plan.plan)
+        if tuple(each.place for each in touched) != member.plan.touched:
+            return None  # it is planned in another way by now
+        read = self._queries.as_of(plan, session, round_.versions, round_.instead, read_with(touched, values))
+        found = {target.columns[place].physical: values_array(some, target.columns[place].type.arrow())
+                 for place, some in zip(member.plan.touched, values, strict=True)}
+        return _Due(member, plan, session, read, None, True, found)
 
     # --- what is computed -------------------------------------------------------------------------------------
 
@@ -323,12 +324,16 @@ class StreamRefreshes:
                 f"stream {failing.name}, whose results it reads, could not be refreshed: "
                 f"{round_.failed[failing.id].message}", hint=f"it goes on when {failing.name} does")
             return
-        if not planned.must and not any(round_.rows.get(one.stream.id) for one in sources):
+        others = any(round_.rows.get(one.stream.id) for one in sources)
+        if not planned.must and not others:
             return
+        if planned.found is not None and others:  # nobody has looked at what these bring
+            planned = self._plan(member, None, round_, must=True)
         try:
             with self._activity.statement(0, f"refresh of stream {stream.name}"):
                 wanted = self._wanted(planned)
-                found = None if planned.found is None else self._corrected(planned, *planned.found, wanted)
+                found = None if planned.found is None else correction_of_part(
+                    target, wanted, planned.found, self._storage, claimed=member.plan.claimed)
             if found is None and planned.found is not None:
                 self._compute(self._plan(member, None, round_, must=True), members, round_)
                 return
@@ -340,16 +345,6 @@ class StreamRefreshes:
             return
         round_.changes[stream.id] = found.changes
         round_.rows[stream.id] = found.rows
-        if planned.found is not None:
-            round_.parts.add(stream.id)
-
-    def _corrected(
-        self, planned: _Due, plan: BatchPlan, read: ScansOf, wanted: pa.RecordBatch
-    ) -> Correction | None:
-        """Returns how to correct the rows that values tell; None if others may have the same KEY."""
-        target, refresh = planned.member.target, planned.member.plan
-        rows = self._queries.run_as_of(plan, planned.session, read)
-        return correction_of_part(target, wanted, rows, self._storage, repeats=refresh.repeats, claimed=refresh.claimed)
 
     def _wanted(self, planned: _Due) -> pa.RecordBatch:
         """Returns what the table is to hold, as it is stored, of some groups or of all."""
@@ -376,8 +371,6 @@ class StreamRefreshes:
         ends = {member.target.uid: self._newest(member.target.vgroup_id or 0, member.target.uid)
                 for member in written}
         for member in written:
-            if member.stream.id in round_.parts:
-                continue  # what else has changed, its source tasks are about to tell
             sources = {(vgroup, uid): max(round_.versions.get(vgroup, 0), ends.get(uid, 0))
                        for vgroup, uid in self._places(member)}
             self._reached[member.stream.id] = Reached(round_.catalog_changes, sources, ends[member.target.uid])

@@ -13,14 +13,11 @@ from penstock.common.one_array import one_array
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
 from penstock.sql.schema import KEY_TEXT, PLACE, Table
-from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
+from penstock.vnode.read.row_places import Places, Values
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
-_SPANS_MAX = 16
-"""So many places are looked up one by one; of more the range is read that they lie in."""
-
-Places = npt.NDArray[np.int64]
+Times = npt.NDArray[np.int64]
 
 
 def keyed_changes(
@@ -53,7 +50,7 @@ def keyed_changes(
 
 
 def stored_rows(
-    target: Table, times: Places | None, storage: Storage, names: Sequence[str] | None = None
+    target: Table, times: Times | None, storage: Storage, names: Sequence[str] | None = None
 ) -> pa.RecordBatch:
     """Returns the rows of a result table, as they are stored: all, or those of some times, or places.
 
@@ -62,16 +59,22 @@ def stored_rows(
     assert target.vgroup_id is not None
     snapshot = storage.snapshot(target.vgroup_id, target.uid)
     columns = list(names or (column.physical for column in target.stored_columns))
-    spans = [(TS_MIN, TS_MAX)]
-    if times is not None:
-        spans = [(time, time) for time in times.tolist()]
-        if len(spans) > _SPANS_MAX:
-            spans = [(spans[0][0], spans[-1][1])]
-    found = pa.concat_tables([snapshot.to_arrow(columns, None, *span) for span in spans])
-    if times is not None:
-        found = found.filter(pc.is_in(found.column(columns[0]).cast(pa.int64()), value_set=pa.array(times)))
+    if times is None:
+        return _batch(snapshot.to_arrow(columns), columns)
+    uids = np.full(len(times), target.uid, np.uint64)
+    return _batch(snapshot.rows_at(columns, Places.of(uids, times, times)), columns)
+
+
+def stored_rows_with(target: Table, values: Values, storage: Storage) -> pa.RecordBatch:
+    """Returns the rows of a result table, as they are stored, that have some values in columns."""
+    assert target.vgroup_id is not None
+    columns = [column.physical for column in target.stored_columns]
+    return _batch(storage.snapshot(target.vgroup_id, target.uid).rows_with(columns, values), columns)
+
+
+def _batch(rows: pa.Table, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [one_array(column) for column in found.select(columns).columns], names=columns)
+        [one_array(column) for column in rows.select(columns).columns], names=columns)
 
 
 def of_table(target: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -80,6 +83,6 @@ def of_table(target: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([uids, *batch.columns], names=[TUID_COLUMN, *batch.schema.names])
 
 
-def times_of(target: Table, batch: pa.RecordBatch) -> Places:
+def times_of(target: Table, batch: pa.RecordBatch) -> Times:
     """Returns the times, or places, of rows as they are stored."""
     return np.asarray(batch.column(target.time_column.physical).cast(pa.int64()), np.int64)

@@ -123,13 +123,6 @@ def _planned(statement: Query, builder: QueryBuilder, *, tolerant: bool) -> Batc
     )
 
 
-def relowered(batch: BatchPlan, plan: Operator) -> BatchPlan:
-    """Returns the plan of a query with other operators over the same scans, and no queries in its expressions."""
-    steps, body = gathered(*lower_in_steps(plan))
-    return replace(batch, plan=plan, steps=tuple((name, render(step)) for name, step in steps), body=render(body),
-                   once=computed_once(steps, body))
-
-
 def _shown(planned: Planned) -> Operator:
     """Returns the plan, with results as text for which Arrow has no type."""
     values = [SqlExpr(column_tree(output_name(index)), column.value.type)

@@ -7,14 +7,11 @@ partitions, as what both sides of a join have in common, or as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_sql.duckdb_tree import all_of, column, fragment, is_column, text
-from penstock.planner.duckdb_sql.sql_expr import SqlExpr
-from penstock.planner.logical.expr import Expr
+from penstock.planner.duckdb_sql.duckdb_tree import is_column
 from penstock.planner.logical.operators import (
     Aggregate,
     Combined,
@@ -33,20 +30,18 @@ from penstock.planner.logical.operators import (
     Window,
 )
 from penstock.planner.logical.window_kinds import ByClock, ByInterval
-from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.query.select import plan_query, relowered
-from penstock.sql.schema import CatalogView, Session, Table
-from penstock.sql.tree.statements import Name, Select, SelectItem, TableSource
 from penstock.sql.tree.walking import found_in
-from penstock.sql.types import BOOL, INTEGERS, Kind
+from penstock.sql.types import INTEGERS, Kind
 
-_BETWEEN = "\x1f"
 _KINDS = (*INTEGERS, Kind.VARCHAR, Kind.NCHAR)
 
 Origins = frozenset[tuple[str, str]]
 """Columns of scans, by the names of both, one of each scan: rows with another value there are of another part."""
 
 Value = int | str | None
+
+TouchedValues = tuple[tuple[Value, ...], ...]
+"""Values of each touched column of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,42 +59,14 @@ def touched_columns(plan: Operator) -> tuple[TouchedColumn, ...]:
                  if each.name in found and each.type.kind in _KINDS)
 
 
-def with_values(plan: Operator, values: Sequence[tuple[TouchedColumn, Sequence[Value]]]) -> Operator | None:
-    """Returns the plan of that part of an answer that has some values in such columns; None if one can't be written.
-    """
-    if any(isinstance(each, str) and _BETWEEN in each for _, some in values for each in some):
-        return None
-    conditions: dict[str, list[tuple[str, Sequence[Value]]]] = {}
-    for touched, some in values:
-        for scan, name in touched.origins:
-            conditions.setdefault(scan, []).append((name, some))
-    restricted: Operator = _restricted(plan, conditions)
-    return restricted
-
-
-def _one_of(value: Expr, some: Sequence[Value]) -> exp.Expression:
-    """Returns the condition that a value is one of some, NULL being one, too."""
-    given = [str(each) for each in some if each is not None]
-    among = fragment("false") if not given else fragment(
-        ":value IN (SELECT unnest(string_split(:given, chr(31)):::type))".replace(":type", f"{value.type.duckdb()}[]"),
-        value=value.node, given=text(_BETWEEN.join(given)))
-    return fragment("(:among OR :value IS NULL)", among=among, value=value.node) if None in some else among
-
-
-def rows_with(
-    table: Table, values: Sequence[tuple[int, Sequence[Value]]], catalog: CatalogView, session: Session
-) -> BatchPlan:
-    """Returns the plan of a query for the rows of a table that have some values in columns, by their places.
-
-    No text has 0x1F.
-    """
-    every = Select((SelectItem(exp.Star(), None, "*"),), TableSource(Name(table.name, table.database)))
-    batch = plan_query(every, catalog, session, ordered=False)
-    (scan,) = batch.scans
-    plan = with_values(batch.plan, [
-        (TouchedColumn(place, frozenset([(scan.name, table.columns[place].name)])), some) for place, some in values])
-    assert plan is not None
-    return relowered(batch, plan)
+def read_with(touched: Sequence[TouchedColumn], values: TouchedValues) -> Mapping[str, Mapping[str, Sequence[Value]]]:
+    """Returns which rows scans give for that part of an answer that has some values in such columns: by scan and column
+    those that have one of these values."""
+    found: dict[str, dict[str, Sequence[Value]]] = {}
+    for each, some in zip(touched, values, strict=True):
+        for scan, name in each.origins:
+            found.setdefault(scan, {})[name] = some
+    return found
 
 
 # --- which columns keep rows apart ------------------------------------------------------------------------------
@@ -200,25 +167,3 @@ def _merged(parts: Sequence[Origins | None]) -> Origins | None:
         return None
     merged = frozenset[tuple[str, str]]().union(*(part for part in parts if part is not None))
     return merged if len({scan for scan, _ in merged}) == len(merged) else None
-
-
-# --- a part of the answer -----------------------------------------------------------------------------------------
-
-
-def _restricted(value: Any, conditions: Mapping[str, Sequence[tuple[str, Sequence[Value]]]]) -> Any:
-    """Returns a part of a plan in which scans give only rows with some values."""
-    if isinstance(value, Scan):
-        own = conditions.get(value.name)
-        if own is None:
-            return value
-        types = {each.name: each.type for each in value.output}
-        each = [_one_of(SqlExpr(column(name), types[name]), some) for name, some in own]
-        condition = SqlExpr(all_of(each), BOOL)
-        return Filter(value, condition, condition.node)
-    if isinstance(value, tuple):
-        return tuple(_restricted(each, conditions) for each in value)
-    if is_dataclass(value) and not isinstance(value, type | SqlExpr):
-        below = {each.name: _restricted(getattr(value, each.name), conditions) for each in fields(value)
-                 if each.name in ("input", "inputs", "left", "right", "rows")}
-        return replace(value, **below) if below else value
-    return value

@@ -7,24 +7,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-TouchedValues = tuple[tuple[int | str | None, ...], ...]
-"""Values of each touched column of an answer."""
-
 
 @dataclass(frozen=True, slots=True)
 class RefreshRequest:
     """An order of an attempt of a stream of any query: to make its result table the answer as it is now.
 
-    `tuids`: only groups of these child tables may have another answer; `values`: only rows of it that have some of
-    these in the columns that the plan says are touched. Both None: any may. `again`: even if nothing that it reads is
-    known to have changed. The answer is one row: see `Refreshed`.
+    `tuids`: only groups of these child tables may have another answer; None: any may. `again`: even if nothing that it
+    reads is known to have changed. The answer is one row: see `Refreshed`.
     """
 
     stream_id: int
     attempt: int
     tuids: tuple[int, ...] | None
     again: bool = False
-    values: TouchedValues | None = None
 
 
 class Refreshed(NamedTuple):

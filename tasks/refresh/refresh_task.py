@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,8 +25,8 @@ from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 _SHARE = 0.25
 """The engine computes for at most this part of the time."""
 
-_TABLES_MAX, _VALUES_MAX = 1_000, 20_000
-"""With more child tables that have changed, or values that were touched, the answer is computed as a whole."""
+_TABLES_MAX = 1_000
+"""With more child tables that have changed, the answer is computed as a whole."""
 
 _log = logger(__name__)
 
@@ -54,14 +53,13 @@ class RefreshTask(ComputingTask):
         self.output: ChannelQueue[TaskId] | None = None
         self._inbox = Inbox(self.input, aligned=deployment.plan.policies.guarantee == "exactly_once")
         self._paused = deployment.paused
-        computation = deployment.plan.computation
-        self._by_tables, self._touched = bool(computation.groups), len(computation.touched)
-        #: child tables that have changed since the last comparison, or values of each touched column; None: any may
-        self._changed: list[set[Any]] | None = None
+        self._by_tables = bool(deployment.plan.computation.groups)
+        #: child tables that have changed since the last comparison; None: any may
+        self._changed: set[int] | None = None
         self._allowed_at = self._clock.monotonic()
         self._begun_at: float | None = None
         self._again = False
-        self._asked: list[set[Any]] | None = None
+        self._asked: set[int] | None = None
         self._answer: Refreshed | pa.Table | PenstockError | None = None
         self._failure: Exception | None = None
         self._outage = ""
@@ -87,7 +85,7 @@ class RefreshTask(ComputingTask):
     @property
     def _is_behind(self) -> bool:
         """Whether there are changes that the result table doesn't have."""
-        return self._changed is None or any(self._changed)
+        return self._changed is None or bool(self._changed)
 
     @property
     def _has_unwritten(self) -> bool:
@@ -117,13 +115,11 @@ class RefreshTask(ComputingTask):
         return True
 
     def _note(self, changes: pa.RecordBatch) -> None:
-        columns = changes.columns[2:] if self._touched else changes.columns[:1] if self._by_tables else []
-        if self._changed is None or not columns or changes.column(0).null_count:
+        if self._changed is None or not self._by_tables or changes.column(0).null_count:
             self._changed = None
             return
-        for known, values in zip(self._changed, columns, strict=True):
-            known.update(values.to_pylist())
-        if max(map(len, self._changed)) > (_VALUES_MAX if self._touched else _TABLES_MAX):
+        self._changed.update(changes.column(0).to_pylist())
+        if len(self._changed) > _TABLES_MAX:
             self._changed = None
 
     def _rest(self) -> None:
@@ -151,12 +147,9 @@ class RefreshTask(ComputingTask):
 
     def _begin(self) -> None:
         self._asked, again = self._changed, self._again
-        request = RefreshRequest(self.id.stream_id, self._attempt, None, again)
-        if self._changed is not None and self._touched:
-            request = replace(request, values=tuple(map(tuple, self._changed)))
-        elif self._changed is not None:
-            request = replace(request, tuids=tuple(sorted(self._changed[0])))
-        self._changed, self._again = [set() for _ in range(self._touched or 1)], False
+        tuids = None if self._changed is None else tuple(sorted(self._changed))
+        request = RefreshRequest(self.id.stream_id, self._attempt, tuids, again)
+        self._changed, self._again = set(), False
         self._begun_at = self._clock.monotonic()
         self._environment.in_background(partial(self._refresh, request), f"refresh {self.id}")
 
@@ -198,8 +191,7 @@ class RefreshTask(ComputingTask):
         self._rows_out += done.written
         self._allowed_at = now + rest_after(took)
         if done.later_s:
-            self._changed = None if self._asked is None or self._changed is None else [
-                one | other for one, other in zip(self._changed, self._asked, strict=True)]
+            self._changed = None if self._asked is None or self._changed is None else self._changed | self._asked
             self._allowed_at = now + done.later_s
         return True
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError, PenstockError
+from penstock.vnode.read.row_places import Places, Values, having, rows_with, values_of
 from penstock.vnode.read.snapshot_sql import SnapshotSql, SqlBuilder
 from penstock.vnode.store.chunk_reader import Chunk, KeyFilter, gather, resolve
 from penstock.vnode.store.memtable import VERSION_COLUMN, TimeRange
@@ -68,6 +69,7 @@ class Snapshot:
             self._tombstones = [t for t in table.tombstones if t.hides_for(version)]
         self._cache = cache
         self._forgotten = table.forgotten
+        self._floor = table.floor
 
     @classmethod
     def of(cls, table: TableState, vgroup_id: int, version: int, cache: PartCache) -> Snapshot:
@@ -131,6 +133,40 @@ class Snapshot:
         for chunk in chunks:
             found.update(np.unique(chunk.tuid[chunk.version > version]).tolist())
         return found
+
+    def changed_since(self, version: int, columns: Sequence[str], *, rewritten: bool, most: int) -> pa.Table | None:
+        """Returns values of columns: of rows that were written behind a version, and what rows were that were deleted
+        since, or, if `rewritten`, that were written again. Older values of such rows may be among them.
+
+        None if that can't be told any more, or is of more than `most` rows.
+        """
+        deletes = [t for t in self._tombstones if version < t.version <= self.version]
+        if version < max(self._floor, self._forgotten) or any(t.tuids is None for t in deletes):
+            return None
+        new_parts = [part for part in self._parts if part.info.max_version > version]
+        if sum(part.info.rows for part in new_parts) > _LOOKED_AT_MAX:
+            return None
+        newer: list[Chunk] = [run for run in self._runs if run.max_version > version]
+        for part in new_parts:
+            newer.extend(self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX))
+        fields = [self.schema.field(name) for name in columns]
+        found: list[pa.Table] = []
+        tuids, firsts, lasts = _ranges_of(deletes)
+        for chunk in newer:
+            rows = np.flatnonzero((chunk.version > version) & (chunk.version <= self.version))
+            found.append(values_of(chunk, rows, fields))
+            if rewritten and chunk.updates is not None:
+                rows = rows[(chunk.ts[rows] >= chunk.updates[0]) & (chunk.ts[rows] <= chunk.updates[1])]
+                tuids.append(chunk.tuid[rows])
+                firsts.append(chunk.ts[rows])
+                lasts.append(chunk.ts[rows])
+        gone = Places.of(np.concatenate(tuids), np.concatenate(firsts), np.concatenate(lasts))
+        for chunk in self._chunks_at(gone):
+            rows = gone.rows_of(chunk)
+            found.append(values_of(chunk, rows[chunk.version[rows] <= version], fields))
+        if sum(rows.num_rows for rows in found) > most:
+            return None
+        return pa.concat_tables([pa.schema(fields).empty_table(), *found])
 
     def ranges_of(self, tuid: int) -> list[TimeRange]:
         """Returns ranges of time in which rows of a child table lie: of each run, and of a row group of each part."""
@@ -208,6 +244,34 @@ class Snapshot:
         rows = resolve(rows, key_name, self._tombstone_index, as_of=self.version, pin=None, unique=unique)
         return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
 
+    def rows_at(self, columns: Sequence[str], places: Places) -> pa.Table:
+        """Returns the rows that lie at some places, as `to_arrow` does; it takes as long as these are many."""
+        return self._resolved(columns, self._chunks_at(places), places)
+
+    def rows_with(self, columns: Sequence[str], values: Values) -> pa.Table:
+        """Returns the rows that have one of the values in each column, as `to_arrow` does."""
+        chunks = self._chunks(None, TS_MIN, TS_MAX)
+        found = [(chunk, rows_with(chunk, values)) for chunk in chunks]
+        tuids = np.concatenate([np.zeros(0, np.uint64), *(chunk.tuid[rows] for chunk, rows in found)])
+        times = np.concatenate([np.zeros(0, np.int64), *(chunk.ts[rows] for chunk, rows in found)])
+        # Another version of such a row may be the newest.
+        names = list(dict.fromkeys([*columns, *values]))
+        rows = having(self._resolved(names, chunks, Places.of(tuids, times, times)), values)
+        return rows.select([TUID_COLUMN, *columns, VERSION_COLUMN])
+
+    def _resolved(self, columns: Sequence[str], chunks: Sequence[Chunk], places: Places) -> pa.Table:
+        names = self._columns(columns)
+        fields = [self.schema.field(name) for name in dict.fromkeys([*self._key_names, *names])]
+        key_name = self._key_names[1] if len(self._key_names) == 2 else None
+        rows = resolve(gather(chunks, places, fields), key_name, self._tombstone_index, as_of=self.version, pin=None,
+                       unique=not any(chunk.updates is not None for chunk in chunks))
+        return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
+
+    def _chunks_at(self, places: Places) -> list[Chunk]:
+        if not len(places.tuid):
+            return []
+        return self._chunks(np.unique(places.tuid), int(places.first.min()), int(places.last.max()))
+
     def _chunks(self, tuids: U64 | None, first: int, last: int) -> list[Chunk]:
         if tuids is not None and not len(tuids):
             return []
@@ -260,6 +324,13 @@ class Snapshot:
         if dirty_parts or dirty_runs:
             selects.append(sql.rows(dirty_parts, dirty_runs, tombstones, newest_in=dirty))
         return SnapshotSql("\nUNION ALL\n".join(selects), sql.tables, tuple(parts))
+
+
+def _ranges_of(tombstones: Sequence[Tombstone]) -> tuple[list[U64], list[I64], list[I64]]:
+    """Returns the child tables, first and last times of deletes."""
+    rows = [(tuid, t.first_ts, t.last_ts) for t in tombstones for tuid in t.tuids or ()]
+    tuids, firsts, lasts = zip(*rows, strict=True) if rows else ((), (), ())
+    return [np.array(tuids, np.uint64)], [np.array(firsts, np.int64)], [np.array(lasts, np.int64)]
 
 
 def _concerns(tombstone: Tombstone, tuids: tuple[int, int]) -> bool:

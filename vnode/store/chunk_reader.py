@@ -191,7 +191,15 @@ def cut(chunks: Sequence[Chunk], rows: int) -> list[Between]:
     return [Between(first, end) for first, end in itertools.pairwise(bounds)]
 
 
-def gather(chunks: Sequence[Chunk], selection: KeyFilter | Between, fields: Sequence[pa.Field]) -> pa.Table:
+class Selection(Protocol):
+    """Which rows of chunks."""
+
+    def rows_of(self, chunk: Chunk, /) -> slice | Index:
+        """Returns where the selected rows of a chunk are, ascending."""
+        ...
+
+
+def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Field]) -> pa.Table:
     """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted.
 
     Rows that lie together are not copied.

@@ -36,6 +36,9 @@ STREAMS = {
     "weather_per_day": (
         "SELECT station, ts, coldest, warmest FROM nyc.weather_per_day",
         "SELECT station, _wstart, min(temp), max(temp) FROM nyc.weather PARTITION BY station INTERVAL(1d)", False),
+    "destinations": (  # of all time
+        "SELECT dest, 0, flights, arrived, miles FROM nyc.flights_to",
+        "SELECT dest, 0, count(*), count(arr_delay), sum(distance) FROM nyc.flights GROUP BY dest", True),
 }
 PATIENCE_S = 90.0
 

@@ -75,8 +75,12 @@ def made(*numbers: int) -> TestBed:
 
 
 def told(rows: list[tuple[Any, ...]]) -> list[str]:
-    """Rows as texts, in one order; of 0.0 and -0.0, which are one group, either may stand for it."""
-    return sorted(repr([value + 0.0 if isinstance(value, float) else value for value in row]) for row in rows)
+    """Rows as texts, in one order.
+
+    Of 0.0 and -0.0, which are one group, either may stand for it; the last digits of a sum depend on the order of rows.
+    """
+    return sorted(repr([float(f"{value + 0.0:.12g}") if isinstance(value, float) else value for value in row])
+                  for row in rows)
 
 
 def agree(bed: TestBed, *numbers: int) -> None:

@@ -89,9 +89,11 @@ def test_the_table_is_the_answer(numbers: list[int], parts: list[list[tuple[str,
             agree(bed, *numbers)
 
 
-def test_what_is_not_touched_is_not_computed() -> None:
-    """A row that somebody has put into the table stays until a row comes that touches it, or all is computed."""
-    with made(0) as bed:
+@pytest.mark.parametrize("others", [(), (5, 9)])
+def test_what_is_not_touched_is_not_computed(others: tuple[int, ...]) -> None:
+    """A row that somebody has put into the table stays until a row comes that touches it, or all is computed; also
+    where other views are computed as of the same cut."""
+    with made(0, *others) as bed:
         insert(bed, 0, 1, 1)
         bed.execute("INSERT INTO o0 VALUES (77, 7.5) (2, 7.5)")
         insert(bed, 1, 1, 1)
