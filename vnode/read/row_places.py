@@ -11,12 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.vnode.store.chunk_reader import Chunk
+from penstock.vnode.store.memtable import whole_numbers
 from penstock.vnode.store.sorted_keys import I64, U64, Index, expand, find_ranges
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 Values = Mapping[str, pa.Array]
 """Values of columns, by their physical names, of the columns' types; NULL may be one."""
+
+
+_SEARCHED_FROM = 16
+"""Where a chunk has so many times as many rows as are wanted, these are searched for in the order of their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,22 @@ def rows_with(chunk: Chunk, values: Values) -> Index:
         column = chunk.column(name)
         if column is None:
             column = pa.nulls(chunk.num_rows, wanted.type)
+        elif rows is None and pa.types.is_integer(wanted.type) and chunk.num_rows > _SEARCHED_FROM * len(wanted):
+            rows = _near(chunk, name, column, wanted)
         if rows is not None:
             column = column.take(pa.array(rows))
         found = np.flatnonzero(pc.is_in(column, value_set=wanted).to_numpy(zero_copy_only=False))
         rows = found if rows is None else rows[found]
     assert rows is not None
     return rows
+
+
+def _near(chunk: Chunk, name: str, column: pa.Array, wanted: pa.Array) -> Index:
+    """Returns the positions, ascending, of all rows that have some whole numbers, and of some others."""
+    order, numbers = chunk.order(name), whole_numbers(column)
+    some = np.unique(whole_numbers(wanted))
+    start, stop = (np.searchsorted(numbers, some, side, sorter=order) for side in ("left", "right"))
+    return np.sort(order[expand(start, stop)[1]]).astype(np.intp)
 
 
 def values_array(values: Sequence[int | str | None], type_: pa.DataType) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,7 @@ class Run:
     max_version: int
     updates: TimeRange | None
     names: dict[str, int] = field(repr=False)
+    _orders: dict[str, Index] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, data: pa.RecordBatch, updates: TimeRange | None, one_version: U64 | None = None) -> Run:
@@ -92,6 +94,23 @@ class Run:
         """Returns a column, or None when the run is older than the column."""
         index = self.names.get(name)
         return None if index is None else self.data.column(index)
+
+    def order(self, name: str) -> Index:
+        """Returns the rows in the order of a column's whole numbers, found when it is first asked for."""
+        if name not in self._orders:
+            self._orders[name] = order_of(self.data.column(self.names[name]))
+        return self._orders[name]
+
+
+def order_of(numbers: pa.Array) -> Index:
+    """Returns the positions of whole numbers in ascending order, NULL being like 0."""
+    return np.argsort(whole_numbers(numbers), kind="stable").astype(np.int32)
+
+
+def whole_numbers(numbers: pa.Array) -> npt.NDArray[np.integer[Any]]:
+    """Returns the numbers as they are, 0 for NULL."""
+    found: npt.NDArray[np.integer[Any]] = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    return found
 
 
 def as_table(runs: Sequence[Run]) -> pa.Table:

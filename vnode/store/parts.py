@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.vnode.store.manifest import PartInfo
-from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange
-from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, times_of, tuids_of
+from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange, order_of
+from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, Index, times_of, tuids_of
 from penstock.wal.record import TUID_COLUMN, crc32c
 
 ROW_GROUP_ROWS = 65_536
@@ -33,6 +33,7 @@ _COMPRESSED_FROM_BYTES = 8 << 10
 _INTEGER_DIGITS = 18  # so many fit into 64 bits
 _REPEATS = 8  # with a row group's rows, the values then fit into a dictionary
 _PIECE = 1 << 20
+_ORDER_OF = "order of "  # before a column's name
 _THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller row groups to threads costs more than reading them
 
 
@@ -189,6 +190,10 @@ class RowGroup:
             return None
         return self._cache.columns(self._path, self._index, [name])[0]
 
+    def order(self, name: str) -> Index:
+        """Returns the rows in the order of a column's whole numbers."""
+        return self._cache.order(self._path, self._index, name)
+
 
 class PartCache:
     """Open parts and decoded columns of their row groups; both bounded, the least recently used go first."""
@@ -234,11 +239,29 @@ class PartCache:
                     column = table.column(name).combine_chunks()
                     if isinstance(column, pa.ChunkedArray):
                         column = column.chunk(0)
-                    found[name] = self._columns[path, index, name] = column
-                    self._bytes += column.nbytes
-                while self._bytes > self._max_bytes and len(self._columns) > 1:
-                    self._bytes -= self._columns.popitem(last=False)[1].nbytes
+                    found[name] = column
+                    self._keep((path, index, name), column)
         return [found[name] for name in names]
+
+    def order(self, path: Path, index: int, name: str) -> Index:
+        """Returns the rows of a row group in the order of a column's whole numbers. Raises as `columns`."""
+        key = (path, index, f"{_ORDER_OF}{name}")
+        with self._lock:
+            known = self._columns.get(key)
+            if known is not None:
+                self._columns.move_to_end(key)
+        if known is None:
+            known = pa.array(order_of(self.columns(path, index, [name])[0]))
+            with self._lock:
+                self._keep(key, known)
+        order: Index = known.to_numpy()
+        return order
+
+    def _keep(self, key: tuple[Path, int, str], column: pa.Array) -> None:
+        self._columns[key] = column
+        self._bytes += column.nbytes
+        while self._bytes > self._max_bytes and len(self._columns) > 1:
+            self._bytes -= self._columns.popitem(last=False)[1].nbytes
 
     def _open(self, path: Path, part: PartInfo | None) -> _OpenPart:
         opened = self._files.get(path)
