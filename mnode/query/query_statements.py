@@ -24,7 +24,7 @@ from penstock.mnode.query.process_backend import ProcessBackend
 from penstock.mnode.query.query_process import ProcessSettings
 from penstock.mnode.query.query_runner import UNLIMITED, EngineBackend, OpenQuery, QueryBackend, QueryPlan, ResultLimits
 from penstock.mnode.query.query_slots import PlaceBounds, QueryPlaces
-from penstock.mnode.query.table_scans import Among, Scans, ScansOf
+from penstock.mnode.query.table_scans import GivenRows, Scans, ScansOf
 from penstock.mnode.query.unread_queries import PlannedHere, ProcessPlan, QueryPermission, UnreadQuery
 from penstock.mnode.write.csv_rows import write_csv
 from penstock.planner.query.batch_plan import BatchPlan
@@ -169,11 +169,10 @@ class Queries:
             return rows.table()
 
     def as_of(
-        self, plan: QueryPlan, session: Session, versions: Mapping[int, int], instead: Mapping[int, pa.RecordBatch],
-        among: Among | None = None,
+        self, plan: QueryPlan, session: Session, versions: Mapping[int, int], instead: Mapping[int, GivenRows]
     ) -> ScansOf:
         """Returns what a query reads as of a cut, for `run_as_of`; see `Scans.as_of`."""
-        return self._scans.as_of(session, plan.scans, versions, instead, among or {})
+        return self._scans.as_of(session, plan.scans, versions, instead)
 
     def run_as_of(self, plan: QueryPlan, session: Session, read: ScansOf) -> pa.Table:
         """Does what `run_planned` does, as of the cut of what it reads."""

@@ -21,7 +21,7 @@ from penstock.planner.logical.operators import ROWS, TABLE_UID, Scan
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table
 from penstock.sql.types import Kind
-from penstock.vnode.read.row_places import Rows, Values, having, values_array
+from penstock.vnode.read.row_places import Rows, Values, values_array
 from penstock.vnode.read.snapshot import RowCount, Snapshot, SnapshotTooOldError
 from penstock.vnode.read.snapshot_sql import epochs
 from penstock.vnode.store.memtable import VERSION_COLUMN
@@ -64,6 +64,14 @@ class SystemRows(Protocol):
         ...
 
 
+class GivenRows(Protocol):
+    """Rows of a table that are not stored yet."""
+
+    def rows(self, values: Values | None, /) -> pa.RecordBatch:
+        """Returns all rows, as they are to be stored, or those that have some values in columns."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Taken:
     """What scans read, as of one cut: snapshots by scan, and the rows of scans that take the newest ones only.
@@ -72,7 +80,7 @@ class _Taken:
     its table alone it gives.
     """
 
-    instead: Mapping[int, pa.RecordBatch] = field(default_factory=dict)
+    instead: Mapping[int, GivenRows] = field(default_factory=dict)
     snapshots: dict[str, list[Snapshot]] = field(default_factory=dict)
     newest: dict[str, ScanRelation] = field(default_factory=dict)
     among: Mapping[str, Values] = field(default_factory=dict)
@@ -97,18 +105,16 @@ class Scans:
 
     def as_of(
         self, session: Session, scans: Sequence[Scan], versions: Mapping[int, int],
-        instead: Mapping[int, pa.RecordBatch], among: Among,
+        instead: Mapping[int, GivenRows],
     ) -> ScansOf:
         """Returns the scans of a query as of a cut that the caller has taken. Raises SnapshotTooOldError.
 
         `instead`: rows of tables, as they are stored, that are read as if they held these; it may be filled until the
-        query runs. `among`: which rows scans give, of all that they would.
+        query runs.
         """
         with self._storage.looking():
             places = [(scan, self._vgroups(scan)) for scan in scans if _is_stored(scan)]
-            taken = self._taken(places, versions, instead)
-        chosen = {scan.name: _typed(scan.table, among[scan.name]) for scan in scans if scan.name in among}
-        return ScansOf(self, session, replace(taken, among=chosen))
+            return ScansOf(self, session, self._taken(places, versions, instead))
 
     def relation(self, scan: Scan, reader: Session | None = None) -> ScanRelation:
         """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT.
@@ -136,7 +142,7 @@ class Scans:
 
     def _taken(
         self, places: Sequence[tuple[Scan, Sequence[int]]], versions: Mapping[int, int],
-        instead: Mapping[int, pa.RecordBatch],
+        instead: Mapping[int, GivenRows],
     ) -> _Taken:
         taken = _Taken(instead)
         known: dict[tuple[int, int], Snapshot] = {}
@@ -188,8 +194,7 @@ class Scans:
                 return self._between_cuts(scan, scan.cuts, self._vgroups(scan), columns, tuids)
         values = taken.among.get(scan.name)
         if scan.table.storage_uid in taken.instead:
-            given = taken.instead[scan.table.storage_uid]
-            return _given(scan, columns, given if values is None else having(given, values))
+            return _given(scan, columns, taken.instead[scan.table.storage_uid].rows(values))
         if scan.name in taken.newest:
             return taken.newest[scan.name]
         snapshots = taken.snapshots[scan.name]
@@ -317,6 +322,11 @@ class ScansOf:
 
     def relation(self, scan: Scan) -> ScanRelation:
         return self.scans.relation_of(scan, self.taken, self.session)
+
+    def having(self, scans: Sequence[Scan], values: Among) -> ScansOf:
+        """Returns the same scans, of which some give only rows with some values."""
+        chosen = {scan.name: _typed(scan.table, values[scan.name]) for scan in scans if scan.name in values}
+        return replace(self, taken=replace(self.taken, among=chosen))
 
 
 def _is_stored(scan: Scan) -> bool:

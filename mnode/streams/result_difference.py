@@ -21,7 +21,7 @@ from penstock.sql.rows.fitting import fitted, row_number
 from penstock.sql.rows.keyed_rows import equal_values, key_texts, keyed, numbered
 from penstock.sql.schema import KEY_TEXT, PLACE, Column, Table
 from penstock.sql.types import FLOATS
-from penstock.vnode.read.row_places import Values
+from penstock.vnode.read.row_places import Values, having, not_having
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -44,12 +44,50 @@ class Differing:
     places: pa.Int32Array
 
 
+    @property
+    def before(self) -> pa.RecordBatch:
+        """The rows that go or change, as they are stored."""
+        changed = self.places.filter(pa.array(self.changed)).drop_null()
+        return self.found.take(pa.concat_arrays([pa.array(self.gone, pa.int64()), changed.cast(pa.int64())]))
+
+    @property
+    def after(self) -> pa.RecordBatch:
+        """The rows that come or change, as they are to be stored."""
+        return self.wanted.filter(pa.array(self.changed))
+
+
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """`changes` make the table hold what it is to; they write and delete so many `rows`."""
+    """`changes` make the table hold what it is to; they write and delete so many `rows`: in place of some that are
+    stored, `before`, `after`."""
 
     changes: Sequence[Change]
     rows: int
+    before: pa.RecordBatch
+    after: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a table holds behind a change of which nothing is stored yet: `wanted`, of all rows, of some keys as they
+    are stored, or of those rows that have some values in columns; and what else is stored."""
+
+    target: Table
+    wanted: pa.RecordBatch
+    keys: pa.RecordBatch | None
+    values: Values | None
+    storage: Storage
+
+    def rows(self, values: Values | None) -> pa.RecordBatch:
+        """Returns all rows, as they are stored, or those that have some values in columns."""
+        rows = self.wanted
+        if self.keys is not None or self.values is not None:
+            known = stored_rows(self.target, None, self.storage) if values is None else (
+                stored_rows_with(self.target, values, self.storage))
+            stays = _without(known, self.keys) if self.keys is not None else (
+                known if self.values is None else not_having(known, self.values))
+            rows = pa.concat_batches([rows, stays.select(rows.schema.names)])
+        return rows if values is None else having(rows, values)
 
 
 def as_stored(target: Table, rows: pa.Table, constants: Constants, *, repeats: bool) -> pa.RecordBatch:
@@ -97,7 +135,7 @@ def correction(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | Non
         # What else lies at these places stays as it is.
         wanted = pa.concat_batches([wanted, _without(known, keys).select(wanted.schema.names)])
     differing = difference(target, wanted, known)
-    gone, changed = differing.gone, differing.changed
+    gone, changed = differing.gone, differing.changed.copy()
     changes: list[Change] = []
     if len(gone):
         times = np.unique(times_of(target, known)[gone])
@@ -107,14 +145,7 @@ def correction(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | Non
     if changed.any():
         rows = wanted.filter(pa.array(changed))
         changes += [WrittenRows(target.uid, part) for part in record_batches(of_table(target, rows))]
-    return Correction(changes, int(changed.sum()) + len(gone))
-
-
-def contents(target: Table, wanted: pa.RecordBatch, keys: pa.RecordBatch | None, storage: Storage) -> pa.RecordBatch:
-    """Returns all rows that the table is to hold; see `correction`."""
-    if keys is None:
-        return wanted
-    return pa.concat_batches([wanted, _without(stored_rows(target, None, storage), keys).select(wanted.schema.names)])
+    return Correction(changes, int(changed.sum()) + len(gone), differing.before, differing.after)
 
 
 def correction_of_part(
@@ -129,8 +160,9 @@ def correction_of_part(
         there = stored_rows(target, np.unique(times_of(target, fresh)), storage, (PLACE.physical, KEY_TEXT.physical))
         if pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py():
             return None
-    gone, changed = differing.found.take(pa.array(differing.gone)), wanted.filter(pa.array(differing.changed))
-    return Correction(keyed_changes(storage, target, changed, gone), changed.num_rows + gone.num_rows)
+    gone, changed = differing.found.take(pa.array(differing.gone)), differing.after
+    return Correction(keyed_changes(storage, target, changed, gone), changed.num_rows + gone.num_rows,
+                      differing.before, changed)
 
 
 def equal_rows(

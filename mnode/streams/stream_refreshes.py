@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -26,13 +26,13 @@ from penstock.mnode.query.query_statements import Queries
 from penstock.mnode.query.table_scans import ScansOf
 from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.refresh_groups import Member, Reached, connected
-from penstock.mnode.streams.result_difference import as_stored, contents, correction, correction_of_part
+from penstock.mnode.streams.result_difference import Contents, Correction, as_stored, correction, correction_of_part
 from penstock.mnode.streams.stream_answers import constants_of, planned_answer, result_table
 from penstock.mnode.streams.stream_planning import StreamPlanning
 from penstock.mnode.streams.stream_services import StreamServices
-from penstock.mnode.streams.touched_values import touched_values
+from penstock.mnode.streams.touched_values import touched_values, with_values_of
 from penstock.planner.query.batch_plan import BatchPlan
-from penstock.planner.streams.touched_keys import read_with, touched_columns
+from penstock.planner.streams.touched_keys import TouchedValues, read_with, touched_columns
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import Session, Table, TagValue
@@ -56,8 +56,8 @@ _NOTHING: Final = ()
 class _Due:
     """A member whose answer is about to be computed, and what it reads.
 
-    `must`: it is due for what others write already, else for what its sources among the members may bring. `found`:
-    which values the rows of its table have that are looked at, where values tell these.
+    `must`: it is due for what others write already, else for what its sources among the members may bring. `values`:
+    those of its touched columns whose rows are due alone.
     """
 
     member: Member
@@ -66,7 +66,16 @@ class _Due:
     read: ScansOf
     keys: pa.RecordBatch | None
     must: bool
-    found: Values | None = None
+    values: TouchedValues | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The plan of an answer, as it is as long as the catalog has changed only so often."""
+
+    catalog_changes: int
+    plan: BatchPlan
+    session: Session
 
 
 @dataclass(slots=True)
@@ -79,9 +88,9 @@ class _Round:
 
     catalog_changes: int
     versions: Mapping[int, int]
-    instead: dict[int, pa.RecordBatch] = field(default_factory=dict)
+    instead: dict[int, Contents] = field(default_factory=dict)
     planned: list[_Due] = field(default_factory=list)
-    changes: dict[int, Sequence[Change]] = field(default_factory=dict)
+    corrections: dict[int, Correction] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     failed: dict[int, PenstockError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
@@ -111,6 +120,7 @@ class StreamRefreshes:
         self._lock = threading.Lock()
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._reached: dict[int, Reached] = {}
+        self._answers: dict[int, _Answer] = {}
         self._rest_until: dict[int, float] = {}
         #: why streams stay as they are until they ask again
         self._failing: dict[int, PenstockError] = {}
@@ -179,7 +189,7 @@ class StreamRefreshes:
 
     def _forget_all_but(self, stream_ids: Collection[int]) -> None:
         with self._lock:
-            for known in (self._locks, self._reached, self._rest_until, self._failing):
+            for known in (self._locks, self._reached, self._answers, self._rest_until, self._failing):
                 for stream_id in known.keys() - stream_ids:
                     known.pop(stream_id, None)
 
@@ -229,8 +239,9 @@ class StreamRefreshes:
                 perhaps = any(one.member.stream.id != member.stream.id and member.reads(one.member)
                               for one in round_.planned)
                 if groups != _NOTHING or perhaps:
-                    part = None if again or groups == _NOTHING else self._part(member, round_)
-                    round_.planned.append(part or self._plan(member, groups or None, round_, must=groups != _NOTHING))
+                    must = groups != _NOTHING
+                    part = None if again else self._part(member, round_, must=must)
+                    round_.planned.append(part or self._plan(member, groups or None, round_, must=must))
             except SnapshotTooOldError:
                 raise
             except PenstockError as error:
@@ -287,29 +298,49 @@ class StreamRefreshes:
         return None if None in children else tuple(found)
 
     def _plan(self, member: Member, groups: Groups, round_: _Round, *, must: bool) -> _Due:
-        target = member.target
-        plan, session = planned_answer(self._planning, member.stream, target, member.plan.groups, groups)
-        keys = None if groups is None else _keys_of_groups(target, member.plan, groups)
+        plan, session = self._answer(member, groups, round_)
+        keys = None if groups is None else _keys_of_groups(member.target, member.plan, groups)
         read = self._queries.as_of(plan, session, round_.versions, round_.instead)
         return _Due(member, plan, session, read, keys, must)
 
-    def _part(self, member: Member, round_: _Round) -> _Due | None:
+    def _answer(self, member: Member, groups: Groups, round_: _Round) -> tuple[BatchPlan, Session]:
+        """Returns the plan of what the table is to hold, of some groups or of all; that of all is kept."""
+        known = self._answers.get(member.stream.id)
+        if groups is None and known is not None and known.catalog_changes == round_.catalog_changes:
+            return known.plan, known.session
+        plan, session = planned_answer(self._planning, member.stream, member.target, member.plan.groups, groups)
+        if groups is None and not plan.functions:  # those of users may be other ones at any time
+            self._answers[member.stream.id] = _Answer(round_.catalog_changes, plan, session)
+        return plan, session
+
+    def _part(self, member: Member, round_: _Round, *, must: bool) -> _Due | None:
         """Returns what is due of a member of which it is known what changed rows touch; None if all is due."""
-        reached, target = self._reached.get(member.stream.id), member.target
+        reached = self._reached.get(member.stream.id)
         if not member.plan.touched or reached is None or reached.catalog_changes != round_.catalog_changes or (
                 reached.sources.keys() != {*self._places(member)}):
             return None
         values = touched_values(member.plan, reached.sources, round_.versions, self._storage)
         if values is None:
             return None
-        plan, session = planned_answer(self._planning, member.stream, target)
-        touched = touched_columns(plan.plan)
-        if tuple(each.place for each in touched) != member.plan.touched:
-            return None  # it is planned in another way by now
-        read = self._queries.as_of(plan, session, round_.versions, round_.instead, read_with(touched, values))
-        found = {target.columns[place].physical: values_array(some, target.columns[place].type.arrow())
-                 for place, some in zip(member.plan.touched, values, strict=True)}
-        return _Due(member, plan, session, read, None, True, found)
+        plan, session = self._answer(member, None, round_)
+        read = self._queries.as_of(plan, session, round_.versions, round_.instead)
+        return _Due(member, plan, session, read, None, must, values)
+
+    def _with_touched(self, part: _Due, sources: Sequence[Member], round_: _Round) -> tuple[_Due, Values] | None:
+        """Returns what is due of a part, with what members touch whose results it reads, and which values the rows of
+        its table have that it is of; None if all is due."""
+        member, values = part.member, part.values
+        for source in sources:
+            found = round_.corrections.get(source.stream.id)
+            if found is not None and values is not None:
+                values = with_values_of(values, member.plan, source.target.uid, [found.before, found.after])
+        touched = touched_columns(part.plan.plan)
+        if values is None or tuple(each.place for each in touched) != member.plan.touched:
+            return None  # too many, or it is planned in another way by now
+        columns = [member.target.columns[place] for place in member.plan.touched]
+        return replace(part, read=part.read.having(part.plan.scans, read_with(touched, values))), {
+            column.physical: values_array(some, column.type.arrow())
+            for column, some in zip(columns, values, strict=True)}
 
     # --- what is computed -------------------------------------------------------------------------------------
 
@@ -324,26 +355,27 @@ class StreamRefreshes:
                 f"stream {failing.name}, whose results it reads, could not be refreshed: "
                 f"{round_.failed[failing.id].message}", hint=f"it goes on when {failing.name} does")
             return
-        others = any(round_.rows.get(one.stream.id) for one in sources)
-        if not planned.must and not others:
+        if not planned.must and not any(round_.rows.get(one.stream.id) for one in sources):
             return
-        if planned.found is not None and others:  # nobody has looked at what these bring
-            planned = self._plan(member, None, round_, must=True)
         try:
+            part = None if planned.values is None else self._with_touched(planned, sources, round_)
+            if part is None and planned.values is not None:
+                planned = self._plan(member, None, round_, must=True)
             with self._activity.statement(0, f"refresh of stream {stream.name}"):
-                wanted = self._wanted(planned)
-                found = None if planned.found is None else correction_of_part(
-                    target, wanted, planned.found, self._storage, claimed=member.plan.claimed)
-            if found is None and planned.found is not None:
+                wanted = self._wanted(planned if part is None else part[0])
+                found = None if part is None else correction_of_part(
+                    target, wanted, part[1], self._storage, claimed=member.plan.claimed)
+            if found is None and part is not None:
                 self._compute(self._plan(member, None, round_, must=True), members, round_)
                 return
             found = found or correction(target, wanted, planned.keys, self._storage)
-            if found.rows and any(other.reads(member) for other in members):
-                round_.instead[target.uid] = contents(target, wanted, planned.keys, self._storage)
         except PenstockError as error:
             round_.failed[stream.id] = error
             return
-        round_.changes[stream.id] = found.changes
+        if found.rows and any(other.reads(member) for other in members):
+            round_.instead[target.uid] = Contents(
+                target, wanted, planned.keys, None if part is None else part[1], self._storage)
+        round_.corrections[stream.id] = found
         round_.rows[stream.id] = found.rows
 
     def _wanted(self, planned: _Due) -> pa.RecordBatch:
@@ -356,15 +388,15 @@ class StreamRefreshes:
 
     def _publish(self, members: Sequence[Member], round_: _Round) -> None:
         """Writes what was computed, all at once, and notes how far its streams are."""
-        written = [member for member in members if member.stream.id in round_.changes]
+        written = [member for member in members if member.stream.id in round_.corrections]
         for member in written:
             self._refuse_late(member, written, round_)
         written = [member for member in written if member.stream.id not in round_.failed]
         changes: dict[int, list[Change]] = {}
         for member in written:
-            if round_.changes[member.stream.id]:
+            if round_.corrections[member.stream.id].changes:
                 assert member.target.vgroup_id is not None
-                changes.setdefault(member.target.vgroup_id, []).extend(round_.changes[member.stream.id])
+                changes.setdefault(member.target.vgroup_id, []).extend(round_.corrections[member.stream.id].changes)
         if changes:
             self._storage.whole_writes.write([(vgroup, partial(self._storage.begin_changes, vgroup, of_vnode))
                                               for vgroup, of_vnode in changes.items()])

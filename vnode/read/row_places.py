@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TypeVar
 
 import numpy as np
@@ -83,9 +84,16 @@ def values_array(values: Sequence[int | str | None], type_: pa.DataType) -> pa.A
 
 def having(rows: Rows, values: Values) -> Rows:
     """Returns those of some rows that have one of the values in each column."""
-    for name, wanted in values.items():
-        rows = rows.filter(pc.is_in(rows.column(name), value_set=wanted))
-    return rows
+    return rows.filter(_have(rows, values))
+
+
+def not_having(rows: Rows, values: Values) -> Rows:
+    """Returns the other rows."""
+    return rows.filter(pc.invert(_have(rows, values)))
+
+
+def _have(rows: Rows, values: Values) -> pa.Array:
+    return reduce(pc.and_, (pc.is_in(rows.column(name), value_set=wanted) for name, wanted in values.items()))
 
 
 def values_of(chunk: Chunk, rows: Index, fields: Sequence[pa.Field]) -> pa.Table:

@@ -36,6 +36,19 @@ QUERIES = [
     ("", "SELECT p.id, m.v FROM p FULL JOIN m ON m.v = p.id", ""),
     ("(v PRIMARY KEY, s)", "SELECT DISTINCT v, sum(v) OVER () s FROM m", ""),
 ]
+OVER_VIEWS = [
+    ("CREATE MATERIALIZED VIEW a AS SELECT v, mode(f) f FROM m GROUP BY v",
+     "CREATE MATERIALIZED VIEW b AS SELECT a.v, a.f, p.name FROM a LEFT JOIN p ON a.v = p.id",
+     "CREATE MATERIALIZED VIEW c AS SELECT v, count(*) n, count(name) names FROM b GROUP BY v"),
+    ("CREATE MATERIALIZED VIEW a (tb PRIMARY KEY, t PRIMARY KEY, v) AS SELECT tbname, ts, v FROM m",
+     "CREATE MATERIALIZED VIEW b AS SELECT v, count(*) n FROM a GROUP BY v",
+     "CREATE MATERIALIZED VIEW c AS SELECT m.v, m.f, b.n FROM m JOIN b ON m.v = b.v"),
+    ("CREATE MATERIALIZED VIEW a AS SELECT g, count(*) n, sum(v) v FROM m GROUP BY g",
+     "CREATE MATERIALIZED VIEW b AS SELECT v, mode(n) n FROM a GROUP BY v",
+     "CREATE MATERIALIZED VIEW c AS SELECT v FROM b UNION SELECT id FROM p"),
+]
+"""Three views each, of which some read others."""
+
 STEPS_OF_BOTH = st.lists(st.one_of(STEPS, st.lists(st.tuples(st.just("name"), st.tuples(
     st.sampled_from([-2, 0, 1, 2, 3]), st.sampled_from([None, "a", "b"]))), max_size=3)), max_size=3)
 
@@ -87,6 +100,29 @@ def test_the_table_is_the_answer(numbers: list[int], parts: list[list[tuple[str,
         for each in (each for part in parts for each in part):
             step(bed, *each)
             agree(bed, *numbers)
+
+
+@settings(max_examples=times(10, 1_000))
+@given(views=st.sampled_from(OVER_VIEWS), parts=STEPS_OF_BOTH)
+def test_views_over_views_are_the_answers(views: tuple[str, ...], parts: list[list[tuple[str, Any]]]) -> None:
+    """What one of them changes touches the others."""
+    with made() as bed:
+        bed.all(*views)
+        for each in (each for part in parts for each in part):
+            step(bed, *each)
+            for name, statement in zip("abc", views, strict=True):
+                found, wanted = (sorted(map(repr, bed.rows(query))) for query in (
+                    f"SELECT * FROM {name}", statement.split(" AS ", 1)[1]))
+                assert found == wanted, statement
+
+
+def test_of_a_view_over_a_view_is_computed_what_is_touched() -> None:
+    with made() as bed:
+        bed.all(*OVER_VIEWS[0])
+        insert(bed, 0, 1, 1)
+        bed.execute("INSERT INTO c VALUES (77, 7, 7)")
+        insert(bed, 1, 1, 2)
+        assert bed.rows("SELECT * FROM c ORDER BY v") == [(1, 1, 0), (2, 1, 1), (77, 7, 7)]
 
 
 @pytest.mark.parametrize("others", [(), (5, 9)])
