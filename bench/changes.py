@@ -1,9 +1,10 @@
 """Streams without windows over rows that come and change: groups that tasks keep, and answers that are computed again.
 
 `python -m bench.changes [--keys N] [--changes N]` fills a table with a row per key, makes a stream, and then rewrites
-rows: many at once, and a few at a time. It prints a JSON line per stream and step: changes per second of processors, of
-the engine and its workers together, until the result table has all of them. `whole` is a stream of the same answer that
-is computed again as a whole.
+rows: many at once, a few at a time, and `--rate` a second for some seconds, beside which single results are awaited.
+It prints a JSON line per stream and step: changes per second of processors, of the engine and its workers together,
+until the result table has all of them, and of the last step how long it takes until a change is seen. `whole` is a
+stream of the same answer as `touched` that is computed again as a whole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from bench.processes import cpu_seconds
 
 _FIRST_MS = 1_700_000_000_000
 _AT_ONCE, _FEW, _TICK_S, _TIMEOUT_S = 50_000, 20, 0.05, 600.0
+_WRITE_S, _LOOK_S = 0.01, 0.002
 #: Each stream's query, and what says whether its table is up to date: the sum over all rows, from both.
 _STREAMS = {
     "groups": ("SELECT k, count(*) n, sum(v) s FROM r GROUP BY k", "sum(s)"),
@@ -55,13 +58,23 @@ class Rows:
         for first in range(0, len(self.values), _AT_ONCE):
             self.write(np.arange(first, min(first + _AT_ONCE, len(self.values))))
 
+    def mark(self, value: int) -> None:
+        """Writes a value that no other row has into the first row."""
+        self.values[0] = value
+        self._cursor.execute(f"INSERT INTO r VALUES ({_FIRST_MS}, 0, {value})")
+
     def some(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Returns the numbers of some rows, ascending."""
         return np.sort(self._chance.choice(len(self.values), count, replace=False))
 
+    def some_below(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Returns about so many numbers of rows, ascending, none of the last row; quicker than `some`."""
+        return np.unique(self._chance.integers(0, len(self.values) - 1, count))
 
-def measure(folder: Path, name: str, keys: int, changes: int) -> Iterator[dict[str, Any]]:
-    """Yields what one stream takes for the rows that are there, for many changes, and for a few at a time."""
+
+def measure(folder: Path, name: str, keys: int, changes: int, rate: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yields what one stream takes for the rows that are there, for many changes, for few at a time, and all the time.
+    """
     query, total = _STREAMS[name]
     with penstock.connect(folder / "data", {"timezone": "UTC"}) as connection:
         cursor = connection.cursor()
@@ -102,6 +115,47 @@ def measure(folder: Path, name: str, keys: int, changes: int) -> Iterator[dict[s
                 pause.wait(_TICK_S)
 
         yield step("few", _FEW * _FEW, few)
+        beside = connection.cursor()
+        beside.execute("USE d")
+        other = Rows(beside, keys)
+        yield {"measure": "changes", "stream": name, "step": "steady", "keys": keys, "rate": rate,
+               **_steady(rows, other, partial(_shown, cursor, total[4:-1]), rate, seconds)}
+
+
+def _shown(cursor: Any, column: str) -> int:
+    """Returns the result of the first key."""
+    value: int = cursor.execute(f"SELECT {column} FROM o WHERE k = 0").fetchone()[0]
+    return value
+
+
+def _steady(marks: Rows, others: Rows, seen: Callable[[], int], rate: int, seconds: float) -> dict[str, Any]:
+    """Rewrites rows all the time, and looks how long it takes until a row of its own is seen."""
+    ended, pause, written = threading.Event(), threading.Event(), [0]
+
+    def write() -> None:
+        due = time.monotonic()
+        while not ended.is_set():
+            others.write(1 + others.some_below(int(rate * _WRITE_S)))
+            written[0] += int(rate * _WRITE_S)
+            due += _WRITE_S
+            pause.wait(max(0.0, due - time.monotonic()))
+
+    writer = threading.Thread(target=write)
+    before, began = cpu_seconds(), time.monotonic()
+    writer.start()
+    took: list[float] = []
+    while time.monotonic() < began + seconds:
+        value = 1_000_000 + len(took)
+        start = time.monotonic()
+        marks.mark(value)
+        while seen() != value:
+            pause.wait(_LOOK_S)
+        took.append((time.monotonic() - start) * 1000)
+    ended.set()
+    writer.join()
+    used, passed = cpu_seconds() - before, time.monotonic() - began
+    return {"changes_per_second": round(written[0] / passed), "cores": round(used / passed, 2), "looks": len(took),
+            "p50_ms": round(float(np.percentile(took, 50)), 1), "p99_ms": round(float(np.percentile(took, 99)), 1)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,11 +163,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=1_000_000, help="rows of the table, of a key each")
     parser.add_argument("--changes", type=int, default=500_000, help="rows that are rewritten in the second step")
+    parser.add_argument("--rate", type=int, default=20_000, help="rows that are rewritten per second in the last step")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long")
     parser.add_argument("--streams", nargs="+", choices=_STREAMS, default=list(_STREAMS), help="which streams")
     options = parser.parse_args(arguments)
     for name in options.streams:
         with tempfile.TemporaryDirectory() as folder:
-            for measured in measure(Path(folder), name, options.keys, options.changes):
+            for measured in measure(
+                    Path(folder), name, options.keys, options.changes, options.rate, options.seconds):
                 print(json.dumps(measured), flush=True)
     return 0
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.stream_cuts import check_cuts
+from penstock.mnode.dnode.value_lookup import rows_having
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.external_tables import ExternalTables
 from penstock.planner.duckdb_sql.quoting import for_duckdb, quote_name, quote_stored
@@ -193,6 +194,8 @@ class Scans:
             with self._storage.looking():
                 return self._between_cuts(scan, scan.cuts, self._vgroups(scan), columns, tuids)
         values = taken.among.get(scan.name)
+        if values is None and scan.keys is not None:
+            values = _typed(scan.table, {scan.table.key_columns[0].name: scan.keys})
         if scan.table.storage_uid in taken.instead:
             return _given(scan, columns, taken.instead[scan.table.storage_uid].rows(values))
         if scan.name in taken.newest:
@@ -346,7 +349,7 @@ def _having(
     """Returns those rows of a scan that have some values."""
     physical, time = [column.physical for column in columns], scan.table.time_column.physical
     rows = pa.concat_tables([
-        snapshot.rows_with(list(dict.fromkeys([time, *physical])), values) for snapshot in snapshots])
+        rows_having(snapshot, scan.table, list(dict.fromkeys([time, *physical])), values) for snapshot in snapshots])
     if tuids is not None:
         rows = rows.filter(pc.is_in(rows.column(TABLE_UID), value_set=tuids))
     found = _in_time(scan, rows, time).select([TABLE_UID, *physical])

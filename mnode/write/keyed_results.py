@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.one_array import one_array
+from penstock.mnode.dnode.value_lookup import rows_having
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
-from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import KEY_TEXT, PLACE, Table
-from penstock.vnode.read.row_places import Places, Values, having
+from penstock.vnode.read.row_places import Places, Values
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
@@ -69,12 +69,8 @@ def stored_rows(
 def stored_rows_with(target: Table, values: Values, storage: Storage) -> pa.RecordBatch:
     """Returns the rows of a result table, as they are stored, that have some values in columns."""
     assert target.vgroup_id is not None
-    key = [column.physical for column in target.key_columns]
-    if target.keyed and len(key) == 1 and key == [*values]:  # each value is a key
-        keys = keyed(target, pa.RecordBatch.from_arrays([*values.values()], names=key))
-        return having(stored_rows(target, np.unique(times_of(target, keys)), storage), values)
     columns = [column.physical for column in target.stored_columns]
-    return _batch(storage.snapshot(target.vgroup_id, target.uid).rows_with(columns, values), columns)
+    return _batch(rows_having(storage.snapshot(target.vgroup_id, target.uid), target, columns, values), columns)
 
 
 def _batch(rows: pa.Table, columns: Sequence[str]) -> pa.RecordBatch:

@@ -173,12 +173,13 @@ class ScanSlot:
     counted: bool = False
     names: bool = False
     ranges: tuple[tuple[str, int | None, int | None], ...] = ()
+    keys: tuple[int | str, ...] | None = None
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
         return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision,
-                    self.newest, self.counted, self.names, self.ranges)
+                    self.newest, self.counted, self.names, self.ranges, self.keys)
 
 
 class Around(Protocol):

@@ -166,6 +166,8 @@ def _scan(scan: Scan) -> Properties:
         properties.append(("rows", "counted"))
     if scan.first_ts is not None or scan.last_ts is not None:
         properties.append(("time", _between(scan.first_ts, scan.last_ts)))
+    if scan.keys is not None:
+        properties.append(("keys", str(len(scan.keys))))
     if scan.ranges:
         properties.append(("ranges", " ".join(f"{name}{_between(first, last)}" for name, first, last in scan.ranges)))
     return properties

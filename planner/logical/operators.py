@@ -62,7 +62,8 @@ class Scan:
     rows may be left out but the newest one, if `values` in a column are needed only where none of these is NULL.
     `counted`: nothing matters but the number of rows and their first and last times; each row of the relation has ROWS,
     how many it stands for, and those with these times are among them. It has no columns but the primary timestamp.
-    `names`: no rows of the table, but one per child table, with its uid and `tbname`.
+    `names`: no rows of the table, but one per child table, with its uid and `tbname`. `keys`: values of the only column
+    of its KEY; the relation has no rows with others.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Scan:
     counted: bool = False
     names: bool = False
     ranges: tuple[tuple[str, int | None, int | None], ...] = ()
+    keys: tuple[int | str, ...] | None = None
 
     @cached_property
     def output(self) -> tuple[ColumnExpr, ...]:

@@ -20,6 +20,7 @@ from penstock.planner.bind.binder import (
 )
 from penstock.planner.bind.expressions import compile_expression
 from penstock.planner.bind.grouping import constant_columns
+from penstock.planner.bind.key_filter import key_values
 from penstock.planner.bind.limits import Ending, OrderTerm, Output
 from penstock.planner.bind.over import OverScope
 from penstock.planner.bind.query_parts import Item, Planned, ordinal
@@ -139,6 +140,11 @@ class QueryContext:
                 slot.ranges = self._ranges(slot, scope)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
+        if relation.table is not None and relation.table.keyed:
+            roots = {id(column.root) for column in relation.columns}
+            for slot in builder.scans:
+                if slot.table is relation.table and any(id(column) in roots for column in slot.columns):
+                    slot.keys = key_values(select.where, slot.table, scope)
         self.late_key = late_key(self) if self._sets is None else None
         keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
         called = builder.called
