@@ -220,12 +220,17 @@ class SqlBuilder:
             ts = f"epoch_{type_.unit}({ts})"
         conditions = [f"NOT ({ts} BETWEEN {t.first_ts} AND {t.last_ts} AND r._ver < {t.version})"
                       for t in tombstones if t.tuids is None]
-        rows = [(uid, t.first_ts, t.last_ts, t.version) for t in tombstones for uid in t.tuids or ()]
-        if rows:
+        some = [t for t in tombstones if t.tuids is not None]
+        for together in ([t for t in some if t.first_ts == t.last_ts], [t for t in some if t.first_ts != t.last_ts]):
+            rows = [(uid, t.first_ts, t.last_ts, t.version) for t in together for uid in t.tuids or ()]
+            if not rows:
+                continue
             tuid, first, last, version = (list(column) for column in zip(*rows, strict=True))
             name = self._register(pa.table({
                 "uid": pa.array(tuid, pa.uint64()), "a": pa.array(first, pa.int64()),
                 "b": pa.array(last, pa.int64()), "v": pa.array(version, pa.uint64())}))
-            conditions.append(f"NOT EXISTS (SELECT 1 FROM {name} AS d WHERE d.uid = r._tuid "
-                              f"AND {ts} BETWEEN d.a AND d.b AND r._ver < d.v)")
+            # Of single times there may be many: DuckDB finds equal ones by hash.
+            near = f"{ts} = d.a" if together[0].first_ts == together[0].last_ts else f"{ts} BETWEEN d.a AND d.b"
+            conditions.append(f"NOT EXISTS (SELECT 1 FROM {name} AS d WHERE d.uid = r._tuid AND {near} "
+                              "AND r._ver < d.v)")
         return conditions
