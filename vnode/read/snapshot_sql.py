@@ -200,12 +200,10 @@ class SqlBuilder:
             name = self._register(empty.empty_table())
             selects.append(self._select(name, empty.names, which, newer_possible=False))
         outer = ", ".join(["_tuid", *(quoted(name) for name in self._names), "_ver"])
-        conditions = self._visible(tombstones)
-        if len(selects) == 1 and not conditions and not newest_only and self._read == self._names:
+        hiding = self._hiding(tombstones)
+        if len(selects) == 1 and not hiding and not newest_only and self._read == self._names:
             return selects[0]
-        sql = f"SELECT {outer} FROM (\n{' UNION ALL '.join(selects)}\n) AS r"
-        if conditions:
-            sql += f" WHERE {' AND '.join(conditions)}"
+        sql = f"SELECT {outer} FROM (\n{' UNION ALL '.join(selects)}\n) AS r{hiding}"
         if newest_only:
             keys = ", ".join(["_tuid", *(quoted(name) for name in self._keys)])
             sql += f" QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _ver DESC) = 1"
@@ -213,19 +211,24 @@ class SqlBuilder:
                 sql = f"SELECT * FROM ({sql}) AS n WHERE {' AND '.join(ranges)}"
         return sql
 
-    def _visible(self, tombstones: Sequence[Tombstone]) -> list[str]:
+    def _hiding(self, tombstones: Sequence[Tombstone]) -> str:
+        """Returns what leaves the rows that are deleted out of `r`."""
         type_ = self._schema.field(0).type
         ts = f"r.{quoted(self._keys[0])}"
         if not self._epochs:
             ts = f"epoch_{type_.unit}({ts})"
+        some = [t for t in tombstones if t.tuids is not None]
+        joins = []
+        # Of single times there may be many: DuckDB finds them by hash where it is asked for equal ones.
+        for sign, chosen in ((f"{ts} = d.a", [t for t in some if t.first_ts == t.last_ts]),
+                             (f"{ts} BETWEEN d.a AND d.b", [t for t in some if t.first_ts != t.last_ts])):
+            rows = [(uid, t.first_ts, t.last_ts, t.version) for t in chosen for uid in t.tuids or ()]
+            if rows:
+                tuid, first, last, version = (list(column) for column in zip(*rows, strict=True))
+                name = self._register(pa.table({
+                    "uid": pa.array(tuid, pa.uint64()), "a": pa.array(first, pa.int64()),
+                    "b": pa.array(last, pa.int64()), "v": pa.array(version, pa.uint64())}))
+                joins.append(f" ANTI JOIN {name} AS d ON d.uid = r._tuid AND {sign} AND r._ver < d.v")
         conditions = [f"NOT ({ts} BETWEEN {t.first_ts} AND {t.last_ts} AND r._ver < {t.version})"
                       for t in tombstones if t.tuids is None]
-        rows = [(uid, t.first_ts, t.last_ts, t.version) for t in tombstones for uid in t.tuids or ()]
-        if rows:
-            tuid, first, last, version = (list(column) for column in zip(*rows, strict=True))
-            name = self._register(pa.table({
-                "uid": pa.array(tuid, pa.uint64()), "a": pa.array(first, pa.int64()),
-                "b": pa.array(last, pa.int64()), "v": pa.array(version, pa.uint64())}))
-            conditions.append(f"NOT EXISTS (SELECT 1 FROM {name} AS d WHERE d.uid = r._tuid "
-                              f"AND {ts} BETWEEN d.a AND d.b AND r._ver < d.v)")
-        return conditions
+        return "".join(joins) + (f" WHERE {' AND '.join(conditions)}" if conditions else "")

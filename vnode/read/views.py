@@ -80,7 +80,9 @@ def view_sql(paths: DataPaths, table: ViewTable) -> str:
 SELECT {', '.join(shown)}
 FROM (
   SELECT * FROM read_parquet({parts}, union_by_name = true) AS p
-  ANTI JOIN read_parquet({tombstones}) AS d
+  ANTI JOIN (SELECT * FROM read_parquet({tombstones}) WHERE first_ts = last_ts) AS o
+  ON o._tuid = p._tuid AND o.first_ts = p.{ts} AND p._ver < o._ver
+  ANTI JOIN (SELECT * FROM read_parquet({tombstones}) WHERE first_ts < last_ts) AS d
   ON d._tuid = p._tuid AND p._ver < d._ver AND p.{ts} BETWEEN d.first_ts AND d.last_ts
 ) AS r{join}
 QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY r._ver DESC) = 1;"""
