@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -138,6 +138,11 @@ class DeletePointsRecord:
     def last_ts(self) -> int:
         """The greatest of the times."""
         return int(self.times.max())
+
+    def by_table(self) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yields each child table with its times, ascending."""
+        starts = np.flatnonzero(np.concatenate(([True], self.tuids[1:] != self.tuids[:-1])))
+        return zip(self.tuids[starts].tolist(), np.split(self.times, starts[1:]), strict=True)
 
     def since(self, first_ts: int) -> DeletePointsRecord | None:
         """Returns what it deletes from a time on; None if that is nothing."""

@@ -22,7 +22,15 @@ from penstock.tasks.protocol.messages import Recalculate, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.vnode.read.snapshot import SnapshotTooOldError
-from penstock.wal.record import CHANGE_COLUMN, TUID_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import (
+    CHANGE_COLUMN,
+    TUID_COLUMN,
+    DeletePointsRecord,
+    DeleteRecord,
+    MetaRecord,
+    Record,
+    RowsRecord,
+)
 
 CHANGES = pa.schema([pa.field("tuid", pa.uint64()), pa.field("rows", pa.int64())])
 """A block: child tables that have changed, and how many rows of them came; NULL: any of them may have changed.
@@ -87,6 +95,8 @@ class ChangesSourceTask(BaseSourceTask):
                 return int(batch.num_rows)
             case DeleteRecord(table_uid=table, tuids=tuids) if table == uid:
                 touched.update((None,) if tuids is None else tuids)
+            case DeletePointsRecord(table_uid=table, tuids=tuids) if table == uid:
+                touched.update(np.unique(tuids).tolist())
             case MetaRecord(body={"op": "create_children", "table_uid": table} as body) if table == uid:
                 touched.update(new_children(body).uids)
             case MetaRecord(body=body) if body.get("table_uid") == uid:
@@ -124,6 +134,8 @@ class ChangesSourceTask(BaseSourceTask):
                 case DeleteRecord(table_uid=table, tuids=of, first_ts=first, last_ts=last) if (
                         table == self._source.storage_uid):
                     span, tuids = (first, last), None if of is None else pa.array(of, pa.uint64())
+                case DeletePointsRecord(table_uid=table) if table == self._source.storage_uid:
+                    span, tuids = (record.first_ts, record.last_ts), pa.array(np.unique(record.tuids))
                 case MetaRecord(body=body) if body.get("table_uid") == self._source.storage_uid and (
                         body["op"] != "create_children"):
                     return None
