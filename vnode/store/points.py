@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -145,11 +146,13 @@ class PointRun:
     @classmethod
     def of_text(cls, count: int, text: str) -> PointRun:
         """Inverse of `to_text`, for so many points. Raises ValueError."""
+        if count < 1:
+            raise ValueError(f"{count} points")
         try:
             content = pa.decompress(base64.b64decode(text, validate=True), count * _BYTES, "zstd", asbytes=True)
         except OSError as error:
             raise ValueError(f"points cannot be decompressed: {error}") from error
-        if count < 1 or len(content) != count * _BYTES:
+        if len(content) != count * _BYTES:
             raise ValueError(f"{len(content)} bytes for {count} points")
         tuid, near, version = np.frombuffer(content, "<u8").reshape(_COLUMNS, count)
         ts = np.cumsum(near, dtype=np.uint64).view(np.int64)
@@ -213,11 +216,10 @@ class Points:
 
     def needed(self, extents: Sequence[Extent], horizon: int) -> tuple[Points, int]:
         """See `PointRun.needed`."""
-        found = [run.needed(extents, horizon) for run in self._runs]
-        kept = tuple(run for run, _ in found if run is not None)
-        if kept == self._runs:
+        if not self._runs:
             return self, 0
-        points = Points()
-        for run in kept:
-            points = points.plus(run)
-        return points, max(idle for _, idle in found)
+        every = reduce(PointRun.merged, self._runs)
+        needed, idle = every.needed(extents, horizon)
+        if needed is every:
+            return self, 0
+        return Points(() if needed is None else (needed,)), idle

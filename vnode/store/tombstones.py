@@ -234,6 +234,7 @@ def to_table(tombstones: Tombstones, time_type: pa.DataType, children: Sequence[
     found = [pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
                       schema=schema)]
     for run in tombstones.points.runs():
-        times = pa.array(run.ts.clip(-limit, limit)).view(time_type)
-        found.append(pa.table([pa.array(run.tuid), times, times, pa.array(run.version)], schema=schema))
+        first, last = (pa.array(times).view(time_type)
+                       for times in (np.maximum(run.ts, -limit), np.minimum(run.ts, limit)))
+        found.append(pa.table([pa.array(run.tuid), first, last, pa.array(run.version)], schema=schema))
     return pa.concat_tables(found).combine_chunks()
