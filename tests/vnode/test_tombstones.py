@@ -171,12 +171,10 @@ def test_a_manifest_has_the_deletes_that_its_parts_need(
 ) -> None:
     """It comes back as it was written, without those that are newer."""
     both = Both(drawn)
-    fs, folder = FaultyFs(), Path("/store")
     content = manifests.encode(manifest_with(both.deletes.told.seen(persisted)))
     rows = [(tuid, ts, version) for tuid in (1, 2) for ts in (-1, 0, 1, 4) for version in range(0, 20, 3)]
     loaded = loaded_from(content)
     assert loaded.tombstones.hidden(*columns(rows)).tolist() == both.hidden(rows, persisted)
-    assert fs.list(folder) == []
 
 
 def loaded_from(content: bytes) -> TableManifest:
