@@ -38,6 +38,9 @@ SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])
 Row = tuple[int, int, int]
 """Child table, time, version."""
 
+Drawn = tuple[int, set[tuple[int, int]] | Tombstone, bool]
+"""How much newer a delete is than the one before, what goes, and whether somebody then looks."""
+
 TUIDS = st.integers(1, 3) | st.sampled_from([2**64 - 1])
 MOMENTS = st.integers(-2, 4) | st.sampled_from([TS_MIN, TS_MAX])
 POINTS = st.sets(st.tuples(TUIDS, MOMENTS), min_size=1, max_size=12)
@@ -45,8 +48,7 @@ SOME = st.lists(TUIDS, min_size=1, max_size=2, unique=True).map(tuple)
 RANGES = st.builds(Tombstone, st.just(0), st.none() | SOME, MOMENTS, MOMENTS)
 DROPPED = st.builds(
     Tombstone, st.just(0), st.tuples(TUIDS), st.just(TS_MIN), st.just(TS_MAX), st.just(True))
-DELETES = st.lists(st.tuples(st.integers(1, 3), POINTS | RANGES | DROPPED), max_size=12)
-"""Each with how much newer it is than the one before."""
+DELETES = st.lists(st.tuples(st.integers(1, 3), POINTS | RANGES | DROPPED, st.booleans()), max_size=12)
 VERSIONS = st.integers(0, 24)
 ROWS = st.lists(st.tuples(TUIDS, MOMENTS, VERSIONS), max_size=30).map(sorted)
 
@@ -59,19 +61,21 @@ def columns(rows: Sequence[Row]) -> tuple[U64, I64, U64]:
 class Both:
     """The same deletes as a plain list, and as a table has them."""
 
-    def __init__(self, drawn: Iterable[tuple[int, set[tuple[int, int]] | Tombstone]]) -> None:
+    def __init__(self, drawn: Iterable[Drawn]) -> None:
         self.plain: list[Tombstone] = []
         self.deletes = Deletes()
         version = 0
-        for newer, what in drawn:
+        for newer, what, looked in drawn:
             version += newer
             if isinstance(what, Tombstone):
                 self.plain.append(replace(what, version=version))
                 self.deletes.add_range(self.plain[-1])
-                continue
-            self.plain += [Tombstone(version, (tuid,), ts, ts) for tuid, ts in what]
-            tuid, ts, _ = columns(sorted((*point, version) for point in what))
-            self.deletes.add_points(tuid, ts, version)
+            else:
+                self.plain += [Tombstone(version, (tuid,), ts, ts) for tuid, ts in what]
+                tuid, ts, _ = columns(sorted((*point, version) for point in what))
+                self.deletes.add_points(tuid, ts, version)
+            if looked:
+                assert len(self.deletes.told) == len(self.deletes)
 
     def hidden(self, rows: Sequence[Row], as_of: int) -> list[bool]:
         return [any(t.hides_for(as_of) and t.touches(ts, ts) and version < t.version
@@ -80,8 +84,7 @@ class Both:
 
 @settings(max_examples=times(300, 5_000), deadline=None)
 @given(DELETES, ROWS, VERSIONS | st.just(NEWEST))
-def test_columns_hide_what_a_list_hides(drawn: list[tuple[int, set[tuple[int, int]] | Tombstone]], rows: list[Row],
-                                        as_of: int) -> None:
+def test_columns_hide_what_a_list_hides(drawn: list[Drawn], rows: list[Row], as_of: int) -> None:
     """As of any version, also when read back from text, and where single times came in the form of old MANIFESTs."""
     both = Both(drawn)
     expected = both.hidden(rows, as_of)
@@ -101,8 +104,7 @@ EXTENTS = st.builds(Extent, MOMENTS, MOMENTS, TUIDS, TUIDS, VERSIONS)
 
 @settings(max_examples=times(300, 5_000), deadline=None)
 @given(DELETES, EXTENTS, VERSIONS | st.just(NEWEST))
-def test_deletes_near_some_rows_are_found(drawn: list[tuple[int, set[tuple[int, int]] | Tombstone]], extent: Extent,
-                                          as_of: int) -> None:
+def test_deletes_near_some_rows_are_found(drawn: list[Drawn], extent: Extent, as_of: int) -> None:
     """Those that may hide a row where the rows lie, and no other."""
     both = Both(drawn)
     seen = both.deletes.told.seen(as_of)
@@ -117,8 +119,8 @@ def test_deletes_near_some_rows_are_found(drawn: list[tuple[int, set[tuple[int, 
 
 @settings(max_examples=times(300, 5_000), deadline=None)
 @given(DELETES, st.lists(EXTENTS, max_size=2), VERSIONS, ROWS, VERSIONS)
-def test_nobody_misses_what_is_not_needed(drawn: list[tuple[int, set[tuple[int, int]] | Tombstone]],
-                                          extents: list[Extent], horizon: int, rows: list[Row], newer: int) -> None:
+def test_nobody_misses_what_is_not_needed(drawn: list[Drawn], extents: list[Extent], horizon: int, rows: list[Row],
+                                          newer: int) -> None:
     """Rows of the extents, and rows behind the horizon, are hidden as before, for readers as of then and later."""
     both = Both(drawn)
     needed, forgotten = both.deletes.told.needed(extents, horizon)
@@ -145,8 +147,7 @@ def of_plain(tombstones: Tombstones) -> list[Tombstone]:
 
 @settings(max_examples=times(100, 1_000), deadline=None)
 @given(DELETES, st.sampled_from(["ms", "us", "ns"]))
-def test_files_for_others_have_all_deletes(drawn: list[tuple[int, set[tuple[int, int]] | Tombstone]], unit: str
-                                           ) -> None:
+def test_files_for_others_have_all_deletes(drawn: list[Drawn], unit: str) -> None:
     """A row per child table, with times that DuckDB can hold."""
     both = Both(drawn)
     table = to_table(both.deletes.told, pa.timestamp(unit), [1, 2])
@@ -166,9 +167,7 @@ def manifest_with(tombstones: Tombstones) -> Manifest:
 
 @settings(max_examples=times(50, 500), deadline=None)
 @given(DELETES, VERSIONS)
-def test_a_manifest_has_the_deletes_that_its_parts_need(
-    drawn: list[tuple[int, set[tuple[int, int]] | Tombstone]], persisted: int
-) -> None:
+def test_a_manifest_has_the_deletes_that_its_parts_need(drawn: list[Drawn], persisted: int) -> None:
     """It comes back as it was written, without those that are newer."""
     both = Both(drawn)
     content = manifests.encode(manifest_with(both.deletes.told.seen(persisted)))

@@ -58,6 +58,19 @@ class PointRun:
         self.min_version, self.max_version = int(version.min()), int(version.max())
         self._text: str | None = None
 
+    @classmethod
+    def of(cls, deletes: Sequence[tuple[U64, I64, int]]) -> PointRun:
+        """Returns child tables and times of deletes of one version each, in the order of the versions, as one."""
+        if len(deletes) == 1:
+            tuids, times, version = deletes[0]
+            return cls(tuids, times, np.full(len(tuids), version, np.uint64))
+        tuid = np.concatenate([tuids for tuids, _, _ in deletes])
+        ts = np.concatenate([times for _, times, _ in deletes])
+        versions = np.repeat(np.array([version for _, _, version in deletes], np.uint64),
+                             [len(tuids) for tuids, _, _ in deletes])
+        order = key_order(tuid, ts, None, versions)
+        return cls(tuid[order], ts[order], versions[order])
+
     def __len__(self) -> int:
         return len(self.tuid)
 

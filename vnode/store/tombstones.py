@@ -14,6 +14,7 @@ from penstock.vnode.store.sorted_keys import I64, U64, Bools, find_ranges
 # What DuckDB can hold in a timestamp, in units of the Arrow type; wider ranges are cut to it.
 _LIMITS = {"ms": 9_223_372_036_854_000, "us": 9_223_372_036_854_000_000, "ns": 9_223_372_036_854_000_000}
 _RECENT_RANGES = 256
+_RECENT_POINTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +152,15 @@ class Deletes:
     def __init__(self) -> None:
         self._ranges: list[Tombstone] = []
         self._points = Points()
+        self._recent: list[tuple[U64, I64, int]] = []  # points behind those
+        self._recent_count = 0
         self._told_ranges: tuple[Tombstone, ...] = ()  # as of when they were last asked for
         self._told: Tombstones | None = Tombstones()
         self._index: _RangeIndex | None = None
         self._base: tuple[int, _RangeIndex] | None = None  # over so many of the oldest ranges
 
     def __len__(self) -> int:
-        return len(self._ranges) + len(self._points)
+        return len(self._ranges) + len(self._points) + self._recent_count
 
     def add_range(self, tombstone: Tombstone) -> None:
         self._ranges.append(tombstone)
@@ -165,11 +168,21 @@ class Deletes:
 
     def add_points(self, tuids: U64, times: I64, version: int) -> None:
         """Adds deletes of single times, at least one, sorted by both, of one version."""
-        self._points = self._points.plus(PointRun(tuids, times, np.full(len(tuids), version, np.uint64)))
+        self._recent.append((tuids, times, version))
+        self._recent_count += len(tuids)
         self._told = None
+        if self._recent_count > _RECENT_POINTS:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Brings recent points among the others: those that come one by one many at once."""
+        if self._recent:
+            self._points = self._points.plus(PointRun.of(self._recent))
+            self._recent, self._recent_count = [], 0
 
     def add_points_of(self, tombstones: Tombstones) -> None:
         """Adds the points of others."""
+        self._settle()
         for run in tombstones.points.runs():
             self._points = self._points.plus(run)
         self._told = None
@@ -177,6 +190,7 @@ class Deletes:
     def replace(self, tombstones: Tombstones) -> None:
         """Forgets all for others."""
         self._ranges, self._points = list(tombstones.ranges), tombstones.points
+        self._recent, self._recent_count = [], 0
         self._told_ranges, self._told = tombstones.ranges, tombstones
         self._index = self._base = None
 
@@ -184,6 +198,7 @@ class Deletes:
     def told(self) -> Tombstones:
         """All of them. Ranges may be many, too, and are copied when there are new ones: not for each write."""
         if self._told is None:
+            self._settle()
             if len(self._told_ranges) != len(self._ranges):
                 self._told_ranges = tuple(self._ranges)
             self._told = Tombstones(self._told_ranges, self._points, self._indexed())
