@@ -37,7 +37,7 @@ from penstock.wal.segment import (
     segment_name,
 )
 
-_OF_TABLES = (RecordKind.ROWS, RecordKind.PACKED_ROWS, RecordKind.DELETE)
+_OF_TABLES = (RecordKind.ROWS, RecordKind.PACKED_ROWS, RecordKind.DELETE, RecordKind.DELETE_POINTS)
 
 
 class WalGapError(PenstockError):

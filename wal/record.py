@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.wal.packed_rows import RowFormat, row_format
@@ -25,13 +26,14 @@ TUID_COLUMN = "_tuid"
 _BODY = struct.Struct("<IIBBHIQqI")
 _CRC = struct.Struct("<I")
 HEADER_SIZE = _BODY.size + _CRC.size
-_TABLE = struct.Struct("<Q")  # both ROWS and DELETE begin so
+_TABLE = struct.Struct("<Q")  # what is of a table begins so
 TABLE_SIZE = _TABLE.size
 _ROWS = struct.Struct("<QII")
 _PACKED = struct.Struct("<QI")
 _ORIGIN = struct.Struct("<QqH")
 _SCHEMA = struct.Struct("<QIB3x")
 _DELETE = struct.Struct("<QqqI4x")
+_DELETE_POINTS = struct.Struct("<QI4x")
 _TIME_MARK = struct.Struct("<q")
 _ALL_TABLES = 0xFFFF_FFFF
 _PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
@@ -50,6 +52,7 @@ class RecordKind(IntEnum):
     TIME_MARK = 4
     SCHEMA = 5
     PACKED_ROWS = 6
+    DELETE_POINTS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,51 @@ class DeleteRecord:
     last_ts: int
 
 
+    def since(self, first_ts: int) -> DeleteRecord | None:
+        """Returns what it deletes from a time on; None if that is nothing."""
+        since = replace(self, first_ts=max(self.first_ts, first_ts))
+        return since if since.first_ts <= since.last_ts else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeletePointsRecord:
+    """Rows of the child tables `tuids` at `times` (units of the table's precision), one time each, are gone.
+
+    Both have one length, which isn't 0, and are sorted by child table and time, of which no pair comes twice.
+    """
+
+    version: int
+    ingest_time_ms: int
+    table_uid: int
+    tuids: npt.NDArray[np.uint64]
+    times: npt.NDArray[np.int64]
+
+    @property
+    def first_ts(self) -> int:
+        """The least of the times."""
+        return int(self.times.min())
+
+    @property
+    def last_ts(self) -> int:
+        """The greatest of the times."""
+        return int(self.times.max())
+
+    def by_table(self) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yields each child table with its times, ascending."""
+        starts = np.flatnonzero(np.concatenate(([True], self.tuids[1:] != self.tuids[:-1])))
+        return zip(self.tuids[starts].tolist(), np.split(self.times, starts[1:]), strict=True)
+
+    def since(self, first_ts: int) -> DeletePointsRecord | None:
+        """Returns what it deletes from a time on; None if that is nothing."""
+        kept = self.times >= first_ts
+        if kept.all():
+            return self
+        return replace(self, tuids=self.tuids[kept], times=self.times[kept]) if kept.any() else None
+
+
+AnyDelete = DeleteRecord | DeletePointsRecord
+
+
 @dataclass(frozen=True, slots=True)
 class MetaRecord:
     """Child tables and tags that were created, altered or dropped; `body` is the caller's JSON object."""
@@ -145,7 +193,7 @@ class OtherRecord:
     ingest_time_ms: int
 
 
-Record = RowsRecord | DeleteRecord | MetaRecord | TimeMarkRecord | OtherRecord
+Record = RowsRecord | DeleteRecord | DeletePointsRecord | MetaRecord | TimeMarkRecord | OtherRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +301,25 @@ def delete_payload(table_uid: int, tuids: tuple[int, ...] | None, first_ts: int,
     return _DELETE.pack(table_uid, first_ts, last_ts, count), uids
 
 
+def delete_points_payload(table_uid: int, tuids: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> Pieces:
+    """Returns the payload of a DELETE_POINTS record."""
+    head = _DELETE_POINTS.pack(table_uid, len(tuids))
+    return head, tuids.astype("<u8", copy=False).tobytes(), times.astype("<i8", copy=False).tobytes()
+
+
+def _decode_points(version: int, ingest_time_ms: int, data: bytes) -> DeletePointsRecord:
+    """Raises struct.error, ValueError."""
+    table_uid, count = _DELETE_POINTS.unpack_from(data)
+    if not count or len(data) != _DELETE_POINTS.size + 16 * count:
+        raise ValueError(f"{len(data)} bytes for {count} points")
+    tuids = np.frombuffer(data, "<u8", count, _DELETE_POINTS.size)
+    times = np.frombuffer(data, "<i8", count, _DELETE_POINTS.size + 8 * count)
+    same = tuids[1:] == tuids[:-1]
+    if not ((tuids[1:] > tuids[:-1]) | (same & (times[1:] > times[:-1]))).all():
+        raise ValueError("points are not in order")
+    return DeletePointsRecord(version, ingest_time_ms, table_uid, tuids, times)
+
+
 def meta_payload(body: dict[str, Any]) -> Pieces:
     """Returns the payload of a META record."""
     return (json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(),)
@@ -309,9 +376,9 @@ def decode_schema(header: Header, payload: bytes) -> SchemaRecord:
 
 
 def table_of(start: bytes) -> int:
-    """Returns the uid of the table that a ROWS or DELETE record is of, from the first TABLE_SIZE bytes of its payload.
+    """Returns the uid of the table that a record of rows or deletes is of.
 
-    Raises DamagedRecordError if they are too few.
+    `start`: the first TABLE_SIZE bytes of its payload. Raises DamagedRecordError if they are too few.
     """
     try:
         (table_uid,) = _TABLE.unpack_from(start)
@@ -406,6 +473,8 @@ def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) ->
             table_uid, first_ts, last_ts, count = _DELETE.unpack_from(data)
             uids = None if count == _ALL_TABLES else tuple(np.frombuffer(data, "<u8", count, _DELETE.size).tolist())
             return DeleteRecord(version, ingest, table_uid, uids, first_ts, last_ts)
+        if header.kind is RecordKind.DELETE_POINTS:
+            return _decode_points(version, ingest, data)
         if header.kind is RecordKind.META:
             return MetaRecord(version, ingest, json.loads(data))
         if header.kind is RecordKind.TIME_MARK:

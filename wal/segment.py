@@ -24,7 +24,7 @@ from penstock.wal.record import (
 )
 
 SEGMENT_MAGIC = b"PNSTWAL1"
-FORMAT = 3  # 1 has no packed rows, 2 none of ingests
+FORMAT = 4  # 1 has no packed rows, 2 none of ingests, 3 no deleted points
 _SEGMENT = struct.Struct("<8sIIQqQI16x")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.clock import Clock
@@ -203,6 +205,12 @@ class WalWriter:
         """Enqueues a DELETE record."""
         return self._enqueue(
             RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms, continues)
+
+    def enqueue_delete_points(self, table_uid: int, tuids: npt.NDArray[np.uint64], times: npt.NDArray[np.int64],
+                              ingest_time_ms: int, *, continues: bool = False) -> Ticket:
+        """Enqueues a DELETE_POINTS record: see `DeletePointsRecord`, also for the order of the points."""
+        return self._enqueue(
+            RecordKind.DELETE_POINTS, wire.delete_points_payload(table_uid, tuids, times), ingest_time_ms, continues)
 
     def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
         """Enqueues a META record."""

@@ -58,7 +58,7 @@ from penstock.tasks.state.state_check import Unreadable, read_states
 from penstock.tasks.worker.saved_tasks import SavedTask, saved_tasks
 from penstock.vnode.read.detached_reader import DetachedVnode
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
-from penstock.wal.record import DeleteRecord, MetaRecord, RowsRecord
+from penstock.wal.record import AnyDelete, DeletePointsRecord, DeleteRecord, MetaRecord, RowsRecord
 
 Advanced = Callable[[str, int], None]
 """Called with what is compared, and how many results of it were compared since the last call."""
@@ -264,6 +264,9 @@ class DirectoryVerification:
                 elif isinstance(change, DeleteRecord):
                     children = [None] if change.tuids is None else [names.get(tuid) for tuid in change.tuids]
                     deletes.append(_deleted(children, change.first_ts, change.last_ts))
+                elif isinstance(change, DeletePointsRecord):
+                    times = pa.array(change.times)
+                    deletes.append(pa.table([_children(pa.array(change.tuids), names), times, times], schema=_DELETES))
         return LaterWrites(pa.concat_tables(rows), pa.concat_tables(deletes))
 
     def _read_since(self, subject: Subject, record: CommitRecord) -> int | None:
@@ -272,7 +275,7 @@ class DirectoryVerification:
         Raises UnavailableError if child tables have other tags: as of the checkpoint these are gone.
         """
         since: int | None = None
-        kinds = RowsRecord | DeleteRecord
+        kinds = RowsRecord | AnyDelete
         if isinstance(subject.results, AnswerRows):
             kinds |= MetaRecord  # of which tables there are the answer may be, too
         for (vgroup_id, version), table in product(record.versions, subject.sources):
@@ -318,9 +321,12 @@ def _refusing(stream: StreamRecord, found: dict[int, Finding]) -> Iterator[None]
 
 def _written(batch: pa.RecordBatch, names: Mapping[int, str]) -> pa.Table:
     """Returns which results the rows of a record are, as `LaterWrites` has them."""
-    uids = batch.column(0).dictionary_encode()
-    children = pa.array([names.get(uid) for uid in uids.dictionary.to_pylist()], pa.string()).take(uids.indices)
-    return pa.table([children, batch.column(1).cast(pa.int64())], schema=_ROWS)
+    return pa.table([_children(batch.column(0), names), batch.column(1).cast(pa.int64())], schema=_ROWS)
+
+
+def _children(tuids: pa.Array, names: Mapping[int, str]) -> pa.Array:
+    uids = tuids.dictionary_encode()
+    return pa.array([names.get(uid) for uid in uids.dictionary.to_pylist()], pa.string()).take(uids.indices)
 
 
 def _deleted(children: Sequence[str | None], first: int, last: int) -> pa.Table:

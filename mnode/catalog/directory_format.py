@@ -7,7 +7,8 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog.catalog import Catalog
 
-FORMAT_VERSION = 4  # 1 has no packed rows in logs, 2 none of ingests, 3 has a list per child table in META records
+# 1 has no packed rows in logs, 2 none of ingests, 3 has a list per child table in META records, 4 has no deleted points
+FORMAT_VERSION = 5
 
 
 def ensure_format(fs: Fs, paths: DataPaths) -> None:

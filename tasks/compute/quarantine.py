@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.protocol.messages import RowKey
 from penstock.tasks.state.state_store import StateStore
-from penstock.wal.record import DeleteRecord
+from penstock.wal.record import AnyDelete, DeletePointsRecord
 
 _PREFIX = b"q"
 _KEY = struct.Struct(">cQQ")
@@ -56,7 +56,7 @@ class Quarantine:
         """Forgets rows, for reads as of any version."""
         self._store.put_many((_packed(key), None) for key in keys)
 
-    def release_deleted(self, deletes: Sequence[DeleteRecord]) -> None:
+    def release_deleted(self, deletes: Sequence[AnyDelete]) -> None:
         """Forgets rows that are gone from the source."""
         for delete in deletes if self._any else ():
             self._leaving.update((key, delete.version) for key, since in self._in_range(delete)
@@ -93,7 +93,13 @@ class Quarantine:
         return [(key, int.from_bytes(since, "big")) for key, since in self._store.between(
             _packed((tuid, first, None)), _packed((tuid, last, None)) + _BEHIND_ALL)]
 
-    def _in_range(self, delete: DeleteRecord) -> Iterator[tuple[bytes, int]]:
+    def _in_range(self, delete: AnyDelete) -> Iterator[tuple[bytes, int]]:
+        if isinstance(delete, DeletePointsRecord):
+            for tuid, times in delete.by_table():
+                gone = {*times.tolist()}
+                yield from ((key, since) for key, since in self._between(tuid, int(times[0]), int(times[-1]))
+                            if _KEY.unpack_from(key)[2] - _SIGN in gone)
+            return
         if delete.tuids is not None:
             for tuid in delete.tuids:
                 yield from self._between(tuid, delete.first_ts, delete.last_ts)

@@ -18,7 +18,7 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import TaskId
 from penstock.tasks.source.change_emitter import ChangeEmitter
 from penstock.tasks.source.source_task import SourceTask
-from penstock.wal.record import DeleteRecord, Record
+from penstock.wal.record import AnyDelete, Record
 
 
 class JoinChangeEmitter(ChangeEmitter):
@@ -34,7 +34,7 @@ class JoinChangeEmitter(ChangeEmitter):
         super().send(operation + REPLAYED_ROWS if self.replays else operation, batch)
 
     def _emit_computable(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        self, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete], before: int, after: int,
         moved: MovedTables | None = None,
     ) -> None:
         late = np.zeros(0, np.int64)
@@ -53,10 +53,10 @@ class JoinChangeEmitter(ChangeEmitter):
             self._dropped.drop_late(classified, late)
 
     def _timely(
-        self, deletes: Sequence[DeleteRecord], classified: ClassifiedRows | None, slack: int
-    ) -> list[DeleteRecord]:
+        self, deletes: Sequence[AnyDelete], classified: ClassifiedRows | None, slack: int
+    ) -> list[AnyDelete]:
         """Returns the deletes without the times for which they come too late, as rows would."""
-        found: list[DeleteRecord] = []
+        found: list[AnyDelete] = []
         for delete in deletes:
             newest = self._time.newest
             if classified is not None:
@@ -67,7 +67,10 @@ class JoinChangeEmitter(ChangeEmitter):
                     newest = seen if newest is None else max(seen, newest)
             if newest is not None:
                 oldest = newest - self._plan.policies.closing_delay - slack
-                delete = replace(delete, first_ts=max(delete.first_ts, oldest))
+                since = delete.since(oldest)
+                if since is None:
+                    continue
+                delete = since
             if delete.first_ts <= delete.last_ts:
                 found.append(delete)
         return found

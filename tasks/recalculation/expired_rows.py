@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.tasks.compute.row_segments import TIME_COLUMN
 from penstock.tasks.state.state_store import StateStore
+from penstock.wal.record import AnyDelete, DeletePointsRecord
 
 EXPIRED = b"x"
 _BEHIND_ALL = b"y"
@@ -48,6 +49,17 @@ class ExpiredRows:
                 keys = [key for tuid in tuids for key, _ in self._store.between(
                     _row_key(tuid, first), _row_key(tuid, last) + b"\0")]
             self._store.put_many((key, None) for key in keys)
+
+    def forget_deleted(self, deletes: Sequence[AnyDelete]) -> None:
+        """Has rows that come where others were deleted count."""
+        for delete in deletes if self._any else ():
+            if isinstance(delete, DeletePointsRecord):
+                for tuid, times in delete.by_table():
+                    keys = self._store.between(_row_key(tuid, int(times[0])), _row_key(tuid, int(times[-1])) + b"\0")
+                    gone = {*times.tolist()}
+                    self._store.put_many((key, None) for key, _ in keys if _ROW_KEY.unpack(key)[2] - _SIGN in gone)
+            else:
+                self.forget([(delete.tuids, delete.first_ts, delete.last_ts)])
 
     def removed_from(self, rows: pa.Table, first_ts: int, last_ts: int) -> pa.Table:
         """Returns stored rows of [first_ts, last_ts] without those that came expired."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock.planner.duckdb_sql.interval_windows import end_of, latest_end
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan, WindowsPlan
 from penstock.tasks.compute.child_tables import MovedTables
+from penstock.tasks.compute.deleted_rows import covered
 from penstock.tasks.compute.first_stage import FirstStage
 from penstock.tasks.compute.id_time_pairs import among, last_ones
 from penstock.tasks.compute.kernel_vectors import NotInKernelError
@@ -24,13 +25,13 @@ from penstock.tasks.compute.partial_columns import opposite
 from penstock.tasks.protocol.block_schema import GROUP, ROWS, WINDOW_START
 from penstock.tasks.recalculation.store_range_reader import PieceReader
 from penstock.tasks.recalculation.stored_rows import StoredRows
-from penstock.vnode.store.sorted_keys import TS_MAX
-from penstock.wal.record import DeleteRecord
+from penstock.vnode.store.sorted_keys import TS_MAX, time_ranges
+from penstock.wal.record import AnyDelete, DeletePointsRecord
 
 ROWS_PER_READ = 1 << 19
 _FIRST_WINDOWS = 1_000
 _GROWTH = 8
-
+_READS_OF_POINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Change:
 
     rows: pa.Table | None
     updated: npt.NDArray[np.bool_] | None
-    deletes: tuple[DeleteRecord, ...]
+    deletes: tuple[AnyDelete, ...]
     before: int
     after: int
     moved: MovedTables | None = None
@@ -232,10 +233,7 @@ class Recalculation:
         if change.updated is not None:
             chosen = among(tuids, ts, tuids[change.updated], ts[change.updated])
         for delete in change.deletes:
-            inside = (ts >= delete.first_ts) & (ts <= delete.last_ts)
-            if delete.tuids is not None:
-                inside &= np.isin(tuids, np.array(delete.tuids, np.uint64))
-            chosen |= inside
+            chosen |= covered(delete, tuids, ts)
         return chosen
 
     def old_rows(self, change: Change) -> pa.Table:
@@ -252,6 +250,9 @@ class Recalculation:
             keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
             found += self._of_keys(keys.column("_tuid").to_numpy(), keys.column(self._time).to_numpy(), as_of)
         for delete in change.deletes:
+            if isinstance(delete, DeletePointsRecord):
+                found += self._at_points(delete, as_of)
+                continue
             tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
             found.append(self._stored.read(tuids, delete.first_ts, delete.last_ts, as_of))
         return pa.concat_tables(found, promote_options="default")
@@ -268,6 +269,16 @@ class Recalculation:
             stored = self._stored.read(pa.array(np.unique(tuids), pa.uint64()), int(ts.min()), int(ts.max()), as_of)
             wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(), tuids, ts)
             found.append(stored.filter(pa.array(wanted)))
+        return found
+
+    def _at_points(self, delete: DeletePointsRecord, as_of: int) -> list[pa.Table]:
+        """Returns the rows at some points, as of a version. Where these lie far apart, little in between is read."""
+        found: list[pa.Table] = []
+        for first, last in time_ranges(np.unique(delete.times), _READS_OF_POINTS):
+            tuids = np.unique(delete.tuids[(delete.times >= first) & (delete.times <= last)])
+            stored = self._stored.read(pa.array(tuids), first, last, as_of)
+            there = covered(delete, stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy())
+            found.append(stored.filter(pa.array(there)))
         return found
 
     # -- which windows -----------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from penstock.tasks.recalculation.recalculation import Change, Recalculation
 from penstock.tasks.recalculation.stored_rows import ReadRows
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.state.stored_values import damaged, pack, unpack
-from penstock.wal.record import DeleteRecord
+from penstock.wal.record import AnyDelete
 
 ROW_COLUMN = "#row"
 DOUBTFUL = -1
@@ -104,7 +104,7 @@ class Windower:
     # -- what the source task calls ----------------------------------------------------------------------------
 
     def process(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int],
+        self, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete], versions: tuple[int, int],
         newest: int | None, *, replayed: bool, moved: MovedTables | None = None,
     ) -> WindowedBlock:
         """Cuts a block of rows and deletes into partials, or what child tables come to that `moved`.
@@ -144,7 +144,7 @@ class Windower:
             groups = pc.is_in(rows.column(GROUP_COLUMN), changed.column(GROUP_COLUMN).combine_chunks())
             changed = pa.concat_tables([changed, _times_of([rows.filter(groups)])])
         stretches = self._stretches(changed, change)
-        self._expired_rows.forget([(delete.tuids, delete.first_ts, delete.last_ts) for delete in deletes])
+        self._expired_rows.forget_deleted(deletes)
         if classified is not None and new_keys.num_rows:
             self._expired_rows.add(new_keys)
         tuids = self._tables_of(changed)

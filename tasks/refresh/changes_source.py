@@ -18,7 +18,7 @@ from penstock.tasks.protocol.deployment import StreamDeployment
 from penstock.tasks.protocol.messages import Recalculate, TaskEvent, TaskId
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 from penstock.tasks.source.base_source_task import BaseSourceTask
-from penstock.wal.record import TUID_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import TUID_COLUMN, DeletePointsRecord, DeleteRecord, MetaRecord, Record, RowsRecord
 
 CHANGES = pa.schema([pa.field("tuid", pa.uint64()), pa.field("rows", pa.int64())])
 """A block: child tables that have changed, and how many rows of them came; NULL: any of them may have changed."""
@@ -69,6 +69,8 @@ class ChangesSourceTask(BaseSourceTask):
                 return int(batch.num_rows)
             case DeleteRecord(table_uid=table, tuids=tuids) if table == uid:
                 touched.update((None,) if tuids is None else tuids)
+            case DeletePointsRecord(table_uid=table, tuids=tuids) if table == uid:
+                touched.update(np.unique(tuids).tolist())
             case MetaRecord(body={"op": "create_children", "table_uid": table} as body) if table == uid:
                 touched.update(new_children(body).uids)
             case MetaRecord(body=body) if body.get("table_uid") == uid:

@@ -39,7 +39,7 @@ from penstock.tasks.recalculation.row_windower import Windower
 from penstock.tasks.recalculation.stored_rows import StoredRows
 from penstock.tasks.source.source_time import SourceTime
 from penstock.tasks.state.state_store import StateStore
-from penstock.wal.record import DeleteRecord
+from penstock.wal.record import AnyDelete
 
 _RESERVED_VERSIONS = 10_000
 
@@ -77,7 +77,7 @@ class ChangeEmitter:
             self._windower.restore()
 
     def emit(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        self, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete], before: int, after: int,
         moved: MovedTables | None = None,
     ) -> None:
         """Sends what a block changes: of rows and deletes, or of child tables that `moved`.
@@ -97,7 +97,7 @@ class ChangeEmitter:
         self._stored.rewritten = None
 
     def _emitted_whole(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        self, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete], before: int, after: int,
         moved: MovedTables | None,
     ) -> bool:
         """Sends what a block changes if all of its rows can be computed; returns whether it did.
@@ -121,7 +121,7 @@ class ChangeEmitter:
         return True
 
     def _emit_without(
-        self, failing: Mapping[int, str], classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
+        self, failing: Mapping[int, str], classified: ClassifiedRows | None, deletes: Sequence[AnyDelete],
         before: int, after: int, moved: MovedTables | None,
     ) -> None:
         """Sends what a block changes without its `failing` rows, and what they make void."""
@@ -141,7 +141,7 @@ class ChangeEmitter:
             self._emit_computable(classified, deletes, before, after, moved)
 
     def _emit_computable(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int,
+        self, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete], before: int, after: int,
         moved: MovedTables | None = None,
     ) -> None:
         """Sends what a block changes whose rows can all be computed.
@@ -187,7 +187,7 @@ class ChangeEmitter:
             self.send(REPLACE, self._remembered(batch, added=False))
 
     def _emit_differences(
-        self, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord], before: int, after: int
+        self, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete], before: int, after: int
     ) -> None:
         """Sends what rows add that came, and takes back what those had added that went."""
         rewritten = None if classified is None else updated(classified, None)
@@ -236,7 +236,7 @@ class ChangeEmitter:
         self._counts.handed_on += block.rows_in if self._first_stage.windows_are_apart else block.rows_read
         return True
 
-    def _emit_windowed(self, windower: Windower, classified: ClassifiedRows | None, deletes: Sequence[DeleteRecord],
+    def _emit_windowed(self, windower: Windower, classified: ClassifiedRows | None, deletes: Sequence[AnyDelete],
                        before: int, after: int, moved: MovedTables | None) -> None:
         """Sends what a block changes of windows that rows define."""
         newest = self._time.newest if classified is None else max(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import INSTANT, ForcePlan
 from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.compute.deleted_rows import covered
 from penstock.tasks.compute.lateness import source_rows
 from penstock.tasks.flow.outbox import Outbox
 from penstock.tasks.flow.queues import ChannelQueue
@@ -29,7 +30,7 @@ from penstock.tasks.source.base_source_task import BaseSourceTask
 from penstock.tasks.state.old_pickles import is_pickle
 from penstock.tasks.state.stored_values import damaged, pack_batch, unpack, unpack_batch
 from penstock.tasks.window.window_fill import GapRows, filled_rows, gap_schema
-from penstock.wal.record import DeleteRecord, MetaRecord, Record
+from penstock.wal.record import DeletePointsRecord, DeleteRecord, MetaRecord, Record
 
 WINDOWS_PER_RUN = 500
 _GROUPS_KEY, _ROWS_KEY = b"groups", b"rows"
@@ -110,16 +111,11 @@ class ForceSourceTask(BaseSourceTask):
         match record:
             case MetaRecord(body=body):
                 self._children.apply(body)
-            case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid and self._kept is not None:
-                self._kept = self._without(self._kept, record)
+            case DeleteRecord(table_uid=uid) | DeletePointsRecord(table_uid=uid) if (
+                    uid == self._source.storage_uid and self._kept is not None):
+                tuids, ts = (self._kept.column(name).to_numpy() for name in ("_tuid", self._source.time_column))
+                self._kept = self._kept.filter(pa.array(~covered(record, tuids, ts)))
         self._version = record.version
-
-    def _without(self, rows: pa.Table, delete: DeleteRecord) -> pa.Table:
-        ts = rows.column(self._source.time_column).to_numpy()
-        gone = (ts >= delete.first_ts) & (ts <= delete.last_ts)
-        if delete.tuids is not None:
-            gone &= np.isin(rows.column("_tuid").to_numpy(), np.array(delete.tuids, np.uint64))
-        return rows.filter(pa.array(~gone))
 
     # -- windows ---------------------------------------------------------------------------------------------
 

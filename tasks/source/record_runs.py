@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.tasks.compute.child_tables import moves_tables
 from penstock.tasks.compute.lateness import UPDATED, own_rows, times_of
-from penstock.wal.record import CHANGE_COLUMN, DeleteRecord, Record, RowsRecord
+from penstock.wal.record import CHANGE_COLUMN, AnyDelete, Record, RowsRecord
 
 
 def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Iterator[list[Record]]:
@@ -42,7 +42,7 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             elif len(ts) and newest is not None:
                 anew = (not plan.recalls and int(ts.min()) < newest - plan.policies.delete_mark) or (
                     recalculates and change is not None and _differs_from_store(change, ts, plan, newest))
-        elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:
+        elif isinstance(record, AnyDelete) and record.table_uid == plan.source.storage_uid:
             changes = True
             anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.policies.delete_mark
         anew = anew or (bool(run) and moves_tables(run[-1]) != moves_tables(record))
@@ -60,12 +60,12 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
 def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> bool:
     """Tells whether the records surely are one run: all their rows are new ones, and none is near DELETE_MARK."""
     mine = [record for record in records
-            if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == plan.source.storage_uid]
+            if isinstance(record, RowsRecord | AnyDelete) and record.table_uid == plan.source.storage_uid]
     if any(map(moves_tables, records)):
         return False
     lows, highs = [], [] if newest is None else [newest]
     for record in mine:
-        if isinstance(record, DeleteRecord) or CHANGE_COLUMN in record.batch.schema.names:
+        if not isinstance(record, RowsRecord) or CHANGE_COLUMN in record.batch.schema.names:
             return False
         found = _time_range(record)
         if found is not None:

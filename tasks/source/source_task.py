@@ -37,7 +37,15 @@ from penstock.tasks.source.record_runs import runs
 from penstock.tasks.source.source_rates import SourceRates
 from penstock.tasks.source.source_time import SourceTime
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
+from penstock.wal.record import (
+    AnyDelete,
+    DeletePointsRecord,
+    DeleteRecord,
+    MetaRecord,
+    Record,
+    RowsRecord,
+    TimeMarkRecord,
+)
 
 _TOO_NEW = "is too far in the future"
 _RECENT_PART = 4
@@ -314,7 +322,7 @@ class SourceTask(BaseSourceTask):
                        records[0].version - 1, records[-1].version)
             return
         rows: list[RowsRecord] = []
-        deletes: list[DeleteRecord] = []
+        deletes: list[AnyDelete] = []
         noted: list[int | None] = []
         writers = self._time.writers
         for record in records:
@@ -328,7 +336,7 @@ class SourceTask(BaseSourceTask):
                     rows.append(record)
                     if writers is not None:
                         noted.append(writers.advance(record.ingest_time_ms))
-                case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid:
+                case DeleteRecord(table_uid=uid) | DeletePointsRecord(table_uid=uid) if uid == self._source.storage_uid:
                     deletes.append(record)
         if deletes:
             self._recent.forget()

@@ -15,7 +15,7 @@ from penstock.common.fs import OsFs
 from penstock.vnode.store.chunk_reader import find_newest
 from penstock.vnode.store.memtable import Run
 from penstock.vnode.store.parts import PartCache
-from penstock.vnode.store.tombstones import TombstoneIndex
+from penstock.vnode.store.tombstones import Tombstones
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 
@@ -44,7 +44,7 @@ def test_the_newest_version_is_found_in_any_order_of_chunks(
     runs = [_run(part) for part in parts if part]
     keys = sorted(wanted)
     tuid, ts = np.array([uid for uid, _ in keys], np.uint64), np.array([ts for _, ts in keys], np.int64)
-    found = find_newest(runs, TombstoneIndex(()), tuid, ts, None, None)
+    found = find_newest(runs, Tombstones(), tuid, ts, None, None)
     versions = [int(runs[chunk].version[row]) if exists else None
                 for exists, chunk, row in zip(found.exists, found.chunk, found.row, strict=True)]
     assert versions == [newest.get(key) for key in keys]

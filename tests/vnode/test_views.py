@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from kits.basics.client_packages import client_process, needs_clients
+from kits.basics.duckdb_plans import join_conditions
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import StorageError
@@ -114,6 +115,21 @@ def test_views_show_the_newest_rows_of_all_vnodes(engine: Engine) -> None:
     assert engine.query(READ) == expected
     one.drop_children(METERS, [1])
     assert engine.query(READ) == expected[2:]
+    engine.dnode.close()
+
+
+def test_views_find_deleted_rows_by_their_time(engine: Engine) -> None:
+    """By child table alone each row would be compared with all deletes of its own; only those of longer times are."""
+    one = engine.vnodes[0]
+    one.write(METERS, meters(1, *((ts, 1.0) for ts in range(9))))
+    one.delete(METERS, [1], 3, 3)
+    one.delete(METERS, [1], 5, 6)
+    one.flush()
+    with open_duckdb(engine.paths) as connection:
+        conditions = join_conditions(connection, "SELECT * FROM power.meters")
+        assert len(connection.sql("SELECT * FROM power.meters").fetchall()) == 6
+    of_deletes = [each for each in conditions if any("first_ts" in one for one in each)]
+    assert sorted(any(" = " in one and "first_ts" in one for one in each) for each in of_deletes) == [False, True]
     engine.dnode.close()
 
 

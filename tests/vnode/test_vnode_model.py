@@ -27,7 +27,7 @@ from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
-from penstock.wal.record import DeleteRecord, RowsRecord
+from penstock.wal.record import DeletePointsRecord, DeleteRecord, RowsRecord
 
 TABLE = 77
 OPTIONS = VnodeOptions(1, segment_bytes=4096, memtable_bytes=1 << 20, compact_min_parts=2, part_grace_s=0.0,
@@ -78,6 +78,11 @@ class Model:
         """Applies one delete."""
         self.rows = {key: row for key, row in self.rows.items()
                      if not ((uids is None or key[0] in uids) and first <= key[1] <= last)}
+        self.at[version] = copy.deepcopy(self.rows)
+
+    def delete_points(self, version: int, points: set[tuple[int, int]]) -> None:
+        """Applies one delete of single times."""
+        self.rows = {key: row for key, row in self.rows.items() if key[:2] not in points}
         self.at[version] = copy.deepcopy(self.rows)
 
 
@@ -185,7 +190,7 @@ def append_rows(vnode: Vnode, model: Model, schema: pa.Schema, rows: list[dict[s
 def delete_rows(
     vnode: Vnode, model: Model, schema: pa.Schema, places: list[tuple[int, int]], rows: list[dict[str, Any]]
 ) -> None:
-    """Deletes what is at some places, by one record per time, and writes rows: where nothing is to be done, nothing is
+    """Deletes what is at some places, by one record, and writes rows: where nothing is to be done, nothing is
     written."""
     version = vnode.acknowledged_version
     uids, tss = zip(*places, strict=True)
@@ -195,12 +200,10 @@ def delete_rows(
         changes.append(WrittenRows(TABLE, pa.RecordBatch.from_pylist(
             rows, schema=pa.schema([("_tuid", pa.uint64()), *schema]))))
     begun = vnode.begin_together(changes)
-    there: dict[int, list[int]] = {}
-    for uid, ts in sorted({key[:2] for key in model.rows} & set(places)):
-        there.setdefault(ts, []).append(uid)
-    for ts, found in there.items():
+    there = {key[:2] for key in model.rows} & set(places)
+    if there:
         version += 1
-        model.delete(version, found, ts, ts)
+        model.delete_points(version, there)
     if rows:
         version += 1
         model.write(version, rows)
@@ -293,6 +296,9 @@ def check_log(directory: Path, model: Model) -> None:
                 rows = as_rows(table, model.key_columns)
                 assert dict(zip(rows, verdicts, strict=True)) == model.verdicts[record.version]
                 state |= {key: row | {"_ver": record.version} for key, row in rows.items()}
+            elif isinstance(record, DeletePointsRecord):
+                points = set(zip(record.tuids.tolist(), record.times.tolist(), strict=True))
+                state = {key: row for key, row in state.items() if key[:2] not in points}
             elif isinstance(record, DeleteRecord):
                 state = {key: row for key, row in state.items()
                          if not ((record.tuids is None or key[0] in record.tuids)

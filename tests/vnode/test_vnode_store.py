@@ -16,7 +16,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kits.basics.duckdb_plans import join_conditions
 from kits.basics.faulty_fs import FaultyFs
+from kits.basics.shared_duckdb import duckdb_with
 
 from penstock.common.clock import ManualClock, SystemClock
 from penstock.common.errors import (
@@ -352,6 +354,23 @@ def _estimates(plan: dict[str, Any]) -> list[int]:
         rows for below in plan["children"] for rows in _estimates(below)]
 
 
+@pytest.mark.parametrize("epochs", [True, False])
+def test_queries_find_deleted_rows_by_their_time(tmp_path: Path, epochs: bool) -> None:
+    """By child table alone each row would be compared with all deletes of its own."""
+    vnode = open_vnode(tmp_path)
+    vnode.write(TABLE, rows(*((1, ts) for ts in range(9))))
+    vnode.flush()
+    for ts in (3, 5):
+        vnode.delete(TABLE, [1], ts, ts)
+    select = vnode.snapshot(TABLE).to_sql(epochs=epochs)
+    with duckdb_with(select.tables) as connection:
+        (conditions,) = join_conditions(connection, select.sql)
+        assert len(connection.sql(select.sql).fetchall()) == 7
+    equalities = [condition for condition in conditions if " = " in condition]
+    assert [any(name in each for each in equalities) for name in ("_tuid", "ts")] == [True, True]
+    vnode.close()
+
+
 def test_deletes_that_a_reader_holds_up_are_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node without a checkpoint keeps all deletes of a stream's results: none of them copies those before it, and
     nothing is written again for their sake.
@@ -361,17 +380,17 @@ def test_deletes_that_a_reader_holds_up_are_cheap(tmp_path: Path, monkeypatch: p
     vnode.set_pin("stream", 0)
     vnode.write(TABLE, rows(*((1, ts) for ts in range(100))))
     vnode.flush()
-    before = vnode._store.tables[TABLE].tombstones
-    for ts in range(50):
-        vnode.delete(TABLE, [1], ts, ts)
-    assert vnode._store.tables[TABLE]._told_tombstones is before
+    before = vnode._store.tables[TABLE].tombstones.ranges
+    for ts in range(0, 100, 2):
+        vnode.delete(TABLE, [1], ts, ts + 1 if ts < 50 else ts)
+    assert vnode._store.tables[TABLE]._deletes._told_ranges is before
     assert vnode.stats().tombstones == len(vnode._store.tables[TABLE].tombstones) == 50
-    assert len(content(vnode)) == 50
+    assert len(content(vnode)) == 25
     vnode.flush()
     assert vnode.compact() == 0
     vnode.release_pin("stream")
     assert vnode.compact() == 1
-    assert len(content(vnode)) == 50
+    assert len(content(vnode)) == 25
     vnode.close()
 
 

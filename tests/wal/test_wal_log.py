@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,12 +26,18 @@ from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import (
     DamagedRecordError,
+    DeletePointsRecord,
     DeleteRecord,
+    Header,
     MetaRecord,
+    OtherRecord,
     Record,
+    RecordKind,
     RowsRecord,
     TimeMarkRecord,
+    decode,
     decode_header,
+    delete_points_payload,
     with_key_columns,
 )
 from penstock.wal.retention import RetentionPolicy, SegmentInfo, deletable
@@ -100,6 +107,42 @@ def test_every_kind_of_record_comes_back(tmp_path: Path) -> None:
     assert others == [DeleteRecord(2, 6, 7, (1, 2**63 + 1), -5, 9), DeleteRecord(3, 6, 7, None, 0, 1),
                       MetaRecord(4, 7, {"created": [{"näme": 1}]}), TimeMarkRecord(5, 8, "w", 123)]
     log.close()
+
+
+TUIDS = np.array([1, 1, 2**63 + 1], np.uint64)
+TIMES = np.array([-5, 9, -2**63], np.int64)
+
+
+def test_points_that_are_deleted_come_back(tmp_path: Path) -> None:
+    """In their order, and by child table; whoever reads another table's log passes over them."""
+    log = open_log(tmp_path)
+    log.commit(log.enqueue_delete_points(7, TUIDS, TIMES, 6))
+    (record,) = read_all(tmp_path)
+    assert isinstance(record, DeletePointsRecord)
+    assert (record.version, record.ingest_time_ms, record.table_uid) == (1, 6, 7)
+    assert (record.tuids.tolist(), record.times.tolist()) == (TUIDS.tolist(), TIMES.tolist())
+    assert (record.first_ts, record.last_ts) == (-2**63, 9)
+    assert [(tuid, times.tolist()) for tuid, times in record.by_table()] == [(1, [-5, 9]), (2**63 + 1, [-2**63])]
+    later = record.since(-5)
+    assert later is not None
+    assert (later.tuids.tolist(), later.times.tolist()) == ([1, 1], [-5, 9])
+    assert record.since(10) is None
+    assert record.since(-2**63) is record
+    others = WalReader(LogFiles(tmp_path, OsFs())).read_of(frozenset({8}))
+    assert others == [OtherRecord(1, 6)]
+    log.close()
+
+
+@pytest.mark.parametrize("payload", [
+    b"", delete_points_payload(7, TUIDS[:0], TIMES[:0])[0], b"".join(delete_points_payload(7, TUIDS, TIMES))[:-8],
+    b"".join(delete_points_payload(7, TUIDS, TIMES)) + bytes(8), b"".join(delete_points_payload(7, TUIDS[::-1], TIMES)),
+    b"".join(delete_points_payload(7, TUIDS[[0, 0]], TIMES[[0, 0]]))],
+    ids=["nothing", "none", "too few", "too many", "disorder", "twice"])
+def test_points_that_make_no_sense_are_damage(payload: bytes) -> None:
+    """Nobody relies on what a record promises that somebody else has written."""
+    header = Header(RecordKind.DELETE_POINTS, 1, 6, len(payload), 0, 0, 0)
+    with pytest.raises(DamagedRecordError, match="DELETE_POINTS payload cannot be decoded"):
+        decode(header, pa.py_buffer(payload), {})
 
 
 def test_a_reader_starts_anywhere_and_crosses_segments(tmp_path: Path) -> None:

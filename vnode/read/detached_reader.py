@@ -24,7 +24,7 @@ from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.table_state import TableState
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import AnyDelete, MetaRecord, Record, RowsRecord
 from penstock.wal.retention import segment_infos
 
 _TRIES = 5
@@ -79,7 +79,7 @@ class DetachedVnode:
         table.set_tombstones(entry.tombstones)
         version = max(newest, manifest.persisted_version) if as_of is None else as_of
         for record in self._log(manifest.persisted_version, version):
-            if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == table_uid:
+            if isinstance(record, RowsRecord | AnyDelete) and record.table_uid == table_uid:
                 table.replay(record)
         return Snapshot.of(table, self._vgroup_id, version, PartCache())
 
@@ -145,7 +145,7 @@ class DetachedVnode:
             return _end_of_gap(gap, last) if reached == first else reached
         return reached
 
-    def changes(self, table_uid: int, behind: int) -> Iterator[RowsRecord | DeleteRecord | MetaRecord]:
+    def changes(self, table_uid: int, behind: int) -> Iterator[RowsRecord | AnyDelete | MetaRecord]:
         """Yields what the log has of a table, and of child tables, behind a version.
 
         Raises CorruptionError, or WalGapError if the log begins later.
@@ -153,7 +153,7 @@ class DetachedVnode:
         reader = WalReader(LogFiles(self._directory / "wal", self._fs), behind + 1)
         try:
             while records := reader.read_of(frozenset({table_uid})):
-                yield from (one for one in records if isinstance(one, RowsRecord | DeleteRecord | MetaRecord))
+                yield from (one for one in records if isinstance(one, RowsRecord | AnyDelete | MetaRecord))
         finally:
             reader.close()
 

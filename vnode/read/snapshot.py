@@ -15,11 +15,13 @@ from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.vnode.read.row_places import Places, Values, having, rows_with, values_of
 from penstock.vnode.read.snapshot_sql import SnapshotSql, SqlBuilder
 from penstock.vnode.store.chunk_reader import Chunk, KeyFilter, gather, resolve
-from penstock.vnode.store.memtable import VERSION_COLUMN, TimeRange
+from penstock.vnode.store.manifest import extent_of
+from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange
 from penstock.vnode.store.parts import PartCache
-from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64
+from penstock.vnode.store.points import Extent
+from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, time_ranges
 from penstock.vnode.store.table_state import TableState
-from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
+from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.record import TUID_COLUMN
 
 _SPANS_MAX = 8
@@ -61,12 +63,7 @@ class Snapshot:
         self._key_names: list[str] = table.schema.names[:table.key_columns]
         self._runs = [run for run in table.runs() if run.min_version <= version]
         self._parts = [part for part in table.parts if part.info.min_version <= version]
-        self._tombstones: Sequence[Tombstone] = table.tombstones
-        self._index: TombstoneIndex | None = None
-        if next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version:
-            self._index = table.tombstone_index  # all deletes count: the table has theirs already
-        else:
-            self._tombstones = [t for t in table.tombstones if t.hides_for(version)]
+        self._tombstones = table.tombstones.seen(version)
         self._cache = cache
         self._forgotten = table.forgotten
         self._floor = table.floor
@@ -111,19 +108,24 @@ class Snapshot:
             if run.min_version > version and most == 1:
                 ranges.append((run.min_ts, run.max_ts))
             elif run.max_version > version:
-                ranges += _ranges(run.ts[run.version > version], most)
-        return ranges + [(t.first_ts, t.last_ts) for t in self._tombstones if t.version > version]
+                ranges += time_ranges(run.ts[run.version > version], most)
+        ranges += [(t.first_ts, t.last_ts) for t in self._tombstones.ranges if t.version > version]
+        for points in self._tombstones.points.near(Extent(behind=version)):
+            ranges += time_ranges(points.ts, most)
+        return ranges
 
     def children_since(self, version: int) -> set[int] | None:
         """Returns the child tables of rows that were written, and of deletes, behind a version; None: any may be."""
         if version < self._forgotten:
             return None
         found: set[int] = set()
-        for tombstone in self._tombstones:
+        for tombstone in self._tombstones.ranges:
             if tombstone.version > version:
                 if tombstone.tuids is None:
                     return None
                 found.update(tombstone.tuids)
+        for points in self._tombstones.points.near(Extent(behind=version)):
+            found.update(np.unique(points.tuid).tolist())
         parts = [part for part in self._parts if part.info.max_version > version]
         if sum(part.info.rows for part in parts) > _LOOKED_AT_MAX:
             return None
@@ -140,7 +142,7 @@ class Snapshot:
 
         None if that can't be told any more, or is of more than `most` rows.
         """
-        deletes = [t for t in self._tombstones if version < t.version <= self.version]
+        deletes = [t for t in self._tombstones.ranges if t.version > version]
         if version < max(self._floor, self._forgotten) or any(t.tuids is None for t in deletes):
             return None
         new_parts = [part for part in self._parts if part.info.max_version > version]
@@ -152,6 +154,10 @@ class Snapshot:
         fields = [self.schema.field(name) for name in columns]
         found: list[pa.Table] = []
         tuids, firsts, lasts = _ranges_of(deletes)
+        for points in self._tombstones.points.near(Extent(behind=version)):
+            tuids.append(points.tuid)
+            firsts.append(points.ts)
+            lasts.append(points.ts)
         for chunk in newer:
             rows = np.flatnonzero((chunk.version > version) & (chunk.version <= self.version))
             found.append(values_of(chunk, rows, fields))
@@ -187,35 +193,26 @@ class Snapshot:
         last = TS_MAX if last_ts is None else last_ts
         updates = [u for u in (*(p.info.updates for p in self._parts), *(r.updates for r in self._runs)) if u]
 
-        def is_known(low: int, high: int, oldest: int, newest: int, tuids: tuple[int, int]) -> bool:
-            return (first <= low and high <= last and newest <= self.version
-                    and not any(_overlap(update, low, high) for update in updates)
-                    and not any(t.version > oldest and t.touches(low, high) and _concerns(t, tuids)
-                                for t in self._tombstones))
+        def is_known(rows: Extent, newest: int) -> bool:
+            return (first <= rows.first_ts and rows.last_ts <= last and newest <= self.version
+                    and not any(_overlap(update, rows.first_ts, rows.last_ts) for update in updates)
+                    and not self._tombstones.reach(rows))
 
         known: list[RowCount] = []
         rest = copy.copy(self)
         rest._parts, rest._runs = [], []
         for part in self._parts:
             info = part.info
-            if is_known(info.min_ts, info.max_ts, max(info.min_version, info.purged_version), info.max_version,
-                        (info.min_tuid, info.max_tuid)):
+            if is_known(extent_of(info), info.max_version):
                 known.append(RowCount(info.rows, info.min_ts, info.max_ts))
             else:
                 rest._parts.append(part)
         for run in self._runs:
-            if is_known(run.min_ts, run.max_ts, run.min_version, run.max_version,
-                        (int(run.tuid[0]), int(run.tuid[-1]))):
+            if is_known(_extent_of(run), run.max_version):
                 known.append(RowCount(run.num_rows, run.min_ts, run.max_ts))
             else:
                 rest._runs.append(run)
         return _in_all(known), rest
-
-    @property
-    def _tombstone_index(self) -> TombstoneIndex:
-        if self._index is None:
-            self._index = TombstoneIndex(self._tombstones)
-        return self._index
 
     def _columns(self, columns: Sequence[str] | None) -> list[str]:
         names: list[str] = list(self.schema.names if columns is None else columns)
@@ -241,7 +238,7 @@ class Snapshot:
         rows = gather(chunks, KeyFilter(wanted, first, last), fields)
         unique = not any(_overlap(chunk.updates, first, last) for chunk in chunks)
         key_name = self._key_names[1] if len(self._key_names) == 2 else None
-        rows = resolve(rows, key_name, self._tombstone_index, as_of=self.version, pin=None, unique=unique)
+        rows = resolve(rows, key_name, self._tombstones, as_of=self.version, pin=None, unique=unique)
         return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
 
     def rows_at(self, columns: Sequence[str], places: Places) -> pa.Table:
@@ -263,7 +260,7 @@ class Snapshot:
         names = self._columns(columns)
         fields = [self.schema.field(name) for name in dict.fromkeys([*self._key_names, *names])]
         key_name = self._key_names[1] if len(self._key_names) == 2 else None
-        rows = resolve(gather(chunks, places, fields), key_name, self._tombstone_index, as_of=self.version, pin=None,
+        rows = resolve(gather(chunks, places, fields), key_name, self._tombstones, as_of=self.version, pin=None,
                        unique=not any(chunk.updates is not None for chunk in chunks))
         return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
 
@@ -309,7 +306,7 @@ class Snapshot:
         def reaches_in(low: int, high: int) -> bool:
             return any(_overlap(span, low, high) for span in dirty)
 
-        tombstones = [t for t in self._tombstones if t.touches(first, last)]
+        sql.hide(self._tombstones, [*(extent_of(part.info) for part in parts), *map(_extent_of, runs)])
         clean_parts = [p for p in parts if not reaches_in(p.info.min_ts, p.info.max_ts)]
         clean_runs = [r for r in runs if not reaches_in(r.min_ts, r.max_ts)]
         dirty_parts = [p for p in parts if reaches_in(p.info.min_ts, p.info.max_ts)]
@@ -318,11 +315,11 @@ class Snapshot:
         cut_runs = [r for r in dirty_runs if reaches_out(r.min_ts, r.max_ts)]
         selects = []
         if clean_parts or clean_runs or not dirty:
-            selects.append(sql.rows(clean_parts, clean_runs, tombstones))
+            selects.append(sql.rows(clean_parts, clean_runs))
         if cut_parts or cut_runs:
-            selects.append(sql.rows(cut_parts, cut_runs, tombstones, without=dirty))
+            selects.append(sql.rows(cut_parts, cut_runs, without=dirty))
         if dirty_parts or dirty_runs:
-            selects.append(sql.rows(dirty_parts, dirty_runs, tombstones, newest_in=dirty))
+            selects.append(sql.rows(dirty_parts, dirty_runs, newest_in=dirty))
         return SnapshotSql("\nUNION ALL\n".join(selects), sql.tables, tuple(parts))
 
 
@@ -333,9 +330,8 @@ def _ranges_of(tombstones: Sequence[Tombstone]) -> tuple[list[U64], list[I64], l
     return [np.array(tuids, np.uint64)], [np.array(firsts, np.int64)], [np.array(lasts, np.int64)]
 
 
-def _concerns(tombstone: Tombstone, tuids: tuple[int, int]) -> bool:
-    """Tells whether a delete is of a child table in this range."""
-    return tombstone.tuids is None or any(tuids[0] <= tuid <= tuids[1] for tuid in tombstone.tuids)
+def _extent_of(run: Run) -> Extent:
+    return Extent(run.min_ts, run.max_ts, int(run.tuid[0]), int(run.tuid[-1]), run.min_version)
 
 
 def _in_all(counts: Sequence[RowCount]) -> RowCount | None:
@@ -359,15 +355,6 @@ def united(spans: Sequence[TimeRange], most: int = _SPANS_MAX) -> list[TimeRange
         found = [(found[start][0], found[stop - 1][1])
                  for start, stop in zip([0, *kept], [*kept, len(found)], strict=True)]
     return found
-
-
-def _ranges(times: I64, most: int) -> list[TimeRange]:
-    """Returns at most so many ranges with all these times, apart where these are farthest from each other."""
-    ordered = np.sort(times)
-    widest = np.argsort(np.diff(ordered), kind="stable")[max(0, len(ordered) - most):]
-    last = [*np.sort(widest).tolist(), len(ordered) - 1]
-    first = [0, *(place + 1 for place in last[:-1])]
-    return list(zip(ordered[first].tolist(), ordered[last].tolist(), strict=True))
 
 
 def _overlap(span: TimeRange | None, first: int, last: int) -> bool:

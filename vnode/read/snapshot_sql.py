@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange, as_table
+from penstock.vnode.store.points import Extent
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.table_state import PartHandle
-from penstock.vnode.store.tombstones import Tombstone
+from penstock.vnode.store.tombstones import Tombstones
 from penstock.wal.record import TUID_COLUMN
 
 _INLINE_TUIDS = 64
@@ -105,6 +106,7 @@ class SqlBuilder:
         self._epochs = epochs
         self.tables: dict[str, pa.Table] = {}
         self._tuid_filter = self._filter_tuids(tuids)
+        self._hiding = ""
 
     def _register(self, table: pa.Table) -> str:
         name = f"_penstock_{next(_names)}"
@@ -176,7 +178,7 @@ class SqlBuilder:
         where = self._where(available, which, newer_possible=newer_possible, integers=integers)
         return f"SELECT _tuid, {', '.join(columns)}, _ver FROM {source}{where}"
 
-    def rows(self, parts: Sequence[PartHandle], runs: Sequence[Run], tombstones: Sequence[Tombstone], *,
+    def rows(self, parts: Sequence[PartHandle], runs: Sequence[Run], *,
              without: Sequence[TimeRange] = (), newest_in: Sequence[TimeRange] = ()) -> str:
         """Returns the SELECT over these parts and runs.
 
@@ -200,12 +202,9 @@ class SqlBuilder:
             name = self._register(empty.empty_table())
             selects.append(self._select(name, empty.names, which, newer_possible=False))
         outer = ", ".join(["_tuid", *(quoted(name) for name in self._names), "_ver"])
-        conditions = self._visible(tombstones)
-        if len(selects) == 1 and not conditions and not newest_only and self._read == self._names:
+        if len(selects) == 1 and not self._hiding and not newest_only and self._read == self._names:
             return selects[0]
-        sql = f"SELECT {outer} FROM (\n{' UNION ALL '.join(selects)}\n) AS r"
-        if conditions:
-            sql += f" WHERE {' AND '.join(conditions)}"
+        sql = f"SELECT {outer} FROM (\n{' UNION ALL '.join(selects)}\n) AS r{self._hiding}"
         if newest_only:
             keys = ", ".join(["_tuid", *(quoted(name) for name in self._keys)])
             sql += f" QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _ver DESC) = 1"
@@ -213,24 +212,35 @@ class SqlBuilder:
                 sql = f"SELECT * FROM ({sql}) AS n WHERE {' AND '.join(ranges)}"
         return sql
 
-    def _visible(self, tombstones: Sequence[Tombstone]) -> list[str]:
-        type_ = self._schema.field(0).type
+    def hide(self, tombstones: Tombstones, extents: Sequence[Extent]) -> None:
+        """Has all `rows` leave out those that are deleted. `extents`: where all rows lie that are read."""
+        if not extents:
+            return
+        first = max(self._first, min(extent.first_ts for extent in extents))
+        last = min(self._last, max(extent.last_ts for extent in extents))
+        read = Extent(first, last, min(extent.first_tuid for extent in extents),
+                      max(extent.last_tuid for extent in extents), min(extent.behind for extent in extents))
         ts = f"r.{quoted(self._keys[0])}"
         if not self._epochs:
-            ts = f"epoch_{type_.unit}({ts})"
-        conditions = [f"NOT ({ts} BETWEEN {t.first_ts} AND {t.last_ts} AND r._ver < {t.version})"
-                      for t in tombstones if t.tuids is None]
-        some = [t for t in tombstones if t.tuids is not None]
-        for together in ([t for t in some if t.first_ts == t.last_ts], [t for t in some if t.first_ts != t.last_ts]):
-            rows = [(uid, t.first_ts, t.last_ts, t.version) for t in together for uid in t.tuids or ()]
-            if not rows:
-                continue
-            tuid, first, last, version = (list(column) for column in zip(*rows, strict=True))
-            name = self._register(pa.table({
-                "uid": pa.array(tuid, pa.uint64()), "a": pa.array(first, pa.int64()),
-                "b": pa.array(last, pa.int64()), "v": pa.array(version, pa.uint64())}))
-            # Of single times there may be many: DuckDB finds equal ones by hash.
-            near = f"{ts} = d.a" if together[0].first_ts == together[0].last_ts else f"{ts} BETWEEN d.a AND d.b"
-            conditions.append(f"NOT EXISTS (SELECT 1 FROM {name} AS d WHERE d.uid = r._tuid AND {near} "
-                              "AND r._ver < d.v)")
-        return conditions
+            ts = f"epoch_{self._schema.field(0).type.unit}({ts})"
+        ranges = [t for t in tombstones.ranges if t.reaches(read)]
+        points = [pa.record_batch({"uid": run.tuid, "a": run.ts, "v": run.version})
+                  for run in tombstones.points.near(read)]
+        some = [(uid, t.first_ts, t.last_ts, t.version) for t in ranges for uid in t.tuids or ()]
+        if points:
+            # There may be many of one child table: DuckDB finds those by hash that it is to find by equality.
+            self._hiding += self._without(pa.Table.from_batches(points), f"{ts} = d.a")
+        if some:
+            columns = zip(*some, strict=True)
+            types = {"uid": pa.uint64(), "a": pa.int64(), "b": pa.int64(), "v": pa.uint64()}
+            self._hiding += self._without(
+                pa.table({name: pa.array(column, type_) for (name, type_), column in zip(
+                    types.items(), columns, strict=True)}), f"{ts} BETWEEN d.a AND d.b")
+        of_all = [f"NOT ({ts} BETWEEN {t.first_ts} AND {t.last_ts} AND r._ver < {t.version})"
+                  for t in ranges if t.tuids is None]
+        if of_all:
+            self._hiding += f" WHERE {' AND '.join(of_all)}"
+
+    def _without(self, deletes: pa.Table, at: str) -> str:
+        name = self._register(deletes)
+        return f" ANTI JOIN {name} AS d ON d.uid = r._tuid AND {at} AND r._ver < d.v"

@@ -21,9 +21,8 @@ from penstock.vnode.store.chunk_reader import KeyFilter, gather, resolve
 from penstock.vnode.store.manifest import SCHEMA_FILE, Manifest, PartInfo, TableManifest
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run, join_ranges
 from penstock.vnode.store.parts import PartWriter
-from penstock.vnode.store.table_state import stored_form
-from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
-from penstock.wal.record import DamagedRecordError, DeleteRecord, Record, RowsRecord
+from penstock.vnode.store.table_state import TableState, stored_form
+from penstock.wal.record import AnyDelete, DamagedRecordError, Record, RowsRecord
 from penstock.wal.segment import (
     END_NAME,
     SegmentHeader,
@@ -226,10 +225,11 @@ class VnodeRepair:
             versions = pq.read_table(pa.BufferReader(self._fs.read(path)), columns=[VERSION_COLUMN])
             elsewhere.update(np.unique(versions.column(0).to_numpy()).tolist())
         runs: list[Run] = []
-        deletes: list[Tombstone] = list(table.tombstones)
+        deletes = TableState(table.table_uid, table.schema, table.key_columns)
+        deletes.set_tombstones(table.tombstones)
         for record in self._records(part.min_version, manifest.persisted_version):
-            if isinstance(record, DeleteRecord) and record.table_uid == table.table_uid:
-                deletes.append(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
+            if isinstance(record, AnyDelete) and record.table_uid == table.table_uid:
+                deletes.replay(record)
             wanted = (isinstance(record, RowsRecord) and record.table_uid == table.table_uid
                       and record.version <= part.max_version and record.version not in elsewhere)
             if wanted and isinstance(record, RowsRecord):
@@ -243,8 +243,7 @@ class VnodeRepair:
         rows = gather(runs, KeyFilter(), [known[name] for name in part.columns if name in known])
         updates = join_ranges([part.updates, *(run.updates for run in runs)])
         key = table.schema.names[1] if table.key_columns == 2 else None
-        hiding = TombstoneIndex([tombstone for tombstone in deletes if tombstone.hides_for(horizon)])
-        return resolve(rows, key, hiding, as_of=2**64 - 1, pin=horizon, unique=False), updates
+        return resolve(rows, key, deletes.tombstones.seen(horizon), as_of=2**64 - 1, pin=horizon, unique=False), updates
 
     def _with_table(self, manifest: Manifest, table: TableManifest) -> Manifest:
         manifest = replace(manifest, tables={**manifest.tables, table.table_uid: table})

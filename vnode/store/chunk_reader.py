@@ -29,7 +29,7 @@ from penstock.vnode.store.sorted_keys import (
     times_of,
     tuids_of,
 )
-from penstock.vnode.store.tombstones import TombstoneIndex
+from penstock.vnode.store.tombstones import Tombstones
 from penstock.wal.record import TUID_COLUMN
 
 _ROWS_PER_SLICE = 2_000  # cutting a chunk takes as long as copying so many rows
@@ -66,7 +66,7 @@ class Found:
     row: Index
 
 
-def find_newest(chunks: Sequence[Chunk], tombstones: TombstoneIndex, tuid: U64, ts: I64,
+def find_newest(chunks: Sequence[Chunk], tombstones: Tombstones, tuid: U64, ts: I64,
                 key_name: str | None, key_values: pa.Array | None) -> Found:
     """Looks up keys (sorted by tuid, ts); with a composite key `key_values` holds the second part.
 
@@ -228,7 +228,7 @@ def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Fi
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *, as_of: int, pin: int | None,
+def resolve(rows: pa.Table, key_name: str | None, tombstones: Tombstones, *, as_of: int, pin: int | None,
             unique: bool) -> pa.Table:
     """Sorts rows by key, takes out what tombstones hide and what is newer than `as_of`, and keeps the newest version
     of each key (with a `pin` also older ones that a reader as of the pin or later needs).

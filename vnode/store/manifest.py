@@ -15,9 +15,10 @@ from penstock.common.fs import Fs
 from penstock.common.sealed import seal, unseal
 from penstock.vnode.store.delivery import Partition, Place
 from penstock.vnode.store.memtable import TimeRange
-from penstock.vnode.store.tombstones import Tombstone
+from penstock.vnode.store.points import Extent, PointRun
+from penstock.vnode.store.tombstones import Tombstone, Tombstones, of_any
 
-FORMAT = 1
+FORMAT = 2  # 1 has no points
 NAME = "MANIFEST"
 SCHEMA_FILE = "schema.parquet"
 """Beside a table's parts and beside its tombstones: a file without rows, so that readers' globs always match."""
@@ -48,6 +49,11 @@ class PartInfo:
     columns: tuple[str, ...]
 
 
+def extent_of(part: PartInfo) -> Extent:
+    """Returns where rows of a part lie, and which deletes may still hide some of them."""
+    return Extent(part.min_ts, part.max_ts, part.min_tuid, part.max_tuid, max(part.min_version, part.purged_version))
+
+
 @dataclass(frozen=True, slots=True)
 class LastTimes:
     """The file with the greatest ts per child table, valid for all rows up to `version`. `crc`: of the whole file."""
@@ -68,7 +74,7 @@ class TableManifest:
     schema: pa.Schema
     key_columns: int
     parts: tuple[PartInfo, ...] = ()
-    tombstones: tuple[Tombstone, ...] = ()
+    tombstones: Tombstones = field(default_factory=Tombstones)
     last_times: LastTimes | None = None
     floor: int = 0
     places: dict[Partition, Place] = field(default_factory=dict)
@@ -105,7 +111,8 @@ def _table_json(table: TableManifest) -> dict[str, Any]:
         "schema": encode_schema(table.schema),
         "key_columns": table.key_columns,
         "parts": [asdict(part) for part in table.parts],
-        "tombstones": [[t.version, t.tuids, t.first_ts, t.last_ts, t.dropped] for t in table.tombstones],
+        "tombstones": [[t.version, t.tuids, t.first_ts, t.last_ts, t.dropped] for t in table.tombstones.ranges],
+        "points": [[len(run), run.to_text()] for run in table.tombstones.points.runs()],
         "last_times": None if table.last_times is None else asdict(table.last_times),
         "floor": table.floor,
         "places": [[*partition, *place] for partition, place in table.places.items()],
@@ -116,8 +123,10 @@ def _table(data: dict[str, Any]) -> TableManifest:
     parts = tuple(PartInfo(**{**part, "columns": tuple(part["columns"]),
                               "updates": None if part["updates"] is None else tuple(part["updates"])})
                   for part in data["parts"])
-    tombstones = tuple(Tombstone(version, None if tuids is None else tuple(tuids), first, last, dropped)
-                       for version, tuids, first, last, dropped in data["tombstones"])
+    # Stores of older versions have all deletes there.
+    tombstones = of_any((Tombstone(version, None if tuids is None else tuple(tuids), first, last, dropped)
+                         for version, tuids, first, last, dropped in data["tombstones"]),
+                        (PointRun.of_text(count, text) for count, text in data.get("points", ())))
     last = data["last_times"]
     # Stores of older versions know no ingests.
     places = {(ingest, partition): (segment, offset) for ingest, partition, segment, offset in data.get("places", ())}
@@ -165,7 +174,7 @@ def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
         if fields["format"] > FORMAT:
             raise CorruptionError(f"{path} has format {fields['format']}; this version of Penstock knows formats up to "
                                   f"{FORMAT}", hint="use the newer version that wrote it")
-        if fields["format"] != FORMAT or fields["vgroup_id"] != vgroup_id:
+        if fields["format"] < 1 or fields["vgroup_id"] != vgroup_id:
             raise ValueError(f"format {fields['format']} of vgroup {fields['vgroup_id']}")
         tables = {table["uid"]: _table(table) for table in fields["tables"]}
     except (ValueError, KeyError, TypeError) as error:

@@ -146,13 +146,13 @@ class NewestTimes:
         self._likely[places[times >= self.times[places]]] = True
         self.times[places] = np.maximum(self.times[places], times)
 
-    def deleted(self, tuids: tuple[int, ...] | None) -> None:
+    def deleted(self, tuids: U64 | None) -> None:
         """Notes that rows of these child tables (None: of any) may be gone."""
         if tuids is None:
             self._settle()
             self._certain[:] = self._likely[:] = False
             return
-        places, known = self._find(np.array(tuids, np.uint64))
+        places, known = self._find(tuids)
         self._certain[places[known]] = self._likely[places[known]] = False
 
     def forget(self, tuids: tuple[int, ...]) -> None:

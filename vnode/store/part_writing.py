@@ -13,18 +13,18 @@ from penstock.vnode.store.memtable import Run, TimeRange, clipped, join_ranges
 from penstock.vnode.store.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, PartWriter, parquet_bytes
 from penstock.vnode.store.table_state import PartHandle, TableState
 from penstock.vnode.store.table_store import TableStore
-from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
+from penstock.vnode.store.tombstones import Tombstones
 from penstock.wal.record import crc32c
 
 
-def resolved(runs: Sequence[Run], fields: Sequence[pa.Field], key_name: str | None, tombstones: Iterable[Tombstone],
+def resolved(runs: Sequence[Run], fields: Sequence[pa.Field], key_name: str | None, tombstones: Tombstones,
              horizon: int, *, unique: bool) -> Iterator[pa.Table]:
     """Yields the rows of all runs sorted by key, without what no reader as of `horizon` or later can see.
 
     They come in pieces of some child tables each: what one takes in memory serves the next, and the caches.
     `key_name`: the second column of a composite key. `unique`: no key can occur twice.
     """
-    effective = TombstoneIndex([t for t in tombstones if t.hides_for(horizon)])
+    effective = tombstones.seen(horizon)
     for selection in cut(runs, ROW_GROUP_ROWS):
         yield resolve(gather(runs, selection, fields), key_name, effective, as_of=2**64 - 1, pin=horizon,
                       unique=unique)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run
 from penstock.vnode.store.sorted_keys import ascending, key_order, times_of, tuids_of
 from penstock.vnode.store.table_state import TableState
-from penstock.wal.record import LAST_COLUMN, DeleteRecord, Record, RowsRecord
+from penstock.wal.record import LAST_COLUMN, AnyDelete, Record, RowsRecord
 
 _SMALL = 512  # rows; more of them are worth a run of their own
 
@@ -19,7 +19,7 @@ _SMALL = 512  # rows; more of them are worth a run of their own
 def replay(records: Sequence[Record], tables: Mapping[int, TableState]) -> None:
     """Brings the records into the tables. Those of other tables are left out: these were dropped later."""
     concerned = (record for record in records
-                 if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid in tables)
+                 if isinstance(record, RowsRecord | AnyDelete) and record.table_uid in tables)
     for some in _together(concerned):
         table = tables[some[0].table_uid]
         if len(some) == 1:
@@ -33,10 +33,10 @@ def replay(records: Sequence[Record], tables: Mapping[int, TableState]) -> None:
                     table.note_place(record.origin, record.version)
 
 
-def _together(records: Iterator[RowsRecord | DeleteRecord]) -> Iterator[list[RowsRecord | DeleteRecord]]:
+def _together(records: Iterator[RowsRecord | AnyDelete]) -> Iterator[list[RowsRecord | AnyDelete]]:
     """Yields records that can be brought in at once: small appends of one table, in one shape; or a single one."""
-    def kind(record: RowsRecord | DeleteRecord) -> object:
-        if isinstance(record, DeleteRecord) or record.batch.num_rows > _SMALL or (
+    def kind(record: RowsRecord | AnyDelete) -> object:
+        if not isinstance(record, RowsRecord) or record.batch.num_rows > _SMALL or (
                 LAST_COLUMN in record.batch.schema.names):
             return record.version
         return record.table_uid, record.batch.schema

@@ -137,6 +137,22 @@ def find_ranges(tuid: U64, ts: I64, wanted_tuid: U64, first: I64, last: I64) -> 
     return start, np.maximum(start, stop)
 
 
+def time_ranges(times: I64, most: int) -> list[tuple[int, int]]:
+    """Returns at most so many ranges with all these times, apart where these are farthest from each other."""
+    ordered = np.sort(times)
+    widest = np.argsort(np.diff(ordered), kind="stable")[max(0, len(ordered) - most):]
+    last = [*np.sort(widest).tolist(), len(ordered) - 1]
+    first = [0, *(place + 1 for place in last[:-1])]
+    return list(zip(ordered[first].tolist(), ordered[last].tolist(), strict=True))
+
+
+def last_not_above(versions: U64, start: Index, stop: Index, limit: int) -> Index:
+    """Returns for each range of positions, in which versions ascend, the position behind those up to a limit."""
+    # The greatest version that is looked for is smaller than the limit of signed numbers by far.
+    wanted = np.full(len(start), min(limit, TS_MAX), np.int64)
+    return _search(versions.view(np.int64), start, stop, wanted, behind_equal=True)
+
+
 def expand(start: Index, stop: Index) -> tuple[Index, Index]:
     """Turns ranges into (number of the range, position) pairs."""
     counts = stop - start

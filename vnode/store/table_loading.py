@@ -27,8 +27,7 @@ def load_tables(store: Path, manifest: Manifest, cache: PartCache, fs: Fs, log: 
         table = tables[entry.table_uid] = TableState.stored(entry, store / "parts" / str(entry.table_uid))
         load_newest_times(table, store / "last", cache, fs)
         table.forgotten = manifest.persisted_version
-        for tombstone in entry.tombstones:
-            table.delete(tombstone)
+        table.take_deletes(entry.tombstones)
     reader = WalReader(log, manifest.persisted_version + 1)
     try:
         while records := reader.read():

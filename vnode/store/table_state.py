@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,31 @@ from penstock.vnode.store.memtable import VERSION_COLUMN, Memtable, Run, TimeRan
 from penstock.vnode.store.newest_times import NewestTimes
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.row_preparation import PreparedRows
-from penstock.vnode.store.sorted_keys import I64, TS_MIN, U64, Bools, Index, run_stops, times_of, tuids_of
-from penstock.vnode.store.tombstones import Tombstone, TombstoneIndex
+from penstock.vnode.store.sorted_keys import (
+    I64,
+    TS_MIN,
+    U64,
+    Bools,
+    Index,
+    run_starts,
+    run_stops,
+    times_of,
+    tuids_of,
+)
+from penstock.vnode.store.tombstones import Deletes, Tombstone, Tombstones
 from penstock.wal.packed_rows import row_format
 from penstock.wal.record import (
     CHANGE_COLUMN,
     LAST_COLUMN,
     TUID_COLUMN,
-    DeleteRecord,
+    AnyDelete,
+    DeletePointsRecord,
     IngestOrigin,
     RowsRecord,
     with_key_columns,
 )
 
 APPEND, LATE, UPDATE = 0, 1, 2
-_RECENT_TOMBSTONES = 256
 KEY_TEXT = "#key"
 """What the second key column is called where rows go by a KEY in place of a time: see `sql.rows.keyed_rows`."""
 
@@ -92,8 +102,7 @@ class TableState:
         self.memtable = Memtable()
         self.sealed: tuple[Run, ...] = ()
         self.parts: tuple[PartHandle, ...] = ()
-        self._tombstones: list[Tombstone] = []
-        self._told_tombstones: tuple[Tombstone, ...] = ()  # as of when they were last asked for
+        self._deletes = Deletes()
         self.forgotten = 0  # nobody knows any more of some deletes up to this version
         self.floor = 0
         self.last_times: LastTimes | None = None
@@ -102,8 +111,6 @@ class TableState:
         self.places: dict[Partition, Place] = {}  # of ingests
         self.stored_places: dict[Partition, Place] = {}  # as of what the parts hold
         self._noted_places: list[tuple[int, Partition, Place]] = []  # by their versions, since then
-        self._index: TombstoneIndex | None = None
-        self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
         #: the newest version of the log with rows or deletes of the table, and how many rows it has had since the table
         #: was loaded; replaced as a whole, so that it may be read without the lock
         self.logged = (0, 0)
@@ -124,16 +131,18 @@ class TableState:
         return TableManifest(self.uid, self.schema, self.key_columns, tuple(part.info for part in self.parts),
                              self.persisted_tombstones(persisted), self.last_times, self.floor, self.stored_places)
 
-    def persisted_tombstones(self, persisted: int) -> tuple[Tombstone, ...]:
+    def persisted_tombstones(self, persisted: int) -> Tombstones:
         """Returns the deletes that count for parts with the rows up to version `persisted`."""
-        return tuple(t for t in self.tombstones if t.dropped or t.version <= persisted)
+        return self.tombstones.seen(persisted)
 
-    def replay(self, record: RowsRecord | DeleteRecord) -> None:
+    def replay(self, record: RowsRecord | AnyDelete) -> None:
         """Does again what a record of the log says."""
         if isinstance(record, RowsRecord):
             self.append(*stored_form(record), record.batch.nbytes)
             if record.origin is not None:
                 self.note_place(record.origin, record.version)
+        elif isinstance(record, DeletePointsRecord):
+            self.delete_points(record.tuids, record.times, record.version)
         else:
             self.delete(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
 
@@ -179,34 +188,18 @@ class TableState:
         return self.schema.field(0).type
 
     @property
-    def tombstones(self) -> tuple[Tombstone, ...]:
-        """All deletes, oldest first. They may be many, and all are copied when there are new ones: not for each write.
-        """
-        if len(self._told_tombstones) != len(self._tombstones):
-            self._told_tombstones = tuple(self._tombstones)
-        return self._told_tombstones
+    def tombstones(self) -> Tombstones:
+        """All deletes."""
+        return self._deletes.told
 
     @property
     def tombstone_count(self) -> int:
-        return len(self._tombstones)
+        return len(self._deletes)
 
-    @property
-    def tombstone_index(self) -> TombstoneIndex:
-        """All deletes, ready to be applied; the base is kept over many deletes, since building it takes long."""
-        if self._index is None:
-            if self._base is None or len(self._tombstones) - self._base[0] > _RECENT_TOMBSTONES:
-                self._base = (len(self._tombstones), TombstoneIndex(self._tombstones))
-            count, base = self._base
-            self._index = TombstoneIndex(self._tombstones[count:], base) if count < len(self._tombstones) else base
-        return self._index
-
-    def set_tombstones(self, tombstones: Iterable[Tombstone]) -> None:
-        """Replaces the deletes."""
-        kept = {*tombstones} if len(self._tombstones) else ()
-        self.forgotten = max((t.version for t in self._tombstones if t not in kept), default=self.forgotten)
-        self._told_tombstones = tuple(tombstones)
-        self._tombstones = list(self._told_tombstones)
-        self._index = self._base = None
+    def set_tombstones(self, tombstones: Tombstones, forgotten: int = 0) -> None:
+        """Replaces the deletes. `forgotten`: the newest version of those that nobody knows of any more."""
+        self.forgotten = max(self.forgotten, forgotten)
+        self._deletes.replace(tombstones)
 
     def runs(self) -> tuple[Run, ...]:
         """Returns all runs, oldest first."""
@@ -227,10 +220,10 @@ class TableState:
         """Does so for sorted keys; without `key_values` all rows at a time are alike."""
         first, last = int(ts.min()), int(ts.max())
         chunks = self._runs_between(first, last)
-        found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+        found = find_newest(chunks, self.tombstones, tuid, ts, self.key_name, key_values)
         if not found.exists.all():
             chunks = self.chunks(cache, np.unique(tuid), first, last)
-            found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+            found = find_newest(chunks, self.tombstones, tuid, ts, self.key_name, key_values)
         return chunks, found
 
     def exist(self, tuids: U64, times: I64, cache: PartCache) -> Bools:
@@ -390,9 +383,29 @@ class TableState:
 
     def delete(self, tombstone: Tombstone) -> None:
         """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
-        self._tombstones.append(tombstone)
-        self._note_logged(tombstone.version, 0)
-        self._index = None
-        self.newest.deleted(tombstone.tuids)
+        tuids = None if tombstone.tuids is None else np.array(tombstone.tuids, np.uint64)
+        if tuids is not None and tombstone.is_of_points:
+            times = np.full(len(tuids), tombstone.first_ts, np.int64)
+            self._deletes.add_points(np.sort(tuids), times, tombstone.version)
+        else:
+            self._deletes.add_range(tombstone)
+        self._note_deleted(tuids, tombstone.version)
         if tombstone.dropped and tombstone.tuids is not None:
             self.newest.forget(tombstone.tuids)
+
+    def delete_points(self, tuids: U64, times: I64, version: int) -> None:
+        """Hides rows of child tables at one time each: at least one of both, sorted by both."""
+        self._deletes.add_points(tuids, times, version)
+        self._note_deleted(tuids[run_starts(tuids)], version)
+
+    def take_deletes(self, tombstones: Tombstones) -> None:
+        """Hides what was deleted before the table was loaded."""
+        for tombstone in tombstones.ranges:
+            self.delete(tombstone)
+        self._deletes.add_points_of(tombstones)
+        for run in tombstones.points.runs():
+            self._note_deleted(run.tuid[run_starts(run.tuid)], run.max_version)
+
+    def _note_deleted(self, tuids: U64 | None, version: int) -> None:
+        self._note_logged(max(version, self.logged[0]), 0)
+        self.newest.deleted(tuids)

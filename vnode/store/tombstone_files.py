@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.vnode.store.parts import parquet_bytes
 from penstock.vnode.store.table_state import TableState
 from penstock.vnode.store.table_store import TableStore
-from penstock.vnode.store.tombstones import Tombstone, to_table
+from penstock.vnode.store.tombstones import Tombstones, to_table
 
 
 class TombstoneFiles:
@@ -13,7 +13,7 @@ class TombstoneFiles:
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
-        self._published: dict[int, tuple[str, tuple[Tombstone, ...]]] = {}
+        self._published: dict[int, tuple[str, Tombstones]] = {}
 
     def publish(self, table: TableState) -> None:
         """Writes the deletes of a table when they have changed; the caller doesn't hold `lock`. Raises StorageError."""
@@ -22,7 +22,7 @@ class TombstoneFiles:
             with store.lock:
                 current = table.persisted_tombstones(store.persisted)
                 known = self._published.get(table.uid)
-                if store.tables.get(table.uid) is not table or current == (known[1] if known else ()):
+                if store.tables.get(table.uid) is not table or current == (known[1] if known else Tombstones()):
                     return
                 name = store.files.new_name()
                 children = table.newest.tuids.tolist()

@@ -18,7 +18,7 @@ from penstock.vnode.store.table_loading import load_newest_times
 from penstock.vnode.store.table_state import PartHandle
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
-from penstock.vnode.store.tombstones import Tombstone
+from penstock.vnode.store.tombstones import Tombstones
 from penstock.vnode.write.table_definitions import TableDefinitions
 
 
@@ -31,7 +31,7 @@ class HandOver:
 
     schema: pa.Schema
     key_columns: int
-    tombstones: tuple[Tombstone, ...]
+    tombstones: Tombstones
     floor: int
     newest_times: pa.Table
     places: dict[Partition, Place]
@@ -86,8 +86,7 @@ class ChildTransfer:
                 table.parts, table.last_times, table.floor = tuple(handles), last, given.floor
                 table.places, table.stored_places = dict(given.places), dict(given.places)
                 load_newest_times(table, store.folder / "last", store.cache, store.fs)
-                for tombstone in given.tombstones:
-                    table.delete(tombstone)
+                table.take_deletes(given.tombstones)
                 store.save()
         self._tombstone_files.publish(table)
 

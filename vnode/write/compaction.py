@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.vnode.store.manifest import PartInfo
+from penstock.vnode.store.manifest import extent_of
 from penstock.vnode.store.memtable import join_ranges
 from penstock.vnode.store.merging import in_key_order
 from penstock.vnode.store.part_writing import resolved, rows_in, updates_left, write_parts
@@ -12,7 +12,6 @@ from penstock.vnode.store.parts import MAX_PART_ROWS, PartReader
 from penstock.vnode.store.table_state import PartHandle, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
-from penstock.vnode.store.tombstones import Tombstone
 
 _TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
 _MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
@@ -57,8 +56,7 @@ class Compactor:
                 return chosen
         horizon = self._store.horizon(self._store.persisted)
         # Those that a reader of older versions holds up would only have the same rows written again and again.
-        if table.tombstone_count > _MAX_TOMBSTONES and (
-                sum(t.version <= horizon for t in table.tombstones) > _MAX_TOMBSTONES):
+        if table.tombstone_count > _MAX_TOMBSTONES and table.tombstones.count_until(horizon) > _MAX_TOMBSTONES:
             return [part for part in table.parts if _improvable(table, part)]
         return next(([part] for part in table.parts if _holds_replaced_rows(table, part, horizon)), [])
 
@@ -102,23 +100,19 @@ class Compactor:
             replaced = store.files.replaced_parts(table.uid)
             if replaced is None:
                 return
-            infos = [*(part.info for part in table.parts), *replaced]
-            horizon = store.horizon(store.persisted)
-            needed = tuple(t for t in table.tombstones if t.version > horizon or _hides_rows_of(t, infos))
-            if needed == table.tombstones:
-                return
+            extents = [extent_of(info) for info in (*(part.info for part in table.parts), *replaced)]
             before = table.tombstones
+            needed, forgotten = before.needed(extents, store.horizon(store.persisted))
+            if needed == before:
+                return
             with store.saving(lambda: table.set_tombstones(before)):
-                table.set_tombstones(needed)
+                table.set_tombstones(needed, forgotten)
         self._tombstone_files.publish(table)
 
 
 def _improvable(table: TableState, part: PartHandle) -> bool:
     """Tells whether a part may have rows that nobody can see."""
-    info = part.info
-    return info.updates is not None or any(
-        t.version > max(info.purged_version, info.min_version) and t.touches(info.min_ts, info.max_ts)
-        for t in table.tombstones)
+    return part.info.updates is not None or table.tombstones.reach(extent_of(part.info))
 
 
 def _holds_replaced_rows(table: TableState, part: PartHandle, horizon: int) -> bool:
@@ -131,8 +125,3 @@ def _holds_replaced_rows(table: TableState, part: PartHandle, horizon: int) -> b
         return False
     left = updates_left(info.updates, [other for other in table.parts if other is not part], collapsed=True)
     return left is None or 2 * (left[1] - left[0]) < info.updates[1] - info.updates[0]
-
-
-def _hides_rows_of(tombstone: Tombstone, infos: Sequence[PartInfo]) -> bool:
-    return any(info.min_version < tombstone.version and info.purged_version < tombstone.version
-               and tombstone.touches(info.min_ts, info.max_ts) for info in infos)

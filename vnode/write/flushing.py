@@ -21,7 +21,7 @@ from penstock.vnode.store.part_writing import (
 from penstock.vnode.store.table_state import PartHandle, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstone_files import TombstoneFiles
-from penstock.vnode.store.tombstones import Tombstone
+from penstock.vnode.store.tombstones import Tombstones
 from penstock.wal.record import TUID_COLUMN
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
@@ -34,7 +34,7 @@ class _SealedTable:
 
     table: TableState
     runs: tuple[Run, ...]
-    tombstones: tuple[Tombstone, ...]
+    tombstones: Tombstones
     times: pa.Table | None
     places: dict[Partition, Place]
 

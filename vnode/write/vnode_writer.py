@@ -21,6 +21,7 @@ from penstock.wal.record import IngestOrigin
 from penstock.wal.writer import WalWriter
 
 _FEW_ROWS = 32  # of a write: of more, columns are cheaper
+_POINTS_MAX = 1 << 16  # of a record: readers hold a record as a whole
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
 
@@ -254,10 +255,9 @@ class VnodeWriter:
         if isinstance(change, DeletedRows):
             table = self._store.table(change.table_uid)
             there = table.exist(change.tuids, change.times, self._store.cache)
-            by_time: dict[int, list[int]] = {}
-            for uid, ts in zip(change.tuids[there].tolist(), change.times[there].tolist(), strict=True):
-                by_time.setdefault(ts, []).append(uid)
-            return [partial(self._delete_at, table, tuple(uids), ts) for ts, uids in by_time.items()]
+            tuids, times = change.tuids[there], change.times[there]
+            records = (slice(start, start + _POINTS_MAX) for start in range(0, len(times), _POINTS_MAX))
+            return [partial(self._delete_points, table, tuids[some], times[some]) for some in records]
         if isinstance(change, AppendedRows):
             table = self._store.table(change.table_uid)
             packed = table.packed(change.rows) if table.column_names == change.columns else None
@@ -271,9 +271,10 @@ class VnodeWriter:
             rows = prepare(change.of.batch, table.columns, table.key_columns)
         return [partial(self._enqueue, table, rows, None, change.of.delivery)] if rows.num_rows else []
 
-    def _delete_at(self, table: TableState, uids: tuple[int, ...], ts: int, continues: bool) -> Ticket:
-        ticket = self._wal.enqueue_delete(table.uid, uids, ts, ts, self._store.clock.now_ms(), continues=continues)
-        table.delete(Tombstone(ticket.version, uids, ts, ts))
+    def _delete_points(self, table: TableState, tuids: U64, times: I64, continues: bool) -> Ticket:
+        ticket = self._wal.enqueue_delete_points(
+            table.uid, tuids, times, self._store.clock.now_ms(), continues=continues)
+        table.delete_points(tuids, times, ticket.version)
         return ticket
 
     def write_meta(self, body: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.common.config import load_config
 from penstock.mnode.admin.sandbox import Sandbox
 from penstock.vnode.store.delivery import IngestDelivery
+from penstock.vnode.write.vnode_writer import DeletedRows
 
 T0 = 1_700_000_000_000
 CONFIG = {"stateMapSize": "64MiB", "streamBufferSize": "1MiB", "walSegmentSize": "64KiB", "partGrace": "0s"}
@@ -59,7 +60,20 @@ def make_directory(directory: Path) -> Answers:
         sandbox.checkpoint()
         sandbox.execute("FLUSH DATABASE d")
         _deliver(sandbox, "t0", (T0 + 95_000, 5, "z"))
+        _delete_at(sandbox, "t0", T0 + 4000)
         return answers(sandbox)
+
+
+def _delete_at(sandbox: Sandbox, child: str, *times: int) -> None:
+    """Deletes rows of a child table of `m` as results are deleted."""
+    stable = sandbox.engine.catalog.table("d", "m")
+    found = sandbox.engine.catalog.child("d", child)
+    assert stable is not None
+    assert found is not None
+    begun = sandbox.engine.storage.vnode(found.vgroup_id).begin_together([DeletedRows(
+        stable.uid, np.full(len(times), found.uid, np.uint64), np.array(times, np.int64))])
+    assert begun is not None
+    begun.wait()
 
 
 def _deliver(sandbox: Sandbox, child: str, row: tuple[Any, ...]) -> None:

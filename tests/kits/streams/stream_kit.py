@@ -62,6 +62,7 @@ from penstock.vnode.read.snapshot import TimeSpan
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
+from penstock.vnode.write.vnode_writer import DeletedRows
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import RecordReader
 from penstock.wal.shared_reading import RecentReads
@@ -137,6 +138,7 @@ class Store:
         self.catalog = catalog
         self.clock = ManualClock()
         self.fs = FaultyFs()  # one that never really syncs
+        self._by_points = False  # the last delete
         self.recent_reads = RecentReads()  # the streams of a store are those of one worker
         columns = catalog.meters.columns
         self.names = [column.name for column in columns]
@@ -169,10 +171,14 @@ class Store:
             vnode.write(SUPER_UID, pa.RecordBatch.from_pydict(arrays))
 
     def delete(self, tables: Sequence[int] | None, first_ts: int, last_ts: int) -> None:
+        """Deletes rows; of named tables in turn each at its time, as results are deleted, and all between two times."""
+        self._by_points = not self._by_points
         for vgroup, vnode in self.vnodes.items():
             tuids = None if tables is None else [
                 self.catalog.child_list[n].uid for n in tables if self.catalog.child_list[n].vgroup_id == vgroup]
-            if tuids is None or tuids:
+            if tuids and self._by_points:
+                _delete_each(vnode, tuids, first_ts, last_ts)
+            elif tuids is None or tuids:
                 vnode.delete(SUPER_UID, tuids, first_ts, last_ts)
 
     def retag(self, table: int, tags: tuple[TagValue, ...]) -> None:
@@ -462,6 +468,15 @@ def unhurried(**changes: Any) -> TaskSettings:
 def assert_balanced(status: TaskStatus) -> None:
     """No row is lost between the log and what a source task sends on, in any test."""
     assert not status.account.missing, (status.task, status.account)
+
+
+def _delete_each(vnode: Vnode, tuids: Sequence[int], first_ts: int, last_ts: int) -> None:
+    found = vnode.snapshot(SUPER_UID).to_arrow(None, pa.array(tuids, pa.uint64()), first_ts, last_ts)
+    points = found.select([0, 1]).group_by(found.column_names[:2]).aggregate([])
+    begun = vnode.begin_together([DeletedRows(
+        SUPER_UID, points.column(0).to_numpy(), points.column(1).cast(pa.int64()).to_numpy())])
+    if begun is not None:
+        begun.wait()
 
 
 # -- random steps ---------------------------------------------------------------------------------------------------
