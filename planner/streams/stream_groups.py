@@ -39,16 +39,17 @@ def plan_kept_groups(
     outputs, below, aggregate = found
     rows = _with_places_of_rows(aggregate.input)
     key = [place for place, each in enumerate(columns) if each.primary_key]
-    if rows is None or aggregate.sets is not None or aggregate.interval is not None or not aggregate.keys or not (
+    if rows is None or aggregate.sets is not None or aggregate.interval is not None or not (
             columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP):
         return None
     grouped = {name: next((place for place in key if is_column(outputs[place].node, name)), None)
                for name in aggregate.keys}
     # A group is a row of the table: with other columns as KEY two groups may want the same one.
-    if sorted(place for place in grouped.values() if place is not None) != key or None in grouped.values():
+    if grouped and (sorted(place for place in grouped.values() if place is not None) != key
+                    or None in grouped.values()):
         return None
     calls = [_of_all_rows(found) for found in aggregate.calls]
-    kept = [found for found in calls if found is not None and _is_kept(found)]
+    kept = [found for found in calls if found is not None and _is_kept(found, of_none=not grouped)]
     if len(kept) < len(calls):
         return None
     of_group = replace(aggregate, input=rows, calls=tuple(kept))
@@ -61,7 +62,7 @@ def plan_kept_groups(
                  for name, place in zip(grouped, places, strict=True))
     fit = all(always_fits(value, each.type) for value, each in zip(outputs, columns, strict=True))
     target = Target(database, statement.target.name.name, columns, (), None, (), 0, create=True,
-                    checks_results=not fit, key_places=places)
+                    checks_results=not fit, key_places=places, single=not grouped)
     policies = Policies(ignore_expired=False, guarantee=statement.options.guarantee or "exactly_once")
     stream = LogicalStream(plan, keys, target, "at_once", policies, batch.scans[0].precision, time_zone,
                            own_zone=statement.options.timezone is not None, history=History(None, None))
@@ -122,9 +123,9 @@ def _follows(table: Table) -> bool:
     return table.kind in ("super", "child", "normal") and not table.keyed
 
 
-def _is_kept(found: AggregateCall) -> bool:
-    """Whether agg tasks keep what gives a value of groups."""
-    return found.user is not None or require(found.function).split is not None
+def _is_kept(found: AggregateCall, *, of_none: bool) -> bool:
+    """Whether agg tasks keep what gives a value of groups; `of_none`: also of one without rows."""
+    return not of_none if found.user is not None else require(found.function).split is not None
 
 
 def _of_all_rows(value: GroupValue) -> AggregateCall | None:

@@ -315,7 +315,7 @@ class SinkPlan:
     `checks_results`: another result column, the last one, names what doesn't fit its column; such rows aren't written.
     `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
     `key_places`: the target is a table with a KEY, which has a row for each group, and no child tables: which column
-    each key of groups is.
+    each key of groups is. `single`: such a table has no row but that of the only group, whatever its KEY.
     `by_key`: of `external` rows without groups and a time of their own; the columns that are flagged tell them apart.
     """
 
@@ -331,6 +331,7 @@ class SinkPlan:
     checks_tags: bool = False
     key_places: tuple[int, ...] = ()
     by_key: bool = False
+    single: bool = False
 
     @property
     def text(self) -> str:
@@ -340,7 +341,7 @@ class SinkPlan:
     @property
     def keyed(self) -> bool:
         """Whether the target is a table with a KEY, to which groups belong."""
-        return bool(self.key_places)
+        return self.single or bool(self.key_places)
 
     @property
     def problem(self) -> str | None:

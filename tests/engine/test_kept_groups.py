@@ -32,6 +32,11 @@ QUERIES = {
     "select note, count(distinct voltage) c, count(distinct site) filter (where voltage > 1) d, "
     "max(distinct voltage) m from meters group by note": False,
     "select tbname, max(voltage) high from meters group by tbname having max(voltage) < 5": False,
+    "select count(*) c, sum(voltage) s, avg(voltage) a from meters": True,
+    "select count(voltage) c, sum(voltage) s from meters where note = 'x' having sum(voltage) > 1": True,
+    "select sum(voltage) s from d1": True,
+    "select count(*) c, count(distinct note) d, min(voltage) low, sum(current) s from meters where site = 's0'": False,
+    "select count(*) filter (where voltage > 0) + 1 c, max(current) m from d0": False,
 }
 
 

@@ -43,6 +43,8 @@ from penstock.tasks.external.notify.window_notifier import Notifier, OpenSender,
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import (
+    CLEAR,
+    REPLACE,
     CheckpointCommitted,
     ReadBack,
     Recalculate,
@@ -235,6 +237,12 @@ class MemoryWriter:
             child = write.children[row.pop("_child")].name
             operation = row.pop("_op")
             values = list(row.values())
+            if self.sink.single:
+                assert operation in (REPLACE, CLEAR)
+                self.results.clear()
+                if operation == REPLACE:
+                    self.results[child, *row.values()] = row
+                continue
             if self.sink.keyed:
                 key = (child, *(row[column.name] for column in self.sink.columns if column.primary_key))
                 self.results.pop(key, None)
