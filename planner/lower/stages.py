@@ -313,7 +313,7 @@ class SourceRows:
     @property
     def used(self) -> tuple[SourceColumn, ...]:
         """The columns that are read, without tags."""
-        by_name = {each.name: each for each in self.table.columns}
+        by_name = {each.name: each for each in self.table.stored_columns}
         return tuple(SourceColumn(name, by_name[name].physical, by_name[name].type)
                      for name in self.scan.columns if name in by_name)
 

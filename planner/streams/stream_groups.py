@@ -16,6 +16,7 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import AggregateCall, GroupValue
 from penstock.planner.logical.operators import Aggregate, Distinct, Filter, Operator, Project, Scan, Sort
 from penstock.planner.logical.stream import LogicalStream, StreamKey, Target
+from penstock.planner.lower.partial_aggregates import retractable
 from penstock.planner.lower.stages import stream_plan
 from penstock.planner.lower.targets import always_fits
 from penstock.planner.query.batch_plan import BatchPlan
@@ -51,6 +52,9 @@ def plan_kept_groups(
     calls = [_of_all_rows(found) for found in aggregate.calls]
     kept = [found for found in calls if found is not None and _is_kept(found, of_none=not grouped)]
     if len(kept) < len(calls):
+        return None
+    # Each row that comes may take the place of another one: to read all others of its group back isn't quicker.
+    if batch.scans[0].table.keyed and not all(map(retractable, kept)):
         return None
     of_group = replace(aggregate, input=rows, calls=tuple(kept))
     plan = Project(of_group if below is aggregate else replace(below, input=of_group), tuple(
@@ -120,7 +124,7 @@ def _with_places_of_rows(rows: Operator) -> Operator | None:
 
 
 def _follows(table: Table) -> bool:
-    return table.kind in ("super", "child", "normal") and not table.keyed
+    return table.kind in ("super", "child", "normal")
 
 
 def _is_kept(found: AggregateCall, *, of_none: bool) -> bool:

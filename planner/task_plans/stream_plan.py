@@ -11,7 +11,7 @@ from penstock.planner.duckdb_sql.interval_windows import Grid, count_between, gr
 from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.task_plans.plan_tree import PlanNode
 from penstock.planner.task_plans.user_calls import UserCall
-from penstock.sql.schema import Column, UserFunction
+from penstock.sql.schema import PLACE, Column, UserFunction
 from penstock.sql.tree.statements import (
     ExternalFormat,
     FillMode,
@@ -191,6 +191,11 @@ class SourcePlan:
     lookup: LookupPlan | None = None
     history: History | None = None
     used_tags: tuple[str, ...] | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether its rows go by a time: those of a table with a KEY have places, which mean nothing."""
+        return self.time_column != PLACE.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,7 +613,7 @@ class StreamPlan:
     @property
     def keeps_time(self) -> bool:
         """Whether source tasks tell others what time it is."""
-        return isinstance(self.computation, WindowsPlan | JoinPlan)
+        return isinstance(self.computation, WindowsPlan | JoinPlan) and self.source.timed
 
     @property
     def sends_partials(self) -> bool:

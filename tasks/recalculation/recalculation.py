@@ -30,7 +30,8 @@ from penstock.wal.record import DeleteRecord
 ROWS_PER_READ = 1 << 19
 _FIRST_WINDOWS = 1_000
 _GROWTH = 8
-
+_PLACES_MAX = 64
+_ROWS_PER_PLACE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,8 @@ class Recalculation:
         chosen = np.zeros(len(ts), bool)
         if change.updated is not None:
             chosen = among(tuids, ts, tuids[change.updated], ts[change.updated])
-        for delete in change.deletes:
+        chosen |= among(tuids, ts, *self._places(change))
+        for delete in self._ranges(change):
             inside = (ts >= delete.first_ts) & (ts <= delete.last_ts)
             if delete.tuids is not None:
                 inside &= np.isin(tuids, np.array(delete.tuids, np.uint64))
@@ -248,13 +250,31 @@ class Recalculation:
     def _affected(self, change: Change, as_of: int) -> pa.Table:
         """Returns the stored rows, as of a version, whose key is rewritten or that lie in a delete's range."""
         found: list[pa.Table] = []
+        tuids, ts = self._places(change)
         if change.rows is not None and change.updated is not None:
             keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
-            found += self._of_keys(keys.column("_tuid").to_numpy(), keys.column(self._time).to_numpy(), as_of)
-        for delete in change.deletes:
+            tuids = np.concatenate([tuids, keys.column("_tuid").to_numpy()])
+            ts = np.concatenate([ts, keys.column(self._time).to_numpy()])
+        if len(ts):
+            found += self._of_keys(tuids, ts, as_of)
+        for delete in self._ranges(change):
             tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
             found.append(self._stored.read(tuids, delete.first_ts, delete.last_ts, as_of))
         return pa.concat_tables(found, promote_options="default")
+
+    def _is_of_places(self, delete: DeleteRecord) -> bool:
+        """Whether rows of a table with a KEY go, which lie anywhere: they are looked for together."""
+        return not self._plan.source.timed and delete.tuids is not None and delete.first_ts == delete.last_ts
+
+    def _places(self, change: Change) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Returns the places, as tables and times, whose rows a change deletes one by one."""
+        found = [(tuid, delete.first_ts) for delete in change.deletes if self._is_of_places(delete)
+                 for tuid in delete.tuids or ()]
+        return np.array([tuid for tuid, _ in found], np.uint64), np.array([ts for _, ts in found], np.int64)
+
+    def _ranges(self, change: Change) -> list[DeleteRecord]:
+        """Returns the other deletes of a change."""
+        return [delete for delete in change.deletes if not self._is_of_places(delete)]
 
     def _of_keys(self, tuids: npt.NDArray[np.uint64], ts: npt.NDArray[np.int64], as_of: int) -> list[pa.Table]:
         """Returns the rows with some keys, as of a version."""
@@ -264,11 +284,26 @@ class Recalculation:
         if here.any():
             found.append(self._stored.counting(self._stored.recent.of_keys(tuids[here], ts[here], as_of), as_of))
             tuids, ts = tuids[~here], ts[~here]
-        if len(ts):
-            stored = self._stored.read(pa.array(np.unique(tuids), pa.uint64()), int(ts.min()), int(ts.max()), as_of)
+        for first, last in self._spans(ts, as_of) if len(ts) else ():
+            stored = self._stored.read(pa.array(np.unique(tuids), pa.uint64()), first, last, as_of)
             wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(), tuids, ts)
             found.append(stored.filter(pa.array(wanted)))
         return found
+
+    def _spans(self, ts: npt.NDArray[np.int64], as_of: int) -> list[tuple[int, int]]:
+        """Returns ranges of time in which the rows of some times are read: all at once, as they lie near each other.
+
+        Rows of a table with a KEY lie anywhere: of few that have many others between them each is read by itself.
+        """
+        whole = [(int(ts.min()), int(ts.max()))]
+        if self._plan.source.timed:
+            return whole
+        places = np.unique(ts).tolist()
+        if len(places) > _PLACES_MAX:
+            return whole
+        between = self._stored.time_span(*whole[0], as_of)
+        alone = between is not None and between.rows > _ROWS_PER_PLACE * len(places)
+        return [(place, place) for place in places] if alone else whole
 
     # -- which windows -----------------------------------------------------------------------------------------
 
