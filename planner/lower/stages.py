@@ -173,9 +173,10 @@ def _windowed(
         values = with_constants(below.mode, shown, columns, values)
     for call in calls:
         # Of no rows nothing is kept, of which these functions give 0.
-        counts = stream.target.single and require(call.function).counts
-        of_blocks |= {name: fragment("CASE WHEN :value IS NULL THEN 0 ELSE :value END", value=value) if counts else value
-                      for name, value in call.finals.items()}
+        counted = stream.target.single and require(call.function).counts
+        of_blocks |= call.finals if not counted else {
+            name: fragment("CASE WHEN :value IS NULL THEN 0 ELSE :value END", value=value)
+            for name, value in call.finals.items()}
     nothing = _nothing(aggregate, calls, single=stream.target.single)
     if having is not None:
         nothing = fragment("(:nothing OR NOT coalesce(:holds, false))", nothing=nothing,

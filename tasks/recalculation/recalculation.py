@@ -253,8 +253,8 @@ class Recalculation:
         tuids, ts = self._places(change)
         if change.rows is not None and change.updated is not None:
             keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
-            tuids = np.concatenate([tuids, keys.column("_tuid").to_numpy()])
-            ts = np.concatenate([ts, keys.column(self._time).to_numpy()])
+            tuids, ts = (np.concatenate([places, keys.column(name).to_numpy()])
+                         for places, name in ((tuids, "_tuid"), (ts, self._time)))
         if len(ts):
             found += self._of_keys(tuids, ts, as_of)
         for delete in self._ranges(change):

@@ -86,7 +86,8 @@ class ResultRows:
             batch, place = batch.take(pa.array(kept)), place[kept]
         if composite and self._windowed:
             gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
-            batch = batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(REPLACE, pa.uint8())))
+            batch = batch.set_column(
+                0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(REPLACE, pa.uint8())))
         return batch, place
 
     def _with_own_keys(self, batch: pa.RecordBatch, place: Numbers) -> tuple[pa.RecordBatch, Numbers]:
