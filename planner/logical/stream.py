@@ -43,7 +43,7 @@ class Target:
     With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
     names the tag whose value doesn't fit. `key_places`: it is a table with a KEY, which has a row for each group,
-    and no child tables: which column each key of groups is. `single`: one that has no row but that of all rows together.
+    and no child tables: which column each key of groups is. `single`: such a table has no row but that of all rows.
     """
 
     database: str

@@ -173,7 +173,8 @@ def _table(statement: CreateStream, catalog: CatalogView, session: Session) -> s
 def plan_refreshed(
     statement: CreateStream, catalog: CatalogView, session: Session, reason: str, refreshed: Collection[int] = ()
 ) -> StreamPlan:
-    """Returns the plan of a stream of any query; `reason` is what `refreshed_for` says, `refreshed` as in StreamDefaults.
+    """Returns the plan of a stream of any query; `reason` is what `refreshed_for` says.
+    `refreshed`: see StreamDefaults.
 
     Raises what planning the query raises, InvalidStreamError for a query whose answer depends on more than rows, and
     for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.

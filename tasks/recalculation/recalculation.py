@@ -252,14 +252,14 @@ class Recalculation:
         found: list[pa.Table] = []
         tuids, ts = self._places(change)
         if change.rows is not None and change.updated is not None:
-            keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
-            tuids, ts = (np.concatenate([places, keys.column(name).to_numpy()])
-                         for places, name in ((tuids, "_tuid"), (ts, self._time)))
+            rows = change.rows.filter(pa.array(change.updated))
+            tuids = np.concatenate((tuids, rows.column("_tuid").to_numpy()))
+            ts = np.concatenate([ts, rows.column(self._time).to_numpy()])
         if len(ts):
             found += self._of_keys(tuids, ts, as_of)
         for delete in self._ranges(change):
-            tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
-            found.append(self._stored.read(tuids, delete.first_ts, delete.last_ts, as_of))
+            tables = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
+            found.append(self._stored.read(tables, delete.first_ts, delete.last_ts, as_of))
         return pa.concat_tables(found, promote_options="default")
 
     def _is_of_places(self, delete: DeleteRecord) -> bool:
