@@ -100,7 +100,7 @@ def _computation(plan: StreamPlan) -> list[str]:
         case RowsPlan():
             return _source(plan)
         case WindowsPlan() as windows:
-            return [*_source(plan), *_windows(windows, _kept_of(plan)), *_fill(windows.fill)]
+            return [*_source(plan), *_windows(plan, windows), *_fill(windows.fill)]
         case JoinPlan() as join:
             return _join(plan, join)
         case ForcePlan(fill=fill):
@@ -131,25 +131,22 @@ def _source(plan: StreamPlan) -> list[str]:
     return lines
 
 
-def _kept_of(plan: StreamPlan) -> str:
-    """Returns what agg tasks keep a state of."""
-    if not plan.keeps_groups:
-        return "group and window"
-    return "row of the result" if plan.sink.single else "group"
-
-
-def _windows(plan: WindowsPlan, what: str) -> list[str]:
-    """Returns what agg tasks keep of each `what`, and compute of it."""
+def _windows(plan: StreamPlan, windows: WindowsPlan) -> list[str]:
+    """Returns what agg tasks keep, and compute of it."""
+    keeps, state, others = "Each agg task keeps per group and window", "The state of a window grows with its rows", ""
+    if plan.sink.single:
+        keeps, state, others = "The agg task keeps of all rows", "The state grows with the rows", "all others"
+    elif plan.keeps_groups:
+        keeps, state = "Each agg task keeps per group", "The state of a group grows with its rows"
+        others = "all others of their group"
     kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
-                     for accumulator in plan.accumulators)
-    one = "window" if what == "group and window" else what
-    growing = [f"The state of a {one} grows with its rows: {GROWING[accumulator.kind]} is kept in "
-               f"{accumulator.fields[0].name}" for accumulator in plan.accumulators if accumulator.kind in GROWING]
-    others = "all others of their group" if what == "group" else "all others"
-    changes = "taken out of what is kept" if plan.retracts else f"read back with {others}"
-    gone = [f"Rows that are rewritten or deleted are {changes}"] if one == what else []
-    return [f"Each agg task keeps per {what}: {kept or 'how many rows there are'}", *growing, *gone,
-            f"Each agg task computes with {_engine(plan.kernel is not None)}: {plan.final_sql}"]
+                     for accumulator in windows.accumulators)
+    growing = [f"{state}: {GROWING[accumulator.kind]} is kept in {accumulator.fields[0].name}"
+               for accumulator in windows.accumulators if accumulator.kind in GROWING]
+    changes = "taken out of what is kept" if windows.retracts else f"read back with {others}"
+    gone = [f"Rows that are rewritten or deleted are {changes}"] if others else []
+    return [f"{keeps}: {kept or 'how many rows there are'}", *growing, *gone,
+            f"Each agg task computes with {_engine(windows.kernel is not None)}: {windows.final_sql}"]
 
 
 def _fill(fill: FillPlan | None) -> list[str]:
