@@ -152,7 +152,7 @@ class ResultStore:
         if isinstance(request, SpanRequest):
             span = snapshot.span(request.first_ts, request.last_ts)
             return pa.Table.from_pylist([] if span is None else [asdict(span)], schema=_SPAN)
-        return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
+        return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts, request.times)
 
     def _foreign(self, table: Table | None, names: Iterable[str]) -> list[str]:
         if table is None:

@@ -21,7 +21,8 @@ from penstock.vnode.read.snapshot import TimeSpan
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """The ticket of a read: rows of one table of a vnode as of a WAL version; `tuids` None: all child tables."""
+    """The ticket of a read: rows of one table of a vnode as of a WAL version; `tuids` None: all child tables; `times`:
+    of those in [first_ts, last_ts] which count, None: all."""
 
     vgroup_id: int
     table_uid: int
@@ -29,6 +30,7 @@ class RowsRequest:
     first_ts: int
     last_ts: int
     as_of: int
+    times: pa.Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ from penstock.wal.record import DeleteRecord
 ROWS_PER_READ = 1 << 19
 _FIRST_WINDOWS = 1_000
 _GROWTH = 8
-_PLACES_MAX = 64
-_ROWS_PER_PLACE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,26 +282,11 @@ class Recalculation:
         if here.any():
             found.append(self._stored.counting(self._stored.recent.of_keys(tuids[here], ts[here], as_of), as_of))
             tuids, ts = tuids[~here], ts[~here]
-        for first, last in self._spans(ts, as_of) if len(ts) else ():
-            stored = self._stored.read(pa.array(np.unique(tuids), pa.uint64()), first, last, as_of)
+        if len(ts):
+            stored = self._stored.read_at(tuids, ts, as_of)
             wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(), tuids, ts)
             found.append(stored.filter(pa.array(wanted)))
         return found
-
-    def _spans(self, ts: npt.NDArray[np.int64], as_of: int) -> list[tuple[int, int]]:
-        """Returns ranges of time in which the rows of some times are read: all at once, as they lie near each other.
-
-        Rows of a table with a KEY lie anywhere: of few that have many others between them each is read by itself.
-        """
-        whole = [(int(ts.min()), int(ts.max()))]
-        if self._plan.source.timed:
-            return whole
-        places = np.unique(ts).tolist()
-        if len(places) > _PLACES_MAX:
-            return whole
-        between = self._stored.time_span(*whole[0], as_of)
-        alone = between is not None and between.rows > _ROWS_PER_PLACE * len(places)
-        return [(place, place) for place in places] if alone else whole
 
     # -- which windows -----------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import StreamPlan
@@ -51,6 +52,12 @@ class StoredRows:
         """Returns rows without those that are dropped for good."""
         return self.counting(self._stored(tuids, first_ts, last_ts, as_of), as_of)
 
+    def read_at(self, tuids: npt.NDArray[np.uint64], ts: npt.NDArray[np.int64], as_of: int) -> pa.Table:
+        """Returns rows at some times, of some child tables, at least one of each; without those that are dropped for
+        good."""
+        return self.counting(self._stored(pa.array(np.unique(tuids)), int(ts.min()), int(ts.max()), as_of,
+                                          times=pa.array(np.unique(ts))), as_of)
+
     def seen(self, tuids: pa.Array, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns rows that the stream has seen, without those that are dropped for good."""
         return self._without_held(self._stored(tuids, first_ts, last_ts, as_of, self.unseen), as_of)
@@ -93,11 +100,11 @@ class StoredRows:
         return rows.filter(pa.array(~held)) if held.any() else rows
 
     def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int,
-                left_out: Sequence[tuple[int, int]] | None = None) -> pa.Table:
+                left_out: Sequence[tuple[int, int]] | None = None, times: pa.Array | None = None) -> pa.Table:
         if self._source.keep_tuid is not None:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
-            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
+            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of, times)
         if left_out is None:
             left_out = self._from_before if self._plan.row_window is None else self.unseen
         versions = stored.column("_ver").to_numpy()

@@ -189,11 +189,12 @@ class Snapshot:
         return names
 
     def to_arrow(self, columns: Sequence[str] | None = None, tuids: pa.Array | None = None,
-                 first_ts: int | None = None, last_ts: int | None = None) -> pa.Table:
+                 first_ts: int | None = None, last_ts: int | None = None, times: pa.Array | None = None) -> pa.Table:
         """Returns the rows sorted by (_tuid, ts): `_tuid`, the columns asked for (None: all), `_ver`.
 
         `tuids`: uint64 Arrow array of child tables, None for all. `first_ts`, `last_ts`: inclusive, in units of the
-        table's precision, None for no bound. Raises InvalidStatementError for unknown columns, CorruptionError.
+        table's precision, None for no bound. `times`: int64 Arrow array of those between them that count alone, None
+        for all. Raises InvalidStatementError for unknown columns, CorruptionError.
         """
         names = self._columns(columns)
         wanted = None if tuids is None else np.unique(np.asarray(tuids, dtype=np.uint64))
@@ -202,7 +203,8 @@ class Snapshot:
         read = list(dict.fromkeys([*self._key_names, *names]))
         chunks = self._chunks(wanted, first, last)
         fields = [self.schema.field(name) for name in read]
-        rows = gather(chunks, KeyFilter(wanted, first, last), fields)
+        alone = None if times is None else np.unique(np.asarray(times, dtype=np.int64))
+        rows = gather(chunks, KeyFilter(wanted, first, last, alone), fields)
         unique = not any(_overlap(chunk.updates, first, last) for chunk in chunks)
         key_name = self._key_names[1] if len(self._key_names) == 2 else None
         rows = resolve(rows, key_name, self._tombstone_index, as_of=self.version, pin=None, unique=unique)

@@ -130,14 +130,27 @@ def stored_values(chunks: Sequence[Chunk], found: Found, name: str, type_: pa.Da
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """Which rows: of these child tables (sorted, None: all), with first_ts <= ts <= last_ts."""
+    """Which rows: of these child tables (sorted, None: all), with first_ts <= ts <= last_ts.
+
+    `times`: at these alone, which are sorted and lie there; None: at any.
+    """
 
     tuids: U64 | None = None
     first_ts: int = TS_MIN
     last_ts: int = TS_MAX
+    times: I64 | None = None
 
     def rows_of(self, chunk: Chunk) -> slice | Index:
         """Returns the positions of the selected rows of a chunk, ascending."""
+        if self.times is None:
+            return self._between(chunk)
+        if self.tuids is not None and len(self.tuids) == 1:
+            near = np.repeat(self.tuids, len(self.times))
+            return expand(*find_ranges(chunk.tuid, chunk.ts, near, self.times, self.times))[1]
+        found = np.arange(chunk.num_rows)[self._between(chunk)]
+        return found[np.isin(chunk.ts[found], self.times)]
+
+    def _between(self, chunk: Chunk) -> slice | Index:
         if self.tuids is None:
             if self.first_ts == TS_MIN and self.last_ts == TS_MAX:
                 return slice(0, chunk.num_rows)

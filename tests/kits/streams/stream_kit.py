@@ -279,9 +279,9 @@ class MemoryEnvironment:
         return self.kit.store.recent_reads.reader(vgroup_id, log, after_version + 1, table_uid)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
-                  as_of: int) -> pa.Table:
+                  as_of: int, times: pa.Array | None = None) -> pa.Table:
         snapshot = self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of)
-        return snapshot.to_arrow(None, tuids, first_ts, last_ts)
+        return snapshot.to_arrow(None, tuids, first_ts, last_ts, times)
 
     def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)

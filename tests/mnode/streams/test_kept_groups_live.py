@@ -177,7 +177,7 @@ def test_recalculation_leaves_one_row() -> None:
 def test_what_is_computed_again(query: str) -> None:
     """What tasks don't keep, though they would keep the like, is the answer as well; EXPLAIN tells which it is."""
     with made() as bed:
-        bed.all("CREATE STREAM refreshing INTO refreshed AS SELECT name, count(*) n FROM p0 GROUP BY name ORDER BY n LIMIT 9",
+        bed.all("CREATE STREAM z INTO refreshed AS SELECT name, count(*) n FROM p0 GROUP BY name ORDER BY n LIMIT 9",
                 "CREATE MATERIALIZED VIEW view AS SELECT name, count(*) n FROM p0 GROUP BY name",
                 f"CREATE STREAM s INTO o AS {query}")
         assert isinstance(plan_of(bed, "s").computation, RefreshPlan), COMPUTED_AGAIN[query]
