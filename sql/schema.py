@@ -38,6 +38,7 @@ class Column:
 #: The columns by which rows of a table with a KEY are stored, which nobody sees: see `sql.rows.keyed_rows`.
 PLACE = Column("#place", timestamp("ns"), "#place")
 KEY_TEXT = Column("#key", DataType(Kind.VARCHAR), "#key", primary_key=True)
+UNSEEN = (PLACE.name, KEY_TEXT.name)
 
 
 def with_time(columns: tuple[Column, ...]) -> tuple[Column, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.ddl.name_rules import check_name
-from penstock.sql.schema import KEY_TEXT, PLACE, Column
+from penstock.sql.schema import UNSEEN, Column
 from penstock.sql.types import INTEGERS, DataType, Kind
 from penstock.vnode.write.table_definitions import RESERVED_COLUMNS
 
@@ -17,7 +17,7 @@ MAX_ROW_BYTES = 64 * 1024
 MAX_LENGTH = {"column": 65_517, "tag": 16_382}
 VARIABLE = (Kind.VARCHAR, Kind.NCHAR, Kind.VARBINARY, Kind.GEOMETRY)
 
-_RESERVED = {*RESERVED_COLUMNS, PLACE.physical, KEY_TEXT.physical}
+_RESERVED = {*RESERVED_COLUMNS, *UNSEEN}
 _BAD_COLUMNS = 0x263F
 _DUPLICATE = 0x263C
 _BAD_TIME_COLUMN = 0x2641

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.sql.rows.keyed_rows import keyed
 from penstock.sql.schema import Table
-from penstock.vnode.read.row_places import Places, Values, having
+from penstock.vnode.read.row_places import RowPlaces, Values, having
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.wal.record import TUID_COLUMN
 
@@ -22,6 +22,6 @@ def rows_having(snapshot: Snapshot, table: Table, columns: Sequence[str], values
     # Each value is a key, which tells the place.
     keys = keyed(table, pa.RecordBatch.from_arrays([values[key[0]]], names=key))
     places = np.unique(keys.column(table.time_column.physical).cast(pa.int64()).to_numpy())
-    rows = snapshot.rows_at(list(dict.fromkeys([*columns, *key])), Places.of(
+    rows = snapshot.rows_at(list(dict.fromkeys([*columns, *key])), RowPlaces.of(
         np.full(len(places), table.uid, np.uint64), places, places))
     return having(rows, values).select([TUID_COLUMN, *columns])

@@ -100,8 +100,7 @@ def _computation(plan: StreamPlan) -> list[str]:
         case RowsPlan():
             return _source(plan)
         case WindowsPlan() as windows:
-            return [*_source(plan), *_windows(windows, "group" if plan.keeps_groups else "group and window"),
-                    *_fill(windows.fill)]
+            return [*_source(plan), *_windows(plan, windows), *_fill(windows.fill)]
         case JoinPlan() as join:
             return _join(plan, join)
         case ForcePlan(fill=fill):
@@ -132,16 +131,22 @@ def _source(plan: StreamPlan) -> list[str]:
     return lines
 
 
-def _windows(plan: WindowsPlan, what: str) -> list[str]:
-    """Returns what agg tasks keep of each `what`, and compute of it."""
+def _windows(plan: StreamPlan, windows: WindowsPlan) -> list[str]:
+    """Returns what agg tasks keep, and compute of it."""
+    keeps, state, others = "Each agg task keeps per group and window", "The state of a window grows with its rows", ""
+    if plan.sink.single:
+        keeps, state, others = "The agg task keeps of all rows", "The state grows with the rows", "all others"
+    elif plan.keeps_groups:
+        keeps, state = "Each agg task keeps per group", "The state of a group grows with its rows"
+        others = "all others of their group"
     kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
-                     for accumulator in plan.accumulators)
-    growing = [f"The state of a {what.rpartition(' ')[2]} grows with its rows: {GROWING[accumulator.kind]} is kept in "
-               f"{accumulator.fields[0].name}" for accumulator in plan.accumulators if accumulator.kind in GROWING]
-    changes = "taken out of what is kept" if plan.retracts else "read back with all others of their group"
-    gone = [f"Rows that are rewritten or deleted are {changes}"] if what == "group" else []
-    return [f"Each agg task keeps per {what}: {kept or 'how many rows there are'}", *growing, *gone,
-            f"Each agg task computes with {_engine(plan.kernel is not None)}: {plan.final_sql}"]
+                     for accumulator in windows.accumulators)
+    growing = [f"{state}: {GROWING[accumulator.kind]} is kept in {accumulator.fields[0].name}"
+               for accumulator in windows.accumulators if accumulator.kind in GROWING]
+    changes = "taken out of what is kept" if windows.retracts else f"read back with {others}"
+    gone = [f"Rows that are rewritten or deleted are {changes}"] if others else []
+    return [f"{keeps}: {kept or 'how many rows there are'}", *growing, *gone,
+            f"Each agg task computes with {_engine(windows.kernel is not None)}: {windows.final_sql}"]
 
 
 def _fill(fill: FillPlan | None) -> list[str]:
@@ -236,6 +241,8 @@ def _state(plan: StreamPlan) -> list[str]:
 
 def _window_state(plan: StreamPlan) -> str:
     where = "in memory up to streamBufferSize, on disk up to stateMapSize per task"
+    if plan.sink.single:
+        return f"bounded, what all rows together come to is kept; {where}"
     if plan.keeps_groups:
         known = "no more than tables" if not plan.grouping.by_values else "however many there are"
         return f"all groups are kept, {known}; {where}"
@@ -291,7 +298,7 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "join":
             return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":
-            kept = "groups" if plan.keeps_groups else "windows"
+            kept = "all rows" if plan.sink.single else "groups" if plan.keeps_groups else "windows"
             return f"{kept} of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink" if edge.node.work == "refresh" and plan.sink.by_key:
             return f"has the query computed by the engine, and emits what differs into {plan.sink.text}"

@@ -155,8 +155,8 @@ def correction_of_part(
     have some values. `claimed`: others may have the same KEY; None if one has.
     """
     differing = difference(target, wanted, stored_rows_with(target, values, storage))
-    if claimed:
-        fresh = wanted.filter(pc.is_null(differing.places))
+    fresh = wanted.filter(pc.is_null(differing.places))
+    if claimed and fresh.num_rows:
         there = stored_rows(target, np.unique(times_of(target, fresh)), storage, (PLACE.physical, KEY_TEXT.physical))
         if pc.any(pc.is_in(there.column(1), value_set=_keys(target, fresh))).as_py():
             return None

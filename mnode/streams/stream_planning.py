@@ -24,6 +24,7 @@ from penstock.mnode.ddl.name_rules import check_name
 from penstock.mnode.dnode.vnode_storage import vgroups_of
 from penstock.mnode.query.external_tables import external_table
 from penstock.mnode.streams.catalog_views import WithExternalTable, WithoutTable
+from penstock.mnode.streams.known_streams import KnownStreams
 from penstock.mnode.streams.stream_services import StreamServices
 from penstock.planner.lower.batch_results import BatchResults
 from penstock.planner.query.batch_plan import BatchPlan
@@ -53,8 +54,9 @@ _TOO_MANY, _TARGET_TAKEN, _TABLE_EXISTS = 0x03F6, 0x03F7, 0x0603
 class StreamPlanning:
     """Plans streams over the catalog; changes nothing."""
 
-    def __init__(self, services: StreamServices) -> None:
+    def __init__(self, services: StreamServices, known: KnownStreams) -> None:
         self._services = services
+        self._known = known
 
     def plan(self, statement: CreateStream, session: Session, replaced: StreamRecord | None = None) -> StreamPlan:
         """Returns what CREATE STREAM would run, having checked everything; changes nothing.
@@ -75,7 +77,8 @@ class StreamPlanning:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
-        plan = plan_stream(statement, view, session, stream_defaults(self._services.config))
+        defaults = replace(stream_defaults(self._services.config), refreshed=self._refreshed())
+        plan = plan_stream(statement, view, session, defaults)
         source_database = require_database(plan.source.database, self._services.catalog)
         count = sum(any(source is not None and source.database == source_database.name
                         for source in map(self._services.catalog.table_by_uid, stream.source_uids))
@@ -153,7 +156,14 @@ class StreamPlanning:
             # It is as it was then, whatever has become of it: the server may not even answer.
             view = WithExternalTable(view, codec.table_from_json(dict(stream.uses.external_table))[0])
         session = Session(stream.asked.database, stream.asked.time_zone, stream.asked.created_ms)
-        return statement, view, session, StreamDefaults(time=TimeDefaults(**stream.asked.defaults))
+        return statement, view, session, StreamDefaults(
+            time=TimeDefaults(**stream.asked.defaults), refreshed=self._refreshed())
+
+    def _refreshed(self) -> frozenset[int]:
+        """Returns the result tables of streams whose answers are computed again."""
+        plans = self._known.plans
+        return frozenset(stream.target_uid for stream in self._services.catalog.streams.all()
+                         if stream.id in plans and isinstance(plans[stream.id].plan.computation, RefreshPlan))
 
     def planned(self, record: StreamRecord, stored: StoredPlan) -> StreamRecord:
         """Returns the record of a stream with its plan, and what that reads and uses."""

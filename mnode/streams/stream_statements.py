@@ -26,7 +26,7 @@ class Streams:
         self._services = services
         self._closing = threading.Event()
         self.known = KnownStreams(services.catalog, services.clock)
-        self.planning = StreamPlanning(services)
+        self.planning = StreamPlanning(services, self.known)
         self.starts = StreamStarts(services, self.known, self.planning)
         self.removal = StreamRemoval(services, self.known)
         self.creation = StreamCreation(services, self.known, self.planning, self.starts, self.removal)

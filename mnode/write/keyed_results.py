@@ -14,7 +14,7 @@ from penstock.mnode.dnode.value_lookup import rows_having
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.write.inserts import record_batches
 from penstock.sql.schema import KEY_TEXT, PLACE, Table
-from penstock.vnode.read.row_places import Places, Values
+from penstock.vnode.read.row_places import RowPlaces, Values
 from penstock.vnode.write.vnode_writer import Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
@@ -63,7 +63,7 @@ def stored_rows(
     if times is None:
         return _batch(snapshot.to_arrow(columns), columns)
     uids = np.full(len(times), target.uid, np.uint64)
-    return _batch(snapshot.rows_at(columns, Places.of(uids, times, times)), columns)
+    return _batch(snapshot.rows_at(columns, RowPlaces.of(uids, times, times)), columns)
 
 
 def stored_rows_with(target: Table, values: Values, storage: Storage) -> pa.RecordBatch:

@@ -63,7 +63,8 @@ class ResultChildren:
     """What is known of the children that `ResultWrite` numbers. One thread at a time.
 
     By place: `uids`, `vgroups`, and `ranks`, which order rows by vgroup and uid; those of one child are equal. They
-    hold for places that were `learn`ed since a child table was last dropped or moved.
+    hold for places that were `learn`ed since a child table was last dropped or moved. `only`: the rows that a table has
+    of which each write replaces all, as they were stored; None: nobody has looked.
     """
 
     def __init__(self, target: Table, wanted: NumberedChildren, catalog: Catalog, children: ChildCreator) -> None:
@@ -77,6 +78,7 @@ class ResultChildren:
         self.uids = np.zeros(0, np.uint64)
         self.vgroups = np.zeros(0, np.int64)
         self.ranks = np.zeros(0, np.int64)
+        self.only: pa.RecordBatch | None = None
         self._columns: StoredColumns | None = None
 
     def stored_columns(self, target: Table, schema: pa.Schema, *, delivered: bool) -> StoredColumns:

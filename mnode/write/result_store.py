@@ -20,14 +20,14 @@ from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import TABLE_MISSING
 from penstock.mnode.ddl.child_creation import ChildCreator
 from penstock.mnode.dnode.vnode_storage import Storage, storage_schema
-from penstock.mnode.write.keyed_results import keyed_changes
+from penstock.mnode.write.keyed_results import keyed_changes, stored_rows
 from penstock.mnode.write.keyed_writes import KeyedResults
 from penstock.mnode.write.result_children import Places, ResultChildren
 from penstock.mnode.write.row_placement import by_vgroup, order_of, pays_threads, write_at_once
 from penstock.planner.bind.binder import children_table
 from penstock.planner.task_plans.column_names import CHILD, KEPT, OFFSET, OPERATION
 from penstock.sql.rows.keyed_rows import keyed
-from penstock.sql.schema import Table
+from penstock.sql.schema import KEY_TEXT, Table
 from penstock.tasks.dnode_access.dnode_client import (
     NamesRequest,
     RowsRequest,
@@ -35,14 +35,15 @@ from penstock.tasks.dnode_access.dnode_client import (
     StoreRequest,
     TableRequest,
 )
-from penstock.tasks.protocol.messages import ResultWrite, TaskId
+from penstock.tasks.protocol.messages import REPLACE, ResultWrite, TaskId
 from penstock.tasks.protocol.refreshing import AnswerRequest, RefreshRequest
+from penstock.vnode.read.row_places import RowPlaces
 from penstock.vnode.store.delivery import IngestDelivery
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write.vnode_writer import BegunWrite, Change, DeletedRows, WrittenRows
 from penstock.wal.record import TUID_COLUMN
 
-UPSERT, DELETE, REPLACE = 0, 1, 2
+UPSERT, DELETE = 0, 1
 _APPENDED_MAX = 32  # rows of a write: of more, columns are cheaper
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
@@ -152,6 +153,8 @@ class ResultStore:
         if isinstance(request, SpanRequest):
             span = snapshot.span(request.first_ts, request.last_ts)
             return pa.Table.from_pylist([] if span is None else [asdict(span)], schema=_SPAN)
+        if request.tuids is not None and request.times is not None:
+            return snapshot.rows_at(None, RowPlaces.at(request.tuids, request.times))
         return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
 
     def _foreign(self, table: Table | None, names: Iterable[str]) -> list[str]:
@@ -181,12 +184,20 @@ class ResultStore:
 
     def _write_keyed(self, target: Table, write: ResultWrite) -> Callable[[], None]:
         """Begins to write, and to delete, rows of a table with a KEY."""
-        columns = self._children_of(target, write).stored_columns(target, write.rows.schema, delivered=False)
+        known = self._children_of(target, write)
+        columns = known.stored_columns(target, write.rows.schema, delivered=False)
         batch = columns.of(write.rows, np.full(write.rows.num_rows, target.uid, np.uint64))
         batch = keyed(target, batch.drop_columns([TUID_COLUMN]))
-        deleted = pc.equal(write.rows.column(OPERATION), DELETE)
+        operations = np.asarray(write.rows.column(OPERATION).to_numpy(), np.uint8)
+        gone = batch.filter(pa.array(operations == DELETE))
+        wanted = batch.filter(pa.array((operations == UPSERT) | (operations == REPLACE)))
+        if (operations >= REPLACE).any():
+            there = stored_rows(target, None, self._storage) if known.only is None else known.only
+            known.only = wanted
+            gone = there.filter(pc.invert(pc.is_in(
+                there.column(KEY_TEXT.physical), value_set=wanted.column(KEY_TEXT.physical))))
+        changes = keyed_changes(self._storage, target, wanted, gone)
         assert target.vgroup_id is not None
-        changes = keyed_changes(self._storage, target, batch.filter(pc.invert(deleted)), batch.filter(deleted))
         return partial(self._storage.whole_writes.begin([
             (target.vgroup_id, partial(self._storage.begin_changes, target.vgroup_id, changes))]), None)
 

@@ -42,6 +42,7 @@ from penstock.planner.logical.operators import (
 from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.written import text_of, window_text
 from penstock.planner.task_plans.plan_tree import PlanNode
+from penstock.sql.schema import UNSEEN
 
 Properties = list[tuple[str, str]]
 
@@ -157,7 +158,7 @@ def _by(labels: tuple[str, ...]) -> Properties:
 
 def _scan(scan: Scan) -> Properties:
     properties = [("table", f"{scan.table.database}.{scan.table.name}"), ("kind", scan.table.kind),
-                  ("columns", " ".join(scan.columns) or "none")]
+                  ("columns", " ".join(name for name in scan.columns if name not in UNSEEN) or "none")]
     if scan.tuids is not None:
         properties.append(("tables", str(len(scan.tuids))))
     if scan.newest is not None:

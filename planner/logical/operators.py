@@ -741,9 +741,9 @@ def _named(columns: Sequence[ColumnExpr], name: str) -> ColumnExpr:
 
 def _of_table(table: Table, names: Sequence[str], precision: Precision) -> tuple[ColumnExpr, ...]:
     """Returns the columns of these names, timestamps in units of the precision."""
-    columns = []
+    columns, known = [], {each.name: each for each in (*table.stored_columns, *table.tags)}
     for name in names:
-        column = table.column(name)
+        column = known.get(name)
         type_ = TBNAME if column is None else column.type
         columns.append(ColumnExpr(name, timestamp(precision) if type_.kind is Kind.TIMESTAMP else type_))
     return tuple(columns)

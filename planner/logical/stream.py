@@ -43,7 +43,7 @@ class Target:
     With `external` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
     the groups' keys. `checks_results`: not all values may fit their columns. `tag_problem`: text over the keys that
     names the tag whose value doesn't fit. `key_places`: it is a table with a KEY, which has a row for each group,
-    and no child tables: which column each key of groups is.
+    and no child tables: which column each key of groups is. `single`: such a table has no row but that of all rows.
     """
 
     database: str
@@ -58,6 +58,7 @@ class Target:
     checks_results: bool = False
     tag_problem: Expr | None = None
     key_places: tuple[int, ...] = ()
+    single: bool = False
 
     @property
     def result_columns(self) -> tuple[Column, ...]:
@@ -74,7 +75,7 @@ class Target:
     @property
     def keyed(self) -> bool:
         """Whether it is a table with a KEY."""
-        return bool(self.key_places)
+        return self.single or bool(self.key_places)
 
     @property
     def composite(self) -> bool:

@@ -41,6 +41,7 @@ from penstock.planner.duckdb_sql.interval_windows import (
 from penstock.planner.duckdb_sql.pieces import ordered, row_number, star
 from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.partials import Names, Partial, picked
+from penstock.planner.functions.table import require
 from penstock.planner.logical.explain import explained_stream
 from penstock.planner.logical.expr import Written
 from penstock.planner.logical.group_values import AggregateCall, PickedColumn
@@ -171,16 +172,22 @@ def _windowed(
         fill = fill_plan(below.mode, below.interval, shown, stream.target, [key.field for key in rows.keys], of_blocks)
         values = with_constants(below.mode, shown, columns, values)
     for call in calls:
-        of_blocks |= call.finals
-    nothing = _nothing(aggregate, calls)
+        # Of no rows nothing is kept, of which these functions give 0.
+        counted = stream.target.single and require(call.function).counts
+        of_blocks |= call.finals if not counted else {
+            name: fragment("CASE WHEN :value IS NULL THEN 0 ELSE :value END", value=value)
+            for name, value in call.finals.items()}
+    nothing = _nothing(aggregate, calls, single=stream.target.single)
     if having is not None:
         nothing = fragment("(:nothing OR NOT coalesce(:holds, false))", nothing=nothing,
                            holds=replaced_columns(having.node, of_blocks))
     final = _final(rows, nothing, partials, end, [replaced_columns(value, of_blocks) for value in values])
     meanings = (*(key.written for key in stream.keys), *(call.meaning for call in calls if call.partial.parts))
     computation = WindowsPlan(windows, *final, meanings, fill, stream.period_ms, retracts)
-    return assembled(stream, source, _grouping(rows), computation,
-                     [*functions, *_users_aggregates(aggregate)], times)
+    grouping = _grouping(rows)
+    if stream.target.single:
+        grouping = replace(grouping, colocated=False)  # tasks of vnodes without rows would have a row each
+    return assembled(stream, source, grouping, computation, [*functions, *_users_aggregates(aggregate)], times)
 
 
 def _users_aggregates(aggregate: Aggregate) -> list[UserCall]:
@@ -307,7 +314,7 @@ class SourceRows:
     @property
     def used(self) -> tuple[SourceColumn, ...]:
         """The columns that are read, without tags."""
-        by_name = {each.name: each for each in self.table.columns}
+        by_name = {each.name: each for each in self.table.stored_columns}
         return tuple(SourceColumn(name, by_name[name].physical, by_name[name].type)
                      for name in self.scan.columns if name in by_name)
 
@@ -512,9 +519,14 @@ def _final(
     return accumulators, render(final), kernel
 
 
-def _nothing(aggregate: Aggregate, calls: Sequence[StagedCall]) -> Tree:
-    """Whether a window has no result row: no rows are left, or all calls find only NULLs where they must find more."""
-    if aggregate.present is None:
+def _nothing(aggregate: Aggregate, calls: Sequence[StagedCall], *, single: bool) -> Tree:
+    """Whether a window has no result row: no rows are left, or all calls find only NULLs where they must find more.
+
+    `single`: the only group there is may have a row without rows.
+    """
+    if aggregate.present is None and single:
+        return exp.false()
+    if not aggregate.present:
         return fragment("_rows = 0")
     return all_of([fragment(":value IS NULL", value=call.partial.final) for call in calls])
 

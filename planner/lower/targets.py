@@ -154,7 +154,7 @@ def sink_plan(target: Target, keys: Sequence[StreamKey], *, leaves_out_errors: b
         target = replace(target, child=tolerant(target.child))
     return SinkPlan(target.database, target.table, target.columns, target.tags, render(_children(target, keys)),
                     target.uid, target.create, target.external, target.checks_results, target.tag_problem is not None,
-                    target.key_places)
+                    target.key_places, single=target.single)
 
 
 def group_text(values: Sequence[str]) -> str:

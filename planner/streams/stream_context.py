@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -49,6 +49,7 @@ class StreamDefaults:
 
     `joins_exchange`: rows of a join go to tasks by what is equal on both sides even if a row may get other values of
     that. So they did when plans were not stored yet, and streams of then have states of so many tasks.
+    `refreshed`: the uids of tables that hold answers which are computed again as of one cut.
     """
 
     trigger: Trigger = "window_close"
@@ -56,6 +57,7 @@ class StreamDefaults:
     ignore_update: bool = False
     time: TimeDefaults = field(default_factory=TimeDefaults)
     joins_exchange: bool = False
+    refreshed: Collection[int] = ()
 
 
 class StreamContext:

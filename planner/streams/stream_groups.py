@@ -16,6 +16,7 @@ from penstock.planner.logical.expr import Computed
 from penstock.planner.logical.group_values import AggregateCall, GroupValue
 from penstock.planner.logical.operators import Aggregate, Distinct, Filter, Operator, Project, Scan, Sort
 from penstock.planner.logical.stream import LogicalStream, StreamKey, Target
+from penstock.planner.lower.partial_aggregates import retractable
 from penstock.planner.lower.stages import stream_plan
 from penstock.planner.lower.targets import always_fits
 from penstock.planner.query.batch_plan import BatchPlan
@@ -39,17 +40,21 @@ def plan_kept_groups(
     outputs, below, aggregate = found
     rows = _with_places_of_rows(aggregate.input)
     key = [place for place, each in enumerate(columns) if each.primary_key]
-    if rows is None or aggregate.sets is not None or aggregate.interval is not None or not aggregate.keys or not (
+    if rows is None or aggregate.sets is not None or aggregate.interval is not None or not (
             columns[0].primary_key or columns[0].type.kind is not Kind.TIMESTAMP):
         return None
     grouped = {name: next((place for place in key if is_column(outputs[place].node, name)), None)
                for name in aggregate.keys}
     # A group is a row of the table: with other columns as KEY two groups may want the same one.
-    if sorted(place for place in grouped.values() if place is not None) != key or None in grouped.values():
+    if grouped and (sorted(place for place in grouped.values() if place is not None) != key
+                    or None in grouped.values()):
         return None
     calls = [_of_all_rows(found) for found in aggregate.calls]
-    kept = [found for found in calls if found is not None and _is_kept(found)]
+    kept = [found for found in calls if found is not None and _is_kept(found, of_none=not grouped)]
     if len(kept) < len(calls):
+        return None
+    # Each row that comes may take the place of another one: to read all others of its group back isn't quicker.
+    if batch.scans[0].table.keyed and not all(map(retractable, kept)):
         return None
     of_group = replace(aggregate, input=rows, calls=tuple(kept))
     plan = Project(of_group if below is aggregate else replace(below, input=of_group), tuple(
@@ -61,7 +66,7 @@ def plan_kept_groups(
                  for name, place in zip(grouped, places, strict=True))
     fit = all(always_fits(value, each.type) for value, each in zip(outputs, columns, strict=True))
     target = Target(database, statement.target.name.name, columns, (), None, (), 0, create=True,
-                    checks_results=not fit, key_places=places)
+                    checks_results=not fit, key_places=places, single=not grouped)
     policies = Policies(ignore_expired=False, guarantee=statement.options.guarantee or "exactly_once")
     stream = LogicalStream(plan, keys, target, "at_once", policies, batch.scans[0].precision, time_zone,
                            own_zone=statement.options.timezone is not None, history=History(None, None))
@@ -119,12 +124,12 @@ def _with_places_of_rows(rows: Operator) -> Operator | None:
 
 
 def _follows(table: Table) -> bool:
-    return table.kind in ("super", "child", "normal") and not table.keyed
+    return table.kind in ("super", "child", "normal")
 
 
-def _is_kept(found: AggregateCall) -> bool:
-    """Whether agg tasks keep what gives a value of groups."""
-    return found.user is not None or require(found.function).split is not None
+def _is_kept(found: AggregateCall, *, of_none: bool) -> bool:
+    """Whether agg tasks keep what gives a value of groups; `of_none`: also of one without rows."""
+    return not of_none if found.user is not None else require(found.function).split is not None
 
 
 def _of_all_rows(value: GroupValue) -> AggregateCall | None:

@@ -59,7 +59,7 @@ def plan_stream(
     bind_user_functions(statement, catalog, session)
     reason = refreshed_for(statement, catalog, session)
     if reason is not None:
-        return plan_refreshed(statement, catalog, session, reason)
+        return plan_refreshed(statement, catalog, session, reason, () if defaults is None else defaults.refreshed)
     if statement.materialized:
         lasting_answer(statement, catalog, session)
     stream = _context(statement, catalog, session, defaults)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -170,8 +170,11 @@ def _table(statement: CreateStream, catalog: CatalogView, session: Session) -> s
     return None if by_time else "rows without their time"
 
 
-def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Session, reason: str) -> StreamPlan:
+def plan_refreshed(
+    statement: CreateStream, catalog: CatalogView, session: Session, reason: str, refreshed: Collection[int] = ()
+) -> StreamPlan:
     """Returns the plan of a stream of any query; `reason` is what `refreshed_for` says.
+    `refreshed`: see StreamDefaults.
 
     Raises what planning the query raises, InvalidStreamError for a query whose answer depends on more than rows, and
     for options that say nothing for it, InvalidStatementError where rows of the answer can't be told apart.
@@ -189,7 +192,9 @@ def plan_refreshed(statement: CreateStream, catalog: CatalogView, session: Sessi
                           failures=True)
     else:
         database, columns, repeats = _target(statement, batch, catalog, session)
-        kept = _kept_groups(statement, catalog, session, database, columns)
+        # Answers are computed together with those of the tables that they read, as of one cut.
+        together = statement.materialized or any(source.storage_uid in refreshed for source in sources)
+        kept = None if together else _kept_groups(statement, catalog, session, database, columns)
         if kept is not None:
             return kept
         groups, keys = _groups_of_tables(statement.query, columns, catalog, session)
@@ -250,8 +255,7 @@ def _kept_groups(
 ) -> StreamPlan | None:
     """Returns the plan of a stream whose tasks keep groups; None if the query is another one."""
     query = statement.query
-    # Materialized views are computed together with others that they have a table in common with, as of one cut.
-    if statement.materialized or not isinstance(query, Select) or not isinstance(query.source, TableSource):
+    if not isinstance(query, Select) or not isinstance(query.source, TableSource):
         return None
     session = zoned(statement.options, session)
     batch = plan_query(query, catalog, session, ordered=False, of_stream=True)

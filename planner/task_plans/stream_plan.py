@@ -11,7 +11,7 @@ from penstock.planner.duckdb_sql.interval_windows import Grid, count_between, gr
 from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.task_plans.plan_tree import PlanNode
 from penstock.planner.task_plans.user_calls import UserCall
-from penstock.sql.schema import Column, UserFunction
+from penstock.sql.schema import PLACE, Column, UserFunction
 from penstock.sql.tree.statements import (
     ExternalFormat,
     FillMode,
@@ -192,6 +192,11 @@ class SourcePlan:
     history: History | None = None
     used_tags: tuple[str, ...] | None = None
 
+    @property
+    def timed(self) -> bool:
+        """Whether its rows go by a time: those of a table with a KEY have places, which mean nothing."""
+        return self.time_column != PLACE.name
+
 
 @dataclass(frozen=True, slots=True)
 class FillPlan:
@@ -315,7 +320,7 @@ class SinkPlan:
     `checks_results`: another result column, the last one, names what doesn't fit its column; such rows aren't written.
     `checks_tags`: `children_sql` yields `_problem` as well, which does so for the tags of a child table.
     `key_places`: the target is a table with a KEY, which has a row for each group, and no child tables: which column
-    each key of groups is.
+    each key of groups is. `single`: such a table has no row but that of the only group, whatever its KEY.
     `by_key`: of `external` rows without groups and a time of their own; the columns that are flagged tell them apart.
     """
 
@@ -331,6 +336,7 @@ class SinkPlan:
     checks_tags: bool = False
     key_places: tuple[int, ...] = ()
     by_key: bool = False
+    single: bool = False
 
     @property
     def text(self) -> str:
@@ -340,7 +346,7 @@ class SinkPlan:
     @property
     def keyed(self) -> bool:
         """Whether the target is a table with a KEY, to which groups belong."""
-        return bool(self.key_places)
+        return self.single or bool(self.key_places)
 
     @property
     def problem(self) -> str | None:
@@ -607,7 +613,7 @@ class StreamPlan:
     @property
     def keeps_time(self) -> bool:
         """Whether source tasks tell others what time it is."""
-        return isinstance(self.computation, WindowsPlan | JoinPlan)
+        return isinstance(self.computation, WindowsPlan | JoinPlan) and self.source.timed
 
     @property
     def sends_partials(self) -> bool:

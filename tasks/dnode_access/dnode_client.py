@@ -21,7 +21,10 @@ from penstock.vnode.read.snapshot import TimeSpan
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """The ticket of a read: rows of one table of a vnode as of a WAL version; `tuids` None: all child tables."""
+    """The ticket of a read: rows of one table of a vnode as of a WAL version; `tuids` None: all child tables.
+
+    `times`: of each of `tuids` a time, as many; only rows at these are read.
+    """
 
     vgroup_id: int
     table_uid: int
@@ -29,6 +32,7 @@ class RowsRequest:
     first_ts: int
     last_ts: int
     as_of: int
+    times: pa.Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

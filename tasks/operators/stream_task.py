@@ -55,10 +55,12 @@ class TaskEnvironment(Protocol):
         first_ts: int,
         last_ts: int,
         as_of: int,
+        times: pa.Int64Array | None = None,
     ) -> pa.Table:
         """Returns the rows of the vnode's store as of WAL version `as_of`, `first_ts <= ts <= last_ts`.
 
-        Columns: `_tuid`, the physical columns, `_ver`; for recalculation.
+        `times`: only rows at these, of each of `tuids` at one. Columns: `_tuid`, the physical columns, `_ver`; for
+        recalculation.
         """
         ...
 

@@ -68,6 +68,8 @@ class WindowedOperator(ComputingTask):
             self._late_kept.update(meta.get("late_rows_kept", ()))
             self._late_forgotten.update(meta.get("late_rows_forgotten", ()))
             self._restore(meta)
+        else:
+            self._begin()
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 
@@ -221,6 +223,9 @@ class WindowedOperator(ComputingTask):
     def _restore(self, meta: dict[str, Any]) -> None:
         """Takes over what a checkpoint holds; the watermarks are known."""
         raise NotImplementedError
+
+    def _begin(self) -> None:
+        """Does what is to be done before anything has come; there is no checkpoint."""
 
     def _merge_block(self, block: Block, input: int) -> None:
         """Takes a block."""

@@ -230,14 +230,19 @@ class Delivered:
     segment: str
 
 
+REPLACE, CLEAR = 2, 3
+"""Operations of result writes beside upsert and delete."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResultWrite:
     """One write call of a sink task: upserts and deletes in one result table, all acknowledged together.
 
     `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete everything at this time,
-    2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
-    only that counts). `children` are all that the task has had so far: the same object in all of its writes, so that
-    each child has to be sent and looked up only once. `attempt` fences: the dnode
+    REPLACE upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for
+    deletes only that counts). Tables with a KEY have rows by that and not by a time: REPLACE makes the row the only one
+    of its table there, CLEAR leaves that without any. `children` are all that the task has had so far: the same object
+    in all of its writes, so that each child has to be sent and looked up only once. `attempt` fences: the dnode
     refuses attempts older than the newest it knows for the stream (`StaleAttemptError`). `delivered`: of an ingest that
     can go back; the rows have `_offset` int64 then, and those that a vnode has already are left out.
     """

@@ -25,13 +25,12 @@ from penstock.tasks.compute.partial_columns import opposite
 from penstock.tasks.protocol.block_schema import GROUP, ROWS, WINDOW_START
 from penstock.tasks.recalculation.store_range_reader import PieceReader
 from penstock.tasks.recalculation.stored_rows import StoredRows
-from penstock.vnode.store.sorted_keys import TS_MAX, time_ranges
-from penstock.wal.record import AnyDelete, DeletePointsRecord
+from penstock.vnode.store.sorted_keys import TS_MAX
+from penstock.wal.record import AnyDelete, DeletePointsRecord, DeleteRecord
 
 ROWS_PER_READ = 1 << 19
 _FIRST_WINDOWS = 1_000
 _GROWTH = 8
-_READS_OF_POINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,15 +245,18 @@ class Recalculation:
     def _affected(self, change: Change, as_of: int) -> pa.Table:
         """Returns the stored rows, as of a version, whose key is rewritten or that lie in a delete's range."""
         found: list[pa.Table] = []
+        points = [delete for delete in change.deletes if isinstance(delete, DeletePointsRecord)]
+        tuids, times = [delete.tuids for delete in points], [delete.times for delete in points]
         if change.rows is not None and change.updated is not None:
-            keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
-            found += self._of_keys(keys.column("_tuid").to_numpy(), keys.column(self._time).to_numpy(), as_of)
+            rows = change.rows.filter(pa.array(change.updated))
+            tuids.append(rows.column("_tuid").to_numpy())
+            times.append(rows.column(self._time).to_numpy())
+        if tuids:
+            found += self._of_keys(np.concatenate(tuids), np.concatenate(times), as_of)
         for delete in change.deletes:
-            if isinstance(delete, DeletePointsRecord):
-                found += self._at_points(delete, as_of)
-                continue
-            tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
-            found.append(self._stored.read(tuids, delete.first_ts, delete.last_ts, as_of))
+            if isinstance(delete, DeleteRecord):
+                tables = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
+                found.append(self._stored.read(tables, delete.first_ts, delete.last_ts, as_of))
         return pa.concat_tables(found, promote_options="default")
 
     def _of_keys(self, tuids: npt.NDArray[np.uint64], ts: npt.NDArray[np.int64], as_of: int) -> list[pa.Table]:
@@ -266,19 +268,9 @@ class Recalculation:
             found.append(self._stored.counting(self._stored.recent.of_keys(tuids[here], ts[here], as_of), as_of))
             tuids, ts = tuids[~here], ts[~here]
         if len(ts):
-            stored = self._stored.read(pa.array(np.unique(tuids), pa.uint64()), int(ts.min()), int(ts.max()), as_of)
+            stored = self._stored.read_at(tuids, ts, as_of)
             wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(), tuids, ts)
             found.append(stored.filter(pa.array(wanted)))
-        return found
-
-    def _at_points(self, delete: DeletePointsRecord, as_of: int) -> list[pa.Table]:
-        """Returns the rows at some points, as of a version. Where these lie far apart, little in between is read."""
-        found: list[pa.Table] = []
-        for first, last in time_ranges(np.unique(delete.times), _READS_OF_POINTS):
-            tuids = np.unique(delete.tuids[(delete.times >= first) & (delete.times <= last)])
-            stored = self._stored.read(pa.array(tuids), first, last, as_of)
-            there = covered(delete, stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy())
-            found.append(stored.filter(pa.array(there)))
         return found
 
     # -- which windows -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import StreamPlan
@@ -51,6 +52,15 @@ class StoredRows:
         """Returns rows without those that are dropped for good."""
         return self.counting(self._stored(tuids, first_ts, last_ts, as_of), as_of)
 
+    def read_at(self, tuids: npt.NDArray[np.uint64], ts: npt.NDArray[np.int64], as_of: int) -> pa.Table:
+        """Returns rows of child tables at some times, of each at one, without those that are dropped for good."""
+        if self._source.keep_tuid is not None:
+            own = tuids == self._source.keep_tuid
+            tuids, ts = tuids[own], ts[own]
+        first, last = (int(ts.min()), int(ts.max())) if len(ts) else (0, 0)
+        return self.counting(self._kept(self._environment.read_rows(
+            self._vgroup_id, self._source.storage_uid, pa.array(tuids), first, last, as_of, pa.array(ts))), as_of)
+
     def seen(self, tuids: pa.Array, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns rows that the stream has seen, without those that are dropped for good."""
         return self._without_held(self._stored(tuids, first_ts, last_ts, as_of, self.unseen), as_of)
@@ -96,8 +106,11 @@ class StoredRows:
                 left_out: Sequence[tuple[int, int]] | None = None) -> pa.Table:
         if self._source.keep_tuid is not None:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
-        stored = self._environment.read_rows(
-            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
+        return self._kept(self._environment.read_rows(
+            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of), left_out)
+
+    def _kept(self, stored: pa.Table, left_out: Sequence[tuple[int, int]] | None = None) -> pa.Table:
+        """Returns rows that the stream is to count."""
         if left_out is None:
             left_out = self._from_before if self._plan.row_window is None else self.unseen
         versions = stored.column("_ver").to_numpy()

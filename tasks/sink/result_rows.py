@@ -14,9 +14,12 @@ from penstock.planner.task_plans.column_names import CHILD
 from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.tasks.compute.id_table import Numbers
 from penstock.tasks.compute.id_time_pairs import last_ones
-from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPERATION
+from penstock.tasks.protocol.block_schema import DELETE, GROUP, OPERATION, UPSERT
+from penstock.tasks.protocol.messages import CLEAR, REPLACE
 
 Times = npt.NDArray[np.int64]
+_OF_WHOLE_TABLE = np.zeros(2, np.uint8)
+_OF_WHOLE_TABLE[[UPSERT, DELETE]] = REPLACE, CLEAR
 Refuse = Callable[[pa.RecordBatch, Numbers, Sequence[str]], None]
 """Takes rows that don't fit, the places of their child tables, and what is wrong with each."""
 
@@ -65,6 +68,8 @@ class ResultRows:
             batch, place = self._with_own_keys(batch, place)
         if self._sink.keyed:
             batch = batch.drop_columns([GROUP.name, *(key for key, _ in self._keys)])
+        if self._sink.single:
+            batch = batch.set_column(0, OPERATION, pa.array(_OF_WHOLE_TABLE[batch.column(0).to_numpy()]))
         values = [_fitted(column, wanted) for column, wanted in zip(batch.columns[1:], self._types, strict=True)]
         child = pa.array(place.astype(np.int32))
         return pa.RecordBatch.from_arrays([child, batch.column(0), *values], names=self._columns)
@@ -81,7 +86,8 @@ class ResultRows:
             batch, place = batch.take(pa.array(kept)), place[kept]
         if composite and self._windowed:
             gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
-            batch = batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(2, pa.uint8())))
+            batch = batch.set_column(
+                0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(REPLACE, pa.uint8())))
         return batch, place
 
     def _with_own_keys(self, batch: pa.RecordBatch, place: Numbers) -> tuple[pa.RecordBatch, Numbers]:

@@ -94,6 +94,8 @@ class SourceTime:
         return min(deadlines, default=None)
 
     def status(self) -> TimeStatus:
+        if not self._plan.source.timed:
+            return TimeStatus()
         return TimeStatus(self.watermark(), self.newest, self.newest if self.writers is None else self.writers.upper,
                           self.idle, self._idle_since_ms if self.idle else None)
 

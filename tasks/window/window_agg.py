@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.masks import all_set, any_set
+from penstock.planner.duckdb_sql.interval_windows import EVER_START
 from penstock.tasks.compute.accumulators import Slots
 from penstock.tasks.compute.kernel_vectors import Bools
 from penstock.tasks.compute.partial_columns import PartialColumns, PartialsBlock
@@ -53,6 +54,13 @@ class WindowAggTask(AggTask):
             self._filler = Filler(self._agg.fill, self._table.grid, self._plan.grouping.keys, self._schema,
                                   self._store, self._computer, self._results_of, withdrawn=withdrawn)
             self._filler.problem = self._plan.sink.problem
+
+    def _begin(self) -> None:
+        if self._plan.sink.single:
+            # Its row is there before any other is.
+            source = self._plan.source
+            gid = source.keep_tuid if source.group_is_table and source.keep_tuid is not None else 0
+            self._emit(np.array([EVER_START]), self._table.groups.intern_ids(np.array([gid], np.uint64), lambda _: ()))
 
     def _merge_block(self, block: Block, input: int) -> None:
         until = self._forgotten_until

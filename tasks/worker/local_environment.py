@@ -142,9 +142,10 @@ class LocalEnvironment:
         return self.recent.reader(vgroup_id, log, after_version + 1, table_uid)
 
     def read_rows(
-        self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int
+        self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int,
+        times: pa.Int64Array | None = None
     ) -> pa.Table:
-        return self.read(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
+        return self.read(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of, times))
 
     def time_span(
         self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int

@@ -111,8 +111,9 @@ class WorkerEnvironment:
         first_ts: int,
         last_ts: int,
         as_of: int,
+        times: pa.Int64Array | None = None,
     ) -> pa.Table:
-        return self._dnode.read_rows(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
+        return self._dnode.read_rows(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of, times))
 
     def time_span(
         self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int

@@ -16,7 +16,7 @@ from kits.basics.faulty_fs import FaultyFs
 
 from penstock.common.clock import ManualClock
 from penstock.vnode.read import row_places
-from penstock.vnode.read.row_places import Places, values_array
+from penstock.vnode.read.row_places import RowPlaces, values_array
 from penstock.vnode.read.snapshot import Snapshot
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
@@ -90,7 +90,7 @@ def check_lookup(snapshot: Snapshot, chosen: dict[str, list[Any]], places: list[
         assert told(snapshot.rows_with(COLUMNS, arrays)) == [row for row in rows if all(
             row[1 + COLUMNS.index(name)] in some for name, some in chosen.items())]
     uids, first, length = np.array(places or np.zeros((0, 3)), np.int64).T
-    found = snapshot.rows_at(COLUMNS, Places.of(uids.astype(np.uint64), first, first + length))
+    found = snapshot.rows_at(COLUMNS, RowPlaces.of(uids.astype(np.uint64), first, first + length))
     assert told(found) == [row for row in rows if any(
         row[0] == uid and begin <= row[1].timestamp() * 1000 <= begin + more for uid, begin, more in places)]
 

@@ -1,4 +1,4 @@
-"""Places of rows, as child table and range of times, and the rows of chunks that lie at them or have some values."""
+"""RowPlaces of rows, as child table and range of times, and the rows of chunks that lie at them or have some values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEARCHED_FROM = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class RowPlaces:
     """Where rows are, in the order of their keys: from `first` to `last`, both included."""
 
     tuid: U64
@@ -34,13 +34,19 @@ class Places:
     last: I64
 
     @classmethod
-    def of(cls, tuid: U64, first: I64, last: I64) -> Places:
+    def of(cls, tuid: U64, first: I64, last: I64) -> RowPlaces:
         """Returns places that may come in any order, and several times."""
         order = np.lexsort((last, first, tuid))
         tuid, first, last = tuid[order], first[order], last[order]
         new = np.ones(len(order), bool)
         new[1:] = (tuid[1:] != tuid[:-1]) | (first[1:] != first[:-1]) | (last[1:] != last[:-1])
         return cls(tuid[new], first[new], last[new])
+
+    @classmethod
+    def at(cls, tuids: pa.UInt64Array, times: pa.Int64Array) -> RowPlaces:
+        """Returns places of single times, which may come in any order, and several times."""
+        ts = times.to_numpy()
+        return cls.of(tuids.to_numpy(), ts, ts)
 
     def rows_of(self, chunk: Chunk) -> Index:
         """Returns the positions of the rows of a chunk that lie here, ascending."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError, PenstockError
-from penstock.vnode.read.row_places import Places, Values, having, rows_with, values_of
+from penstock.vnode.read.row_places import RowPlaces, Values, having, rows_with, values_of
 from penstock.vnode.read.snapshot_sql import SnapshotSql, SqlBuilder
 from penstock.vnode.store.chunk_reader import Chunk, KeyFilter, gather, resolve
 from penstock.vnode.store.manifest import extent_of
@@ -166,7 +166,7 @@ class Snapshot:
                 tuids.append(chunk.tuid[rows])
                 firsts.append(chunk.ts[rows])
                 lasts.append(chunk.ts[rows])
-        gone = Places.of(np.concatenate(tuids), np.concatenate(firsts), np.concatenate(lasts))
+        gone = RowPlaces.of(np.concatenate(tuids), np.concatenate(firsts), np.concatenate(lasts))
         for chunk in self._chunks_at(gone):
             rows = gone.rows_of(chunk)
             found.append(values_of(chunk, rows[chunk.version[rows] <= version], fields))
@@ -241,7 +241,7 @@ class Snapshot:
         rows = resolve(rows, key_name, self._tombstones, as_of=self.version, pin=None, unique=unique)
         return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
 
-    def rows_at(self, columns: Sequence[str], places: Places) -> pa.Table:
+    def rows_at(self, columns: Sequence[str] | None, places: RowPlaces) -> pa.Table:
         """Returns the rows that lie at some places, as `to_arrow` does; it takes as long as these are many."""
         return self._resolved(columns, self._chunks_at(places), places)
 
@@ -253,10 +253,10 @@ class Snapshot:
         times = np.concatenate([np.zeros(0, np.int64), *(chunk.ts[rows] for chunk, rows in found)])
         # Another version of such a row may be the newest.
         names = list(dict.fromkeys([*columns, *values]))
-        rows = having(self._resolved(names, chunks, Places.of(tuids, times, times)), values)
+        rows = having(self._resolved(names, chunks, RowPlaces.of(tuids, times, times)), values)
         return rows.select([TUID_COLUMN, *columns, VERSION_COLUMN])
 
-    def _resolved(self, columns: Sequence[str], chunks: Sequence[Chunk], places: Places) -> pa.Table:
+    def _resolved(self, columns: Sequence[str] | None, chunks: Sequence[Chunk], places: RowPlaces) -> pa.Table:
         names = self._columns(columns)
         fields = [self.schema.field(name) for name in dict.fromkeys([*self._key_names, *names])]
         key_name = self._key_names[1] if len(self._key_names) == 2 else None
@@ -264,7 +264,7 @@ class Snapshot:
                        unique=not any(chunk.updates is not None for chunk in chunks))
         return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
 
-    def _chunks_at(self, places: Places) -> list[Chunk]:
+    def _chunks_at(self, places: RowPlaces) -> list[Chunk]:
         if not len(places.tuid):
             return []
         return self._chunks(np.unique(places.tuid), int(places.first.min()), int(places.last.max()))

@@ -43,6 +43,8 @@ from penstock.tasks.external.notify.window_notifier import Notifier, OpenSender,
 from penstock.tasks.operators.stream_task import StreamTask
 from penstock.tasks.protocol.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.protocol.messages import (
+    CLEAR,
+    REPLACE,
     CheckpointCommitted,
     ReadBack,
     Recalculate,
@@ -58,6 +60,7 @@ from penstock.tasks.sink.external_writer_builder import OpenTarget, external_wri
 from penstock.tasks.state.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.state.state_store import StateStore
 from penstock.tasks.worker.local_environment import LocalStream
+from penstock.vnode.read.row_places import RowPlaces
 from penstock.vnode.read.snapshot import TimeSpan
 from penstock.vnode.store.sorted_keys import TS_MAX, TS_MIN
 from penstock.vnode.store.vnode_options import VnodeOptions
@@ -241,6 +244,12 @@ class MemoryWriter:
             child = write.children[row.pop("_child")].name
             operation = row.pop("_op")
             values = list(row.values())
+            if self.sink.single:
+                assert operation in (REPLACE, CLEAR)
+                self.results.clear()
+                if operation == REPLACE:
+                    self.results[child, *row.values()] = row
+                continue
             if self.sink.keyed:
                 key = (child, *(row[column.name] for column in self.sink.columns if column.primary_key))
                 self.results.pop(key, None)
@@ -277,9 +286,10 @@ class MemoryEnvironment:
         return self.kit.store.recent_reads.reader(vgroup_id, log, after_version + 1, table_uid)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
-                  as_of: int) -> pa.Table:
+                  as_of: int, times: pa.Array | None = None) -> pa.Table:
         snapshot = self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of)
-        return snapshot.to_arrow(None, tuids, first_ts, last_ts)
+        return snapshot.to_arrow(None, tuids, first_ts, last_ts) if tuids is None or times is None else (
+            snapshot.rows_at(None, RowPlaces.at(tuids, times)))
 
     def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import times
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
 from kits.streams.verified_streams import STEPS, insert, play
@@ -94,6 +94,7 @@ def test_it_is_known_which_rows_of_an_answer_a_row_touches(number: int) -> None:
 
 @settings(max_examples=times(15, 2_000))
 @given(numbers=st.lists(st.integers(0, len(QUERIES) - 1), min_size=1, max_size=3, unique=True), parts=STEPS_OF_BOTH)
+@example([1], [[("insert", [(0, 0, None, None)] * 2)]])
 def test_the_table_is_the_answer(numbers: list[int], parts: list[list[tuple[str, Any]]]) -> None:
     """Whatever comes, changes and goes in either table, through checkpoints, kills and flushes."""
     with made(*numbers) as bed:
