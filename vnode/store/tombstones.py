@@ -146,7 +146,7 @@ class Tombstones:
         return Tombstones(ranges, points), idle
 
 
-class Deletes:
+class TableDeletes:
     """The deletes of a table as they come. Guarded by what guards the table."""
 
     def __init__(self) -> None:
