@@ -302,7 +302,7 @@ def delete_payload(table_uid: int, tuids: tuple[int, ...] | None, first_ts: int,
 
 
 def delete_points_payload(table_uid: int, tuids: npt.NDArray[np.uint64], times: npt.NDArray[np.int64]) -> Pieces:
-    """Returns the payload of a DELETE_POINTS record."""
+    """Returns the payload of a DELETE_POINTS record: see `DeletePointsRecord`, also for the order of the points."""
     head = _DELETE_POINTS.pack(table_uid, len(tuids))
     return head, tuids.astype("<u8", copy=False).tobytes(), times.astype("<i8", copy=False).tobytes()
 

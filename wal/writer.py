@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.clock import Clock
@@ -201,26 +199,20 @@ class WalWriter:
                 continues))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
-                       ingest_time_ms: int, *, continues: bool = False) -> Ticket:
+                       ingest_time_ms: int) -> Ticket:
         """Enqueues a DELETE record."""
-        return self._enqueue(
-            RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms, continues)
-
-    def enqueue_delete_points(self, table_uid: int, tuids: npt.NDArray[np.uint64], times: npt.NDArray[np.int64],
-                              ingest_time_ms: int, *, continues: bool = False) -> Ticket:
-        """Enqueues a DELETE_POINTS record: see `DeletePointsRecord`, also for the order of the points."""
-        return self._enqueue(
-            RecordKind.DELETE_POINTS, wire.delete_points_payload(table_uid, tuids, times), ingest_time_ms, continues)
+        return self.enqueue(RecordKind.DELETE, wire.delete_payload(table_uid, tuids, first_ts, last_ts), ingest_time_ms)
 
     def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
         """Enqueues a META record."""
-        return self._enqueue(RecordKind.META, wire.meta_payload(body), ingest_time_ms)
+        return self.enqueue(RecordKind.META, wire.meta_payload(body), ingest_time_ms)
 
     def enqueue_time_mark(self, writer: str, ts_ms: int, ingest_time_ms: int) -> Ticket:
         """Enqueues a TIME_MARK record."""
-        return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
+        return self.enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
 
-    def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, continues: bool = False) -> Ticket:
+    def enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int, *, continues: bool = False) -> Ticket:
+        """Enqueues a record of any kind but rows; `wal.record` makes their payloads."""
         with self._lock:
             self._require_open()
             return self._pending.add(self._plan.record(kind, payload, ingest_time_ms, continues=continues))

@@ -23,7 +23,7 @@ from penstock.vnode.store import manifest as manifests
 from penstock.vnode.store.manifest import Manifest, TableManifest
 from penstock.vnode.store.points import NEWEST, Extent, PointRun
 from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64
-from penstock.vnode.store.tombstones import Deletes, Tombstone, Tombstones, of_any, to_table
+from penstock.vnode.store.tombstones import TableDeletes, Tombstone, Tombstones, of_any, to_table
 from penstock.vnode.store.vnode_options import VnodeOptions
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.write import vnode_writer
@@ -63,7 +63,7 @@ class Both:
 
     def __init__(self, drawn: Iterable[Drawn]) -> None:
         self.plain: list[Tombstone] = []
-        self.deletes = Deletes()
+        self.deletes = TableDeletes()
         version = 0
         for newer, what, looked in drawn:
             version += newer

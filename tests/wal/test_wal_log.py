@@ -116,7 +116,7 @@ TIMES = np.array([-5, 9, -2**63], np.int64)
 def test_points_that_are_deleted_come_back(tmp_path: Path) -> None:
     """In their order, and by child table; whoever reads another table's log passes over them."""
     log = open_log(tmp_path)
-    log.commit(log.enqueue_delete_points(7, TUIDS, TIMES, 6))
+    log.commit(log.enqueue(RecordKind.DELETE_POINTS, delete_points_payload(7, TUIDS, TIMES), 6))
     (record,) = read_all(tmp_path)
     assert isinstance(record, DeletePointsRecord)
     assert (record.version, record.ingest_time_ms, record.table_uid) == (1, 6, 7)

@@ -174,7 +174,7 @@ class PointRun:
         return cls(tuid, ts, version)
 
 
-class Points:
+class PointDeletes:
     """The deletes of single times that a reader as of a version sees. Immutable.
 
     They are in a few runs, each much longer than the next; so new ones are cheap to add, and all are cheap to find.
@@ -189,7 +189,7 @@ class Points:
     def __eq__(self, other: object) -> bool:
         """Tells whether they are surely the same; where others were added meanwhile, it may say no although they are.
         """
-        return isinstance(other, Points) and self._runs == other._runs and self._as_of == other._as_of
+        return isinstance(other, PointDeletes) and self._runs == other._runs and self._as_of == other._as_of
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -197,18 +197,18 @@ class Points:
         """How many there are, those included that only readers as of newer versions see."""
         return sum(map(len, self._runs))
 
-    def plus(self, newer: PointRun) -> Points:
+    def plus(self, newer: PointRun) -> PointDeletes:
         """Returns these and some newer ones."""
         runs = [*self._runs, newer]
         while len(runs) > 1 and len(runs[-2]) < _GROWTH * len(runs[-1]):
             runs[-2:] = [runs[-2].merged(runs[-1])]
-        return Points(tuple(runs))
+        return PointDeletes(tuple(runs))
 
-    def seen(self, as_of: int) -> Points:
+    def seen(self, as_of: int) -> PointDeletes:
         """Returns those that a reader as of a version sees."""
         if all(run.max_version <= as_of for run in self._runs):
             return self
-        return Points(tuple(run for run in self._runs if run.min_version <= as_of), as_of)
+        return PointDeletes(tuple(run for run in self._runs if run.min_version <= as_of), as_of)
 
     def hide(self, hidden: Bools, tuid: U64, ts: I64, version: U64) -> None:
         """Marks which of the rows, at least one, sorted by (tuid, ts), are deleted."""
@@ -227,7 +227,7 @@ class Points:
         """Yields all of them."""
         return self.near(Extent())
 
-    def needed(self, extents: Sequence[Extent], horizon: int) -> tuple[Points, int]:
+    def needed(self, extents: Sequence[Extent], horizon: int) -> tuple[PointDeletes, int]:
         """See `PointRun.needed`."""
         if not self._runs:
             return self, 0
@@ -235,4 +235,4 @@ class Points:
         needed, idle = every.needed(extents, horizon)
         if needed is every:
             return self, 0
-        return Points(() if needed is None else (needed,)), idle
+        return PointDeletes(() if needed is None else (needed,)), idle

@@ -30,7 +30,7 @@ from penstock.vnode.store.sorted_keys import (
     times_of,
     tuids_of,
 )
-from penstock.vnode.store.tombstones import Deletes, Tombstone, Tombstones
+from penstock.vnode.store.tombstones import TableDeletes, Tombstone, Tombstones
 from penstock.wal.packed_rows import row_format
 from penstock.wal.record import (
     CHANGE_COLUMN,
@@ -102,7 +102,7 @@ class TableState:
         self.memtable = Memtable()
         self.sealed: tuple[Run, ...] = ()
         self.parts: tuple[PartHandle, ...] = ()
-        self._deletes = Deletes()
+        self._deletes = TableDeletes()
         self.forgotten = 0  # nobody knows any more of some deletes up to this version
         self.floor = 0
         self.last_times: LastTimes | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.vnode.store.points import Extent, PointRun, Points
+from penstock.vnode.store.points import Extent, PointDeletes, PointRun
 from penstock.vnode.store.sorted_keys import I64, U64, Bools, find_ranges
 
 # What DuckDB can hold in a timestamp, in units of the Arrow type; wider ranges are cut to it.
@@ -92,11 +92,11 @@ class Tombstones:
 
     __slots__ = ("_index", "points", "ranges")
 
-    def __init__(self, ranges: tuple[Tombstone, ...] = (), points: Points | None = None,
+    def __init__(self, ranges: tuple[Tombstone, ...] = (), points: PointDeletes | None = None,
                  index: _RangeIndex | None = None) -> None:
         """`index`: that of the ranges, if there is one already."""
         self.ranges = ranges
-        self.points = Points() if points is None else points
+        self.points = PointDeletes() if points is None else points
         self._index = index
 
     def __eq__(self, other: object) -> bool:
@@ -146,12 +146,12 @@ class Tombstones:
         return Tombstones(ranges, points), idle
 
 
-class Deletes:
+class TableDeletes:
     """The deletes of a table as they come. Guarded by what guards the table."""
 
     def __init__(self) -> None:
         self._ranges: list[Tombstone] = []
-        self._points = Points()
+        self._points = PointDeletes()
         self._recent: list[tuple[U64, I64, int]] = []  # points behind those
         self._recent_count = 0
         self._told_ranges: tuple[Tombstone, ...] = ()  # as of when they were last asked for
@@ -217,7 +217,7 @@ class Deletes:
 def of_any(tombstones: Iterable[Tombstone], runs: Iterable[PointRun] = ()) -> Tombstones:
     """Returns deletes of any kind, in the order of their versions, and some points, as one."""
     every = list(tombstones)
-    points = Points()
+    points = PointDeletes()
     for run in (*_point_runs([t for t in every if t.is_of_points]), *runs):
         points = points.plus(run)
     return Tombstones(tuple(t for t in every if not t.is_of_points), points)

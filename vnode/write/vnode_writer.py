@@ -17,7 +17,7 @@ from penstock.vnode.store.table_state import Row, TableState
 from penstock.vnode.store.table_store import TableStore
 from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.pending_records import Ticket
-from penstock.wal.record import IngestOrigin
+from penstock.wal.record import IngestOrigin, RecordKind, delete_points_payload
 from penstock.wal.writer import WalWriter
 
 _FEW_ROWS = 32  # of a write: of more, columns are cheaper
@@ -272,8 +272,9 @@ class VnodeWriter:
         return [partial(self._enqueue, table, rows, None, change.of.delivery)] if rows.num_rows else []
 
     def _delete_points(self, table: TableState, tuids: U64, times: I64, continues: bool) -> Ticket:
-        ticket = self._wal.enqueue_delete_points(
-            table.uid, tuids, times, self._store.clock.now_ms(), continues=continues)
+        ticket = self._wal.enqueue(
+            RecordKind.DELETE_POINTS, delete_points_payload(table.uid, tuids, times), self._store.clock.now_ms(),
+            continues=continues)
         table.delete_points(tuids, times, ticket.version)
         return ticket
 
