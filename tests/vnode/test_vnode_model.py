@@ -20,6 +20,7 @@ from kits.basics.shared_duckdb import duckdb_with
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.vnode.read.detached_reader import DetachedVnode
+from penstock.vnode.read.row_places import RowPlaces
 from penstock.vnode.read.snapshot import RowCount, Snapshot, SnapshotTooOldError
 from penstock.vnode.read.snapshot_sql import SnapshotSql
 from penstock.vnode.store.vnode_options import VnodeOptions
@@ -115,6 +116,11 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
         snapshot = vnode.snapshot(TABLE, as_of=version)
         rows = snapshot.to_arrow(**arguments)
         assert as_rows(rows, model.key_columns) == expected
+        places = [(1, 1), (2, 0), (2, 3)]
+        found = snapshot.rows_at(None, RowPlaces.at(*(pa.array(side, type_) for side, type_ in zip(
+            zip(*places, strict=True), (pa.uint64(), pa.int64()), strict=True))))
+        assert as_rows(found, model.key_columns) == {
+            key: row for key, row in model.at.get(version, {}).items() if key[:2] in places}
         assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
         if version == last:
             found = sql_rows(snapshot.to_sql(**arguments))

@@ -84,6 +84,15 @@ def verified(bed: TestBed, name: str = "s0", more: str = "") -> list[Line]:
     return [(state, ts, found, wanted, known) for state, _, ts, found, wanted, known in lines]
 
 
+def told(rows: list[tuple[Any, ...]]) -> list[str]:
+    """Rows as texts, in one order.
+
+    Of 0.0 and -0.0, which are one group, either may stand for it; the last digits of a sum depend on the order of rows.
+    """
+    return sorted(repr([float(f"{value + 0.0:.12g}") if isinstance(value, float) else value for value in row])
+                  for row in rows)
+
+
 # --- faults -----------------------------------------------------------------------------------------------------
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -9,7 +9,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.engines.sandboxes import T0, TestBed
-from kits.streams.verified_streams import STEPS, insert, play
+from kits.streams.verified_streams import STEPS, insert, play, told
 
 from penstock.common.errors import (
     AlreadyExistsError,
@@ -72,15 +72,6 @@ def made(*numbers: int) -> TestBed:
             "CREATE TABLE p (id INT PRIMARY KEY, name VARCHAR(8))", "INSERT INTO p VALUES (0, 'no') (2, 'two')", *VIEWS,
             *(f"CREATE STREAM s{n} INTO o{n} {QUERIES[n][0]} AS {QUERIES[n][1]}" for n in numbers))
     return bed
-
-
-def told(rows: list[tuple[Any, ...]]) -> list[str]:
-    """Rows as texts, in one order.
-
-    Of 0.0 and -0.0, which are one group, either may stand for it; the last digits of a sum depend on the order of rows.
-    """
-    return sorted(repr([float(f"{value + 0.0:.12g}") if isinstance(value, float) else value for value in row])
-                  for row in rows)
 
 
 def agree(bed: TestBed, *numbers: int) -> None:
