@@ -240,7 +240,7 @@ def test_what_may_have_been_written_is_deleted_where_it_was(db: Embedded) -> Non
     write(db, [(place % 3, UPSERT, T0 + 10 * place, 1.0) for place in range(6)])
     before = {vnode: vnode.acknowledged_version for vnode in vnodes}
     write(db, [(place % 3, DELETE, T0 + place, None) for place in range(-40, 100) if place % 20])
-    assert [vnode.acknowledged_version - version for vnode, version in before.items()] == [1, 1]
+    assert sorted(vnode.acknowledged_version - version for vnode, version in before.items()) == [0, 1, 1]
     assert sum(vnode.stats().tombstones for vnode in vnodes) == 3
     assert sorted(ts for _, ts, _ in rows(db)) == [0, 20, 40]
 
