@@ -192,7 +192,7 @@ def cut(chunks: Sequence[Chunk], rows: int) -> list[Between]:
     return [Between(first, end) for first, end in itertools.pairwise(bounds)]
 
 
-class Selection(Protocol):
+class ChosenRows(Protocol):
     """Which rows of chunks."""
 
     def rows_of(self, chunk: Chunk, /) -> slice | Index:
@@ -200,7 +200,7 @@ class Selection(Protocol):
         ...
 
 
-def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Field]) -> pa.Table:
+def gather(chunks: Sequence[Chunk], selection: ChosenRows, fields: Sequence[pa.Field]) -> pa.Table:
     """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted.
 
     Rows that lie together are not copied.

@@ -54,6 +54,7 @@ def questions(draw: st.DrawFn) -> tuple[str, str]:
 @settings(max_examples=times(150, 5_000))
 @given(question=questions())
 def test_the_answer_is_that_of_all_rows(bed: TestBed, question: tuple[str, str]) -> None:
+    """A sub-query with a LIMIT keeps the condition away from the table."""
     name, condition = question
     wanted = bed.rows(f"SELECT k, v FROM (SELECT k, v FROM {name} LIMIT 1000) WHERE {condition} ORDER BY v")
     assert bed.rows(f"SELECT k, v FROM {name} WHERE {condition} ORDER BY v") == wanted
