@@ -110,9 +110,9 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
         snapshot = vnode.snapshot(TABLE, as_of=version)
         rows = snapshot.to_arrow(**arguments)
         assert as_rows(rows, model.key_columns) == expected
-        for times in ([1], [0, 2, 3]):
-            alone = snapshot.to_arrow(**arguments, times=pa.array(times, pa.int64()))
-            wanted = {key: row for key, row in expected.items() if key[1] in times}
+        for moments in ([1], [0, 2, 3]):
+            alone = snapshot.to_arrow(**arguments, times=pa.array(moments, pa.int64()))
+            wanted = {key: row for key, row in expected.items() if key[1] in moments}
             assert as_rows(alone, model.key_columns) == wanted
         assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
         if version == last:
