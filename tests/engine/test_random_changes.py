@@ -16,7 +16,7 @@ from conftest import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.basics.faulty_fs import FaultyFs
-from kits.queries.random_queries import MACROS, Question, same, windows
+from kits.queries.random_queries import MACROS, Question, groups, same, table, windows
 from kits.queries.random_questions import questions
 from kits.queries.targets import Boxed
 from kits.queries.written_tables import Design, Written, designs
@@ -52,10 +52,21 @@ def test_streams_equal_plain_sql_whatever_changes(target: Boxed, design: Design,
                        f"INTO out_{name} AS {question.ours}")
         return question
 
-    def verify(name: str, question: Question, results: int) -> None:
-        verified = target.ask(f"VERIFY STREAM {name}")
-        assert [line[0] for line in verified] == ["verified"], f"{question.ours}\n{verified}"
-        assert verified[0][3] == f"{results} results are equal, 0 aren't"
+    play(target, design, data, create, "out_{name}", "STREAM", verify)
+
+
+@settings(max_examples=times(4, 2_000))
+@given(designs(), st.data())
+def test_groups_equal_plain_sql_whatever_changes(target: Boxed, design: Design, data: st.DataObject) -> None:
+    """Streams of groups, or of all rows, without a window; those that tasks don't keep are computed again."""
+    design = replace(design, since=(0,) * len(design.since))
+
+    def create(name: str, source: str) -> Question:
+        question = data.draw(st.composite(groups)(
+            table(design, source, "t"), limited=False, windowed=False).filter(
+            lambda question: Kind.OTHER not in question.kinds))
+        target.execute(f"CREATE STREAM {name} INTO out_{name} AS {question.ours}")
+        return question
 
     play(target, design, data, create, "out_{name}", "STREAM", verify)
 
@@ -75,9 +86,15 @@ def test_views_equal_plain_sql_whatever_changes(target: Boxed, design: Design, d
     play(target, design, data, create, "{name}", "MATERIALIZED VIEW")
 
 
+def verify(target: Boxed, name: str, question: Question, results: int) -> None:
+    verified = target.ask(f"VERIFY STREAM {name}")
+    assert [line[0] for line in verified] == ["verified"], f"{question.ours}\n{verified}"
+    assert verified[0][3] == f"{results} results are equal, 0 aren't"
+
+
 def play(
     target: Boxed, design: Design, data: st.DataObject, create: Callable[[str, str], Question], results: str, kind: str,
-    verify: Callable[[str, Question, int], None] | None = None,
+    verify: Callable[[Boxed, str, Question, int], None] | None = None,
 ) -> None:
     """Plays a design's steps, before which what `create` makes over its table begins; all must have DuckDB's answers.
 
@@ -102,7 +119,7 @@ def play(
                 want = peer.execute(question.theirs).fetchall()
                 assert same(got, want, ordered=False), f"{question.ours}\n{got}\ninstead of\n{want}"
                 if verify is not None:
-                    verify(name, question, len(got))
+                    verify(target, name, question, len(got))
     finally:
         for name in made:
             target.execute(f"DROP {kind} IF EXISTS {name}")

@@ -446,13 +446,13 @@ def rows(draw: Draw, relation: Relation, *, limited: bool = True) -> Question:
     return question(draw, items, distinct, f" from {relation.ours}{ours}", f" FROM {relation.theirs}{theirs}", limited)
 
 
-def groups(draw: Draw, relation: Relation, *, limited: bool = True) -> Question:
-    """Aggregates with or without GROUP BY or PARTITION BY, HAVING, and windows of fixed width."""
+def groups(draw: Draw, relation: Relation, *, limited: bool = True, windowed: bool = True) -> Question:
+    """Aggregates with or without GROUP BY or PARTITION BY, HAVING, and, if they may be `windowed`, windows."""
     keys = [_key(draw, relation) for _ in range(draw(st.integers(0, 2)))]
     values = [aggregates(draw, relation) for _ in range(draw(st.integers(1, 4)))]
     if all(value.ours.startswith(("first(", "last(")) for value in values):
         values.append(Term("count(*)", "count(*)", Kind.BIGINT))  # nothing but ends of NULLs makes no row
-    window = _window(draw, relation) if relation.stored and draw(st.booleans()) else None
+    window = _window(draw, relation) if windowed and relation.stored and draw(st.booleans()) else None
     grouped = [*(window.bounds if window else ()), *keys]
     verb = "partition by" if window or draw(st.booleans()) else "group by"
     by_ours = f" {verb} {', '.join(key.ours for key in keys)}" if keys else ""

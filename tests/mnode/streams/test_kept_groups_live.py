@@ -46,7 +46,7 @@ OF_KEYS = st.lists(st.one_of(
     st.tuples(st.just("upsert"), st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)),
     st.tuples(st.just("name"), st.tuples(KEYS, VALUES)),
     st.tuples(st.just("drop"), KEYS), st.tuples(st.just("drop_values"), VALUES),
-    st.tuples(st.sampled_from(["checkpoint", "kill", "flush", "pause", "resume", "compact"]), st.none())),
+    st.tuples(st.sampled_from(["checkpoint", "kill", "flush", "pause", "resume"]), st.none())),
     min_size=1, max_size=8)
 TABLES = [("p0", "id INT PRIMARY KEY", "{}"), ("p1", "id VARCHAR(12) PRIMARY KEY", "'{}'"),
           ("p2", "id INT PRIMARY KEY, other VARCHAR(4) PRIMARY KEY", "{}, 'x'")]
@@ -109,8 +109,6 @@ def change(bed: TestBed, kind: str, what: Any) -> None:
                       for table, _, _ in TABLES))
         case "pause" | "resume":
             bed.all(*(f"{kind.upper()} STREAM s{number}" for number in range(len(QUERIES))))
-        case "compact":
-            bed.all("FLUSH DATABASE d", "COMPACT DATABASE d")
         case _:
             play(bed, kind, what)
 

@@ -441,7 +441,7 @@ def test_another_kind_of_write_over_the_same_connection_is_a_defect(dnode: Dnode
 def test_rows_are_read_and_errors_keep_their_class(dnode: Dnode) -> None:
     """A request arrives with its tables; what the dnode raises is raised here."""
     client = DnodeClient(dnode.service.address, SECRET)
-    request = RowsRequest(2, 7, pa.array([3, 2**64 - 1], pa.uint64()), -5, 10, 99)
+    request = RowsRequest(2, 7, pa.array([3, 2**64 - 1], pa.uint64()), -5, 10, 99, pa.array([-5, 3], pa.int64()))
     assert client.read_rows(request).to_pydict() == {"_tuid": [3, 2**64 - 1], "v": [1.5, None]}
     assert dnode.reads == [request]
     dnode.error = NotFoundError("no such vnode")
