@@ -83,7 +83,7 @@ class _Round:
     """Results that are computed as of one cut, `versions` by vgroup, and then seen at once.
 
     `instead`: what result tables hold behind it, for those that read them. `failed`: why streams have no part in it;
-    those that are `held` would have if others had.
+    those that are `held` would have if others had. `whole`: some answer was computed as a whole.
     """
 
     catalog_changes: int
@@ -94,6 +94,7 @@ class _Round:
     rows: dict[int, int] = field(default_factory=dict)
     failed: dict[int, PenstockError] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
+    whole: bool = False
 
 
 class StreamRefreshes:
@@ -135,8 +136,8 @@ class StreamRefreshes:
         with self._alone_with(asker) as members:
             rest = self._rest_until.get(asker.stream.id, 0.0) - self._services.clock.monotonic()
             if rest > 0 and not request.again:
-                return Refreshed(0, rest).table()
-            return Refreshed(self._refresh(members, asker, request)).table()
+                return Refreshed(0, rest, again=True).table()
+            return self._refresh(members, asker, request).table()
 
     def _asker(self, request: RefreshRequest) -> Member:
         stream = self._services.catalog.streams.by_id(request.stream_id)
@@ -195,9 +196,8 @@ class StreamRefreshes:
 
     # --- what is due ------------------------------------------------------------------------------------------
 
-    def _refresh(self, members: Sequence[Member], asker: Member, request: RefreshRequest) -> int:
-        """Makes the result tables of members the answers as of now; returns how many rows of the asker's were changed.
-        """
+    def _refresh(self, members: Sequence[Member], asker: Member, request: RefreshRequest) -> Refreshed:
+        """Makes the result tables of members the answers as of now; returns what became of the asker's."""
         begun_at = self._services.clock.monotonic()
         for last in range(_TRIES - 1, -1, -1):
             try:
@@ -211,16 +211,17 @@ class StreamRefreshes:
         with self._writing.shared():
             self._check_attempt(asker.stream, request.attempt)
             self._publish(members, round_)
-        until = self._services.clock.monotonic()
-        until += rest_after(until - begun_at)
+        ended_at = self._services.clock.monotonic()
+        took = ended_at - begun_at
+        rest = rest_after(took) if round_.whole else took  # parts take the longer, the more has changed meanwhile
         for stream_id in round_.rows:
-            self._rest_until[stream_id] = until
+            self._rest_until[stream_id] = ended_at + rest
         self._failing.pop(asker.stream.id, None)
         self._failing.update((one, error) for one, error in round_.failed.items() if one not in round_.held)
         error = round_.failed.get(asker.stream.id)
         if error is not None:
             raise error
-        return round_.rows.get(asker.stream.id, 0)
+        return Refreshed(round_.rows.get(asker.stream.id, 0), rest)
 
     def _planned(self, members: Sequence[Member], asker: Member, request: RefreshRequest) -> _Round:
         """Takes a cut, and plans what is due. Raises SnapshotTooOldError."""
@@ -375,6 +376,7 @@ class StreamRefreshes:
         if found.rows and any(other.reads(member) for other in members):
             round_.instead[target.uid] = Contents(
                 target, wanted, planned.keys, None if part is None else part[1], self._storage)
+        round_.whole |= part is None
         round_.corrections[stream.id] = found
         round_.rows[stream.id] = found.rows
 

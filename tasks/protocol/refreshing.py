@@ -23,24 +23,24 @@ class RefreshRequest:
 
 
 class Refreshed(NamedTuple):
-    """How many rows were `written` or deleted.
+    """How many rows were `written` or deleted, and how long the task is to rest until it asks again.
 
-    `later_s`: nothing was done, since the table was refreshed with others so recently that the task is to ask again
-    then.
+    `again`: nothing was done, since the table was refreshed with others so recently.
     """
 
     written: int
-    later_s: float = 0.0
+    rest_s: float
+    again: bool = False
 
     @classmethod
     def of(cls, answer: pa.Table) -> Refreshed:
         """Returns what `table` was made of."""
         row = answer.to_pylist()[0]
-        return cls(row["written"], row["later_s"])
+        return cls(row["written"], row["rest_s"], row["again"])
 
     def table(self) -> pa.Table:
         """Returns it as requests of workers are answered: one row."""
-        return pa.table({"written": [self.written], "later_s": [float(self.later_s)]})
+        return pa.table({"written": [self.written], "rest_s": [float(self.rest_s)], "again": [self.again]})
 
 
 @dataclass(frozen=True, slots=True)

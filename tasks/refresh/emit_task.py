@@ -25,7 +25,7 @@ from penstock.tasks.protocol.numbered_children import NumberedChildren
 from penstock.tasks.protocol.refreshing import AnswerRequest, Refreshed, RefreshRequest
 from penstock.tasks.protocol.result_writers import TransactionalWriter
 from penstock.tasks.protocol.task_status import ConnectionHealth, ConnectionStatus, TaskProgress, TaskStatus
-from penstock.tasks.refresh.refresh_task import RefreshTask
+from penstock.tasks.refresh.refresh_task import RefreshTask, rest_after
 from penstock.tasks.state.stored_values import pack_batch, unpack_batch
 
 _PREFIX, _PREFIX_END = b"row/", b"row0"
@@ -118,11 +118,11 @@ class EmitTask(RefreshTask):
     def _ask(self, request: RefreshRequest) -> Refreshed | pa.Table:
         return self._environment.answer(AnswerRequest(self.id.stream_id, self._attempt))
 
-    def _done(self, answer: Refreshed | pa.Table) -> Refreshed:
+    def _done(self, answer: Refreshed | pa.Table, took: float) -> Refreshed:
         assert isinstance(answer, pa.Table)
         self._newest = pa.RecordBatch.from_arrays(
             [one_array(answer.column(field.name)) for field in self._schema], schema=self._schema)
-        return Refreshed(0)
+        return Refreshed(0, rest_after(took))
 
     def _send_differences(self) -> None:
         """Hands over where the newest answer differs from what was sent, unless too much waits for the target."""

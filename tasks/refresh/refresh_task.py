@@ -23,7 +23,7 @@ from penstock.tasks.protocol.refreshing import Refreshed, RefreshRequest
 from penstock.tasks.protocol.task_status import TaskProgress, TaskStatus
 
 _SHARE = 0.25
-"""The engine computes for at most this part of the time."""
+"""The engine computes whole answers for at most this part of the time."""
 
 _TABLES_MAX = 1_000
 """With more child tables that have changed, the answer is computed as a whole."""
@@ -167,8 +167,8 @@ class RefreshTask(ComputingTask):
         """Returns what the engine answers; runs in a thread of its own."""
         return self._environment.refresh(request)
 
-    def _done(self, answer: Refreshed | pa.Table) -> Refreshed:
-        """Takes an answer; returns what was done."""
+    def _done(self, answer: Refreshed | pa.Table, took: float) -> Refreshed:
+        """Takes an answer that took so many seconds; returns what was done."""
         assert isinstance(answer, Refreshed)
         return answer
 
@@ -187,12 +187,11 @@ class RefreshTask(ComputingTask):
             self._allowed_at = now + self._backoff.delay(self._tries)
             return True
         self._tries, self._outage = 0, ""
-        done = self._done(answer)
+        done = self._done(answer, took)
         self._rows_out += done.written
-        self._allowed_at = now + rest_after(took)
-        if done.later_s:
+        self._allowed_at = now + done.rest_s
+        if done.again:
             self._changed = None if self._asked is None or self._changed is None else self._changed | self._asked
-            self._allowed_at = now + done.later_s
         return True
 
     # -- events and checkpoints --------------------------------------------------------------------------------
