@@ -14,10 +14,13 @@ from penstock.sql.dialect.generator import print_sql
 from penstock.sql.dialect.parser import parse_query
 from penstock.sql.schema import CatalogView, Session, Table, View
 from penstock.sql.tree.statements import (
+    IntervalWindow,
     JoinSource,
     Name,
+    PartitionItem,
     Query,
     Select,
+    SessionWindow,
     SetOperation,
     Source,
     SubquerySource,
@@ -104,11 +107,21 @@ def _key_of_groups(query: Select, relations: Sequence[_Relation] | None) -> Resu
     names = None if relations is None else {name for relation in relations for name in relation.names}
     keys = [place_of(item.expression, query, names) for item in groups]
     if query.window is not None:
+        if not isinstance(query.window, IntervalWindow | SessionWindow) and not _times_differ(groups, relations):
+            return None  # windows of rows may start at the same time
         keys.insert(0, next((place for place, item in enumerate(query.items) if isinstance(item.expression, exp.Column)
                              and item.expression.name == "_wstart"), None))
     places = tuple(place for place in keys if place is not None)
     never_null = all(_is_tbname(item.expression) for item in groups)
     return ResultKey(places, timely=query.window is not None and never_null) if len(places) == len(keys) else None
+
+
+def _times_differ(groups: Sequence[PartitionItem], relations: Sequence[_Relation] | None) -> bool:
+    """Tells whether the rows of each group have different times."""
+    if relations is None or len(relations) != 1 or not relations[0].timely:
+        return False
+    grouped = {item.expression.name for item in groups if isinstance(item.expression, exp.Column)}
+    return len({*(relations[0].key or ())} - grouped) == 1
 
 
 def _key_of_rows(query: Select, count: int, relations: Sequence[_Relation] | None) -> ResultKey | None:

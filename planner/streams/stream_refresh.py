@@ -45,6 +45,7 @@ from penstock.sql.dialect.parser import parse_query
 from penstock.sql.schema import CatalogView, Column, Session, Table, TagValue, with_time
 from penstock.sql.tree.read_tables import tables_of
 from penstock.sql.tree.statements import (
+    CountWindow,
     CreateStream,
     ExternalSource,
     ExternalTargetOptions,
@@ -159,15 +160,25 @@ def _table(statement: CreateStream, catalog: CatalogView, session: Session) -> s
     if isinstance(query.source, JoinSource):
         return "a join"
     if query.window is not None:
-        by_table = any(isinstance(item.expression, exp.Column) and item.expression.name == TBNAME
-                       for item in query.partition_by)
-        of_rows = not isinstance(query.window, IntervalWindow | SessionWindow)
-        return "windows of rows over tables" if of_rows and table.kind == "super" and not by_table else None
+        return _row_window(query, table)
     if table.kind == "super" or query.partition_by:
         return "rows of a super table"
     first = unwrapped(query.items[0].expression)
     by_time = is_star(first) or (isinstance(first, exp.Column) and first.name == table.time_column.name)
     return None if by_time else "rows without their time"
+
+
+def _row_window(query: Select, table: Table) -> str | None:
+    """Returns what tasks ask of windows of rows that a view, which has no options, need not have."""
+    if isinstance(query.window, IntervalWindow | SessionWindow):
+        return None
+    if isinstance(query.window, CountWindow):
+        return "COUNT_WINDOW"
+    if table.key_column is not None:
+        return "windows of rows of a table with a composite key"
+    by_table = any(isinstance(item.expression, exp.Column) and item.expression.name == TBNAME
+                   for item in query.partition_by)
+    return "windows of rows over tables" if table.kind == "super" and not by_table else None
 
 
 def plan_refreshed(

@@ -226,17 +226,24 @@ ANSWERS = ["SELECT v, f FROM m", "SELECT ts, v FROM m WHERE v > 1", "SELECT ts, 
          "SELECT m.ts, m.v, p.name FROM m JOIN p ON m.v = p.id",
          "SELECT a.ts, b.v FROM m a FULL JOIN m b ON a.ts = b.ts", "SELECT name FROM p", "SELECT * FROM p WHERE id > 0",
          "SELECT c, x FROM n", "SELECT x, c FROM n WHERE c > 1",
-         "SELECT _wstart, v, count(*) n FROM m STATE_WINDOW(v)"]
+         "SELECT _wstart, v, count(*) n FROM m STATE_WINDOW(v)",
+         "SELECT _wstart, tbname, count(*) n FROM m PARTITION BY tbname COUNT_WINDOW(2)",
+         "SELECT _wstart, count(*) n FROM m COUNT_WINDOW(2, 1)", "SELECT _wend, count(*) n FROM n COUNT_WINDOW(2)",
+         "SELECT _wstart, count(*) n FROM c COUNT_WINDOW(3, 1)",
+         "SELECT _wstart, sum(v) s FROM c STATE_WINDOW(v)",
+         "SELECT _wstart, count(*) n FROM c EVENT_WINDOW START WITH v > 0 END WITH v > 1"]
 
 
 @pytest.mark.parametrize("query", ANSWERS)
 def test_a_materialized_view_is_the_answer(query: str) -> None:
     """Also of queries that say less than a stream of rows or of a join has to, and with equal rows."""
     with made() as bed:
-        bed.all("CREATE TABLE n (x TIMESTAMP, c INT)", f"CREATE MATERIALIZED VIEW w AS {query}")
+        bed.all("CREATE TABLE n (x TIMESTAMP, c INT)", "CREATE TABLE c (ts TIMESTAMP, k INT PRIMARY KEY, v INT)",
+                f"CREATE MATERIALIZED VIEW w AS {query}")
         for statement in (f"INSERT INTO t0 VALUES ({T0}, 2, 0.5) ({T0 + 1}, 2, 0.5) t2 VALUES ({T0}, 2, 0.5)",
                           f"INSERT INTO n VALUES ({T0}, 1) ({T0 + 1}, 2) ({T0 + 2}, 2)",
-                          "INSERT INTO p VALUES (3, 'no')",
+                          f"INSERT INTO c VALUES ({T0}, 1, 2) ({T0}, 2, 1) ({T0 + 1}, 1, 1) ({T0 + 1}, 3, 2)",
+                          f"INSERT INTO c VALUES ({T0}, 1, 1)", "INSERT INTO p VALUES (3, 'no')",
                           f"INSERT INTO t1 VALUES ({T0}, NULL, NULL) ({T0 + 1}, 2, 0.5)",
                           f"INSERT INTO n VALUES ({T0 + 1}, 1)", "INSERT INTO p VALUES (2, 'no')",
                           f"DELETE FROM t0 WHERE ts = {T0}", f"DELETE FROM n WHERE x = {T0 + 2}",
@@ -268,6 +275,8 @@ def test_what_tells_rows_apart_is_found_in_the_query() -> None:
                  ["x", "y", "n"]),
                 ("SELECT name, total FROM per_g", ["name"]), ("SELECT p.id, total FROM per_g JOIN p ON true",
                                                               ["id", "total"]),
+                ("SELECT _wstart, tbname tb, count(*) n FROM m PARTITION BY tbname COUNT_WINDOW(2)", ["tb"]),
+                ("SELECT _wstart, g, count(*) n FROM m PARTITION BY g COUNT_WINDOW(2)", ["_wstart", "g", "n"]),
                 ("SELECT unnest([id, 7]) u, id FROM p", ["u", "id"]),
                 ("SELECT v, count(*) n FROM m GROUP BY ROLLUP (v, g)", ["v", "n"])]):
             bed.execute(f"CREATE MATERIALIZED VIEW k{number} AS {query}")
