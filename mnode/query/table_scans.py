@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from penstock.mnode.catalog.catalog import Catalog
 from penstock.mnode.catalog.name_lookup import require_database
 from penstock.mnode.dnode.stream_cuts import check_cuts
-from penstock.mnode.dnode.value_lookup import rows_having
+from penstock.mnode.dnode.value_lookup import is_key, rows_having
 from penstock.mnode.dnode.vnode_storage import Storage, vgroups_of
 from penstock.mnode.query.external_tables import ExternalTables
 from penstock.planner.duckdb_sql.quoting import for_duckdb, quote_name, quote_stored
@@ -29,6 +29,9 @@ from penstock.vnode.store.memtable import VERSION_COLUMN
 
 SMALL_ROWS = 200_000
 """Up to so many rows are gathered as Arrow; for more, DuckDB reads the Parquet parts itself."""
+
+_SEARCHED_MAX = 2_000_000
+"""Among up to so many rows those with some values are searched for here, where what is read of parts is kept."""
 
 FEW_TABLES = 1
 """The rows of so many child tables are gathered, however many the super table has."""
@@ -202,7 +205,10 @@ class Scans:
             return taken.newest[scan.name]
         snapshots = taken.snapshots[scan.name]
         if values is not None:
-            return _having(snapshots, scan, columns, tuids, values)
+            if is_key(scan.table, values) or (
+                    sum(snapshot.row_count_estimate for snapshot in snapshots) <= _SEARCHED_MAX):
+                return _having(snapshots, scan, columns, tuids, values)
+            return _chosen(self._in_place(snapshots, scan, columns, tuids), columns, values)
         if scan.counted:
             return self._counted(snapshots, scan, columns)
         return self._read(snapshots, scan, columns, tuids, wanted)
@@ -354,6 +360,18 @@ def _having(
         rows = rows.filter(pc.is_in(rows.column(TABLE_UID), value_set=tuids))
     found = _in_time(scan, rows, time).select([TABLE_UID, *physical])
     return _within(scan, epochs(found.rename_columns([TABLE_UID, *(column.name for column in columns)])))
+
+
+def _chosen(rows: ScanRelation, columns: Sequence[Column], values: Values) -> ScanRelation:
+    """Returns those rows of a relation that have some values."""
+    tables, conditions = dict(rows.tables), []
+    for column in columns:
+        if column.physical in values:
+            name, wanted = f"_values_{next(_numbers)}", values[column.physical]
+            tables[name] = for_duckdb(pa.table({"v": wanted.drop_null()}))
+            found = f"r.{quote_name(column.name)} IN (SELECT v FROM {name})"
+            conditions.append(f"({found} OR r.{quote_name(column.name)} IS NULL)" if wanted.null_count else found)
+    return replace(rows, sql=f"SELECT * FROM ({rows.sql}) AS r WHERE {' AND '.join(conditions)}", tables=tables)
 
 
 def _given(scan: Scan, columns: Sequence[Column], rows: pa.RecordBatch) -> ScanRelation:

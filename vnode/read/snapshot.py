@@ -267,9 +267,10 @@ class Snapshot:
     def _chunks_at(self, places: RowPlaces) -> list[Chunk]:
         if not len(places.tuid):
             return []
-        return self._chunks(np.unique(places.tuid), int(places.first.min()), int(places.last.max()))
+        times = np.unique(places.first) if (places.first == places.last).all() else None
+        return self._chunks(np.unique(places.tuid), int(places.first.min()), int(places.last.max()), times)
 
-    def _chunks(self, tuids: U64 | None, first: int, last: int) -> list[Chunk]:
+    def _chunks(self, tuids: U64 | None, first: int, last: int, times: I64 | None = None) -> list[Chunk]:
         if tuids is not None and not len(tuids):
             return []
         found: list[Chunk] = []
@@ -277,7 +278,7 @@ class Snapshot:
         for part in self._parts:
             info = part.info
             if info.max_ts >= first and info.min_ts <= last and info.max_tuid >= low and info.min_tuid <= high:
-                found.extend(self._cache.row_groups(part.path, info, tuids, first, last))
+                found.extend(self._cache.row_groups(part.path, info, tuids, first, last, times))
         found.extend(run for run in self._runs if run.max_ts >= first and run.min_ts <= last)
         return found
 

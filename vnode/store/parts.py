@@ -208,9 +208,10 @@ class PartCache:
         # Parquet's own checksums cover pages, but not their headers and not the footer with its statistics.
         self._verified: set[Path] = set()
 
-    def row_groups(self, path: Path, part: PartInfo, tuids: U64 | None, first_ts: int,
-                   last_ts: int) -> Iterator[RowGroup]:
-        """Yields the row groups that may hold rows of `tuids` (sorted; None: all) in the time range."""
+    def row_groups(self, path: Path, part: PartInfo, tuids: U64 | None, first_ts: int, last_ts: int,
+                   times: I64 | None = None) -> Iterator[RowGroup]:
+        """Yields the row groups that may hold rows of `tuids` (sorted; None: all) in the time range; of `times` (sorted;
+        None: all) alone."""
         with self._lock:
             opened = self._open(path, part)
         wanted = (opened.max_ts >= first_ts) & (opened.min_ts <= last_ts)
@@ -219,6 +220,9 @@ class PartCache:
                 return
             low = np.searchsorted(tuids, opened.min_tuid, "left")
             wanted &= low < np.searchsorted(tuids, opened.max_tuid, "right")
+        if times is not None:
+            low = np.searchsorted(times, opened.min_ts, "left")
+            wanted &= low < np.searchsorted(times, opened.max_ts, "right")
         for index in np.flatnonzero(wanted).tolist():
             yield RowGroup(self, path, part, index)
 
