@@ -210,8 +210,10 @@ class PartCache:
 
     def row_groups(self, path: Path, part: PartInfo, tuids: U64 | None, first_ts: int, last_ts: int,
                    times: I64 | None = None) -> Iterator[RowGroup]:
-        """Yields the row groups that may hold rows of `tuids` (sorted; None: all) in the time range; of `times` (sorted;
-        None: all) alone."""
+        """Yields the row groups that may hold rows of `tuids` (sorted; None: all) in the time range.
+
+        `times`: rows at one of these alone, which are sorted; None: at any.
+        """
         with self._lock:
             opened = self._open(path, part)
         wanted = (opened.max_ts >= first_ts) & (opened.min_ts <= last_ts)
