@@ -61,6 +61,7 @@ def test_the_answer_is_that_of_all_rows(bed: TestBed, question: tuple[str, str])
 
 
 def test_it_is_told(bed: TestBed) -> None:
+    """EXPLAIN counts the keys; whatever else may be true for other rows leaves all of them."""
     def reads(condition: str) -> str:
         return "\n".join(line for line, in bed.rows(f"EXPLAIN SELECT v FROM longs WHERE {condition}"))
 
