@@ -118,6 +118,7 @@ def test_views_over_views_are_the_answers(views: tuple[str, ...], parts: list[li
 
 
 def test_of_a_view_over_a_view_is_computed_what_is_touched() -> None:
+    """A row that somebody has put into the last one's table stays."""
     with made() as bed:
         bed.all(*OVER_VIEWS[0])
         insert(bed, 0, 1, 1)
