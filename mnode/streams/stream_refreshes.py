@@ -310,7 +310,8 @@ class StreamRefreshes:
         if groups is None and known is not None and known.catalog_changes == round_.catalog_changes:
             return known.plan, known.session
         plan, session = planned_answer(self._planning, member.stream, member.target, member.plan.groups, groups)
-        if groups is None and not plan.functions:  # those of users may be other ones at any time
+        # Child tables may come, and functions of users be other ones, without a change that is counted.
+        if groups is None and not (plan.functions or plan.tables or any(scan.tuids is not None for scan in plan.scans)):
             self._answers[member.stream.id] = _Answer(round_.catalog_changes, plan, session)
         return plan, session
 

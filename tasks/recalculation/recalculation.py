@@ -96,21 +96,25 @@ class Recalculation:
         """Returns the partials of rows that came, and with the opposite sign of those that went; and how many rows of
         the block WHERE leaves out.
 
-        For plans that retract. Rows that came and went within the block are in neither. `complete`: rows of the block
-        are as the store has them.
+        For plans that retract. Rows that came and went within the block are in both: an attempt before may have written
+        a result of them, which is to go. `complete`: rows of the block are as the store has them.
         """
         gone = opposite(self._partials(self._distinct(self.old_rows(change))), self._accumulators)
         rows = change.rows
         if rows is None:
             return [gone, self._partials(self._distinct(self._current_rows(change)))], 0
         if complete and not change.deletes and self._plan.source.key_column is None:
-            rows = self._distinct(rows)
-            came = self._partials(rows)
-            return [gone, came], rows.num_rows - _rows_of(came)
+            last = last_ones(rows.column("_tuid").to_numpy(), rows.column(self._time).to_numpy())
+            over, came = (self._partials(rows.filter(pa.array(chosen))) for chosen in (~last, last))
+            return [gone, came, *self._both_ways(over)], int(last.sum()) - _rows_of(came)
         touched = self._touched(change, rows)
         over, came = (self._partials(rows.filter(pa.array(chosen))) for chosen in (touched, ~touched))
         left_out = rows.num_rows - _rows_of(over) - _rows_of(came)
-        return [gone, came, self._partials(self._distinct(self._current_rows(change)))], left_out
+        current = self._partials(self._distinct(self._current_rows(change)))
+        return [gone, came, current, *self._both_ways(over)], left_out
+
+    def _both_ways(self, over: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return [over, opposite(over, self._accumulators)] if over.num_rows else []
 
     def _distinct(self, rows: pa.Table) -> pa.Table:
         """Returns each row once: it may have been rewritten, and lie in the range of several deletes."""

@@ -124,3 +124,18 @@ def test_a_row_that_goes_several_ways_goes_once(kits: Any, steps: list[Any]) -> 
     play(kit, steps)
     kit.run()
     assert_same(*map(in_order, (results(kit), batch(kit, query))))
+
+
+@pytest.mark.parametrize("steps", [
+    [("insert", [(0, 1_000, 1, None, "x")]), ("run", None), ("delete", (None, 1_000, 0)), ("kill", None)],
+    [("insert", [(0, 1_000, 1, None, "x")]), ("run", None), ("insert", [(0, 1_000, 1, None, "y")]), ("kill", None)],
+    [("insert", [(0, 1_000, 1, None, "x"), (0, 1_000, 2, None, "y")]), ("run", None), ("delete", ([0], 0, 9_000)),
+     ("kill", None)],
+])
+def test_what_came_and_went_in_one_block_leaves_no_result(kits: Any, steps: list[Any]) -> None:
+    """An attempt before, which was killed before its first checkpoint, has written one."""
+    query = "select distinct note, voltage from meters where voltage is not null"
+    kit = kits(f"create stream s into o as {query}", vnodes=1)
+    play(kit, steps)
+    kit.run()
+    assert_same(*map(in_order, (results(kit), batch(kit, query))))

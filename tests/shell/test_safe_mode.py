@@ -26,7 +26,7 @@ def test_nothing_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str], tor
     before = tree(data)
     assert main(["--safe-mode", "--jsonlines", "-d", str(data), "-c", SQL]) == 0
     found = capsys.readouterr()
-    assert '"n":7' in found.out.replace(" ", "")
+    assert '"n":6' in found.out.replace(" ", "")
     assert "STOPPED" in found.out
     assert "thrown away" in found.err
     assert tree(data) == before

@@ -110,6 +110,7 @@ def check_changes(after: Snapshot, before: Snapshot, since: int, keys: int) -> N
 
 
 def test_numbers_that_a_column_cannot_hold_are_none_of_its_values() -> None:
+    """Columns of both sides of a join may have other widths."""
     assert values_array([1, None, 300, -1], pa.uint8()).to_pylist() == [1, None]
     assert values_array([2**31, -(2**31), None], pa.int32()).to_pylist() == [-(2**31), None]
     assert values_array([2**64 - 1, -1], pa.uint64()).to_pylist() == [2**64 - 1]
