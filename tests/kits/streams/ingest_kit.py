@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.common.clock import Clock
@@ -118,6 +119,33 @@ def sandbox(broker: FakeBroker, vgroups: int = 2, config: dict[str, Any] | None 
     box.execute("USE p")
     box.execute(SUPER_TABLE)
     box.execute("CREATE CONNECTION k TYPE kafka WITH (servers='127.0.0.1:1')")
+    return box
+
+
+def gone_through(box: Sandbox, what: str, directory: Path, broker: FakeBroker | None = None) -> Sandbox:
+    """Has an engine go through one thing that may happen to it: run, step, checkpoint, kill (of tasks), flush, crash.
+
+    Returns it, or the one that comes after it in its directory, which reads from `broker`, if that is given.
+    """
+    match what:
+        case "run":
+            box.run()
+        case "step":
+            box.streams.step()
+        case "checkpoint":
+            box.checkpoint()
+        case "kill":
+            box.kill()
+        case "flush":
+            box.engine.flush()
+        case "crash":
+            box.engine.abandon()
+            box.streams.close()
+            box = Sandbox(directory=directory) if broker is None else Sandbox(
+                directory=directory, consumers=broker.consumer)
+            box.execute("USE p")
+        case _:
+            raise ValueError(what)
     return box
 
 

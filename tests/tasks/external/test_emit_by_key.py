@@ -17,7 +17,7 @@ from kits.basics.external_servers import Kafka, Postgres
 from kits.basics.waiting import wait_until
 from kits.engines.threaded import Threaded
 from kits.streams.emit_kit import Faults, Faulty, MemorySender, Topic
-from kits.streams.ingest_kit import FakeBroker, rows, sandbox
+from kits.streams.ingest_kit import FakeBroker, gone_through, rows, sandbox
 from kits.streams.ingest_kit import rows as asked
 
 from penstock.common.connection import OpenedConnection
@@ -118,23 +118,12 @@ def test_kills_and_faults_leave_the_answer(steps: list[Step]) -> None:
                         box.engine.execute(f"INSERT INTO t VALUES {values}", box.session)
                     case "delete":
                         box.engine.execute(f"DELETE FROM t WHERE id = {what}", box.session)
-                    case "run":
-                        box.run()
-                    case "step":
-                        box.streams.step()
-                    case "checkpoint":
-                        box.checkpoint()
-                    case "kill":
-                        box.kill()
                     case "wait":
                         box.advance(1.0)
                     case "faults":
                         faults.coming.extend(what)
-                    case "crash":
-                        box.engine.abandon()
-                        box.streams.close()
-                        box = Sandbox(directory=Path(directory))
-                        box.execute("USE p")
+                    case _:
+                        box = gone_through(box, action, Path(directory))
             faults.coming.clear()
             box.advance(LONG_ENOUGH_S)
             settle(box)

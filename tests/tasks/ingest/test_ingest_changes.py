@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kits.streams.ingest_kit import FakeBroker, rows, sandbox, state
+from kits.streams.ingest_kit import FakeBroker, gone_through, rows, sandbox, state
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.admin.sandbox import Sandbox
@@ -312,21 +312,8 @@ def test_kills_leave_what_the_messages_say(
                     wanted[one] = count, wanted.get(one, (0, None))[1]
                 case "bad":
                     broker.send(envelope("t"), at)
-                case "run":
-                    box.run()
-                case "step":
-                    box.streams.step()
-                case "checkpoint":
-                    box.checkpoint()
-                case "kill":
-                    box.kill()
-                case "flush":
-                    box.engine.flush()
-                case "crash":
-                    box.engine.abandon()
-                    box.streams.close()
-                    box = Sandbox(directory=Path(directory.name), consumers=broker.consumer)
-                    box.execute("USE p")
+                case _:
+                    box = gone_through(box, action, Path(directory.name), broker)
         box.kill()
         assert rows(box, "SELECT * FROM t ORDER BY id") == [(one, *wanted[one]) for one in sorted(wanted)]
         assert state(box, "state")[0] == "RUNNING"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kits.streams.ingest_kit import FakeBroker, connections, logged, rows, sandbox, state
+from kits.streams.ingest_kit import FakeBroker, connections, gone_through, logged, rows, sandbox, state
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import (
@@ -108,21 +108,8 @@ def test_kills_at_any_point_neither_lose_nor_double_a_row(
                     sent += 1
                 case "bad":
                     broker.send(b'{"device": 3', what % partitions)
-                case "run":
-                    box.run()
-                case "step":
-                    box.streams.step()
-                case "checkpoint":
-                    box.checkpoint()
-                case "kill":
-                    box.kill()
-                case "flush":
-                    box.engine.flush()
-                case "crash":
-                    box.engine.abandon()
-                    box.streams.close()
-                    box = Sandbox(directory=Path(directory.name), consumers=broker.consumer)
-                    box.execute("USE p")
+                case _:
+                    box = gone_through(box, action, Path(directory.name), broker)
         box.kill()
         found = {(name, ts): v for name, ts, v in rows(box, "SELECT tbname, CAST(ts AS BIGINT), v FROM meters")}
         assert found == wanted
