@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.bind.scopes import RowScope, conjuncts, unwrapped
+from penstock.planner.bind.scopes import RowScope, conjuncts, equalled, unwrapped
 from penstock.sql.schema import Table
 from penstock.sql.types import INTEGERS, Kind
 
@@ -21,15 +21,12 @@ def key_values(where: exp.Expression | None, table: Table, scope: RowScope) -> t
 
 
 def _values(node: exp.Expression, table: Table, scope: RowScope) -> set[int | str] | None:
-    if isinstance(node, exp.EQ):
-        sides = [unwrapped(node.this), unwrapped(node.expression)]
-        subject, values = (sides[0], sides[1:]) if isinstance(sides[0], exp.Column) else (sides[1], sides[:1])
-    elif isinstance(node, exp.In):
-        subject, values = unwrapped(node.this), node.expressions
-    else:
+    compared = equalled(node)
+    if compared is None:
         return None
+    subject, values = compared
     column, (key,) = scope.find(subject), table.key_columns
-    if column is None or column.root.role != "column" or column.root.name != key.name or not values:
+    if column is None or column.root.role != "column" or column.root.name != key.name:
         return None
     found = [_constant(unwrapped(value), key.type.kind) for value in values]
     return None if None in found else {value for value in found if value is not None}

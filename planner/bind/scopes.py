@@ -217,6 +217,15 @@ def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
             yield part
 
 
+def equalled(node: exp.Expression) -> tuple[exp.Expression, list[exp.Expression]] | None:
+    """Returns what `=` or IN compares, a column if it has one, and the values that it may equal; None for other
+    conditions, and for IN of a query."""
+    if isinstance(node, exp.EQ):
+        left, right = unwrapped(node.this), unwrapped(node.expression)
+        return (left, [right]) if isinstance(left, exp.Column) else (right, [left])
+    return (unwrapped(node.this), node.expressions) if isinstance(node, exp.In) and node.expressions else None
+
+
 def implied(node: exp.Expression | None) -> Iterator[exp.Expression]:
     """Yields the conditions that AND joins, and those which every side of an OR among them has."""
     for part in conjuncts(node):

@@ -10,7 +10,7 @@ from sqlglot import exp
 from penstock.common.closed_duckdb import renew_small_duckdb_if_broken, small_duckdb
 from penstock.planner.bind.binder import children_table
 from penstock.planner.bind.expressions import condition_tree
-from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, has_query, unwrapped, vector_calls
+from penstock.planner.bind.scopes import RowScope, columns_of, conjuncts, equalled, has_query, vector_calls
 from penstock.planner.duckdb_sql.duckdb_tree import all_of, column, render, select
 from penstock.planner.duckdb_sql.quoting import for_duckdb
 from penstock.sql.schema import Table
@@ -42,15 +42,10 @@ def selected_children(where: exp.Expression | None, table: Table, scope: RowScop
 
 def _names(node: exp.Expression, scope: RowScope) -> set[str] | None:
     """Returns the names that `tbname = '...'` or `tbname IN ('...', ...)` allows, None for other conditions."""
-    if isinstance(node, exp.EQ):
-        sides = [unwrapped(node.this), unwrapped(node.expression)]
-        subject, values = (sides[0], sides[1:]) if isinstance(sides[0], exp.Column) else (sides[1], sides[:1])
-    elif isinstance(node, exp.In):
-        subject, values = unwrapped(node.this), node.expressions
-        if not values:
-            return None
-    else:
+    compared = equalled(node)
+    if compared is None:
         return None
+    subject, values = compared
     found = scope.find(subject)
     if found is None or found.role != "tbname":
         return None

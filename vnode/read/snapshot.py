@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.vnode.read.row_places import RowPlaces, Values, having, rows_with, values_of
 from penstock.vnode.read.snapshot_sql import SnapshotSql, SqlBuilder
-from penstock.vnode.store.chunk_reader import Chunk, KeyFilter, gather, resolve
+from penstock.vnode.store.chunk_reader import ChosenRows, Chunk, KeyFilter, gather, resolve
 from penstock.vnode.store.manifest import extent_of
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange
 from penstock.vnode.store.parts import PartCache
@@ -126,15 +126,22 @@ class Snapshot:
                 found.update(tombstone.tuids)
         for points in self._tombstones.points.near(Extent(behind=version)):
             found.update(np.unique(points.tuid).tolist())
-        parts = [part for part in self._parts if part.info.max_version > version]
-        if sum(part.info.rows for part in parts) > _LOOKED_AT_MAX:
+        chunks = self._chunks_since(version)
+        if chunks is None:
             return None
-        chunks: list[Chunk] = [*self._runs]
-        for part in parts:
-            chunks.extend(self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX))
         for chunk in chunks:
             found.update(np.unique(chunk.tuid[chunk.version > version]).tolist())
         return found
+
+    def _chunks_since(self, version: int) -> list[Chunk] | None:
+        """Returns what has rows that were written behind a version; None if these may lie among too many others."""
+        chunks: list[Chunk] = [run for run in self._runs if run.max_version > version]
+        parts = [part for part in self._parts if part.info.max_version > version]
+        if sum(part.info.rows for part in parts) > _LOOKED_AT_MAX:
+            return None
+        for part in parts:
+            chunks.extend(self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX))
+        return chunks
 
     def changed_since(self, version: int, columns: Sequence[str], *, rewritten: bool, most: int) -> pa.Table | None:
         """Returns values of columns: of rows that were written behind a version, and what rows were that were deleted
@@ -145,12 +152,9 @@ class Snapshot:
         deletes = [t for t in self._tombstones.ranges if t.version > version]
         if version < max(self._floor, self._forgotten) or any(t.tuids is None for t in deletes):
             return None
-        new_parts = [part for part in self._parts if part.info.max_version > version]
-        if sum(part.info.rows for part in new_parts) > _LOOKED_AT_MAX:
+        newer = self._chunks_since(version)
+        if newer is None:
             return None
-        newer: list[Chunk] = [run for run in self._runs if run.max_version > version]
-        for part in new_parts:
-            newer.extend(self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX))
         fields = [self.schema.field(name) for name in columns]
         found: list[pa.Table] = []
         tuids, firsts, lasts = _ranges_of(deletes)
@@ -228,18 +232,10 @@ class Snapshot:
         `tuids`: uint64 Arrow array of child tables, None for all. `first_ts`, `last_ts`: inclusive, in units of the
         table's precision, None for no bound. Raises InvalidStatementError for unknown columns, CorruptionError.
         """
-        names = self._columns(columns)
         wanted = None if tuids is None else np.unique(np.asarray(tuids, dtype=np.uint64))
         first = TS_MIN if first_ts is None else first_ts
         last = TS_MAX if last_ts is None else last_ts
-        read = list(dict.fromkeys([*self._key_names, *names]))
-        chunks = self._chunks(wanted, first, last)
-        fields = [self.schema.field(name) for name in read]
-        rows = gather(chunks, KeyFilter(wanted, first, last), fields)
-        unique = not any(_overlap(chunk.updates, first, last) for chunk in chunks)
-        key_name = self._key_names[1] if len(self._key_names) == 2 else None
-        rows = resolve(rows, key_name, self._tombstones, as_of=self.version, pin=None, unique=unique)
-        return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
+        return self._resolved(columns, self._chunks(wanted, first, last), KeyFilter(wanted, first, last), (first, last))
 
     def rows_at(self, columns: Sequence[str] | None, places: RowPlaces) -> pa.Table:
         """Returns the rows that lie at some places, as `to_arrow` does; it takes as long as these are many."""
@@ -256,12 +252,15 @@ class Snapshot:
         rows = having(self._resolved(names, chunks, RowPlaces.of(tuids, times, times)), values)
         return rows.select([TUID_COLUMN, *columns, VERSION_COLUMN])
 
-    def _resolved(self, columns: Sequence[str] | None, chunks: Sequence[Chunk], places: RowPlaces) -> pa.Table:
+    def _resolved(self, columns: Sequence[str] | None, chunks: Sequence[Chunk], chosen: ChosenRows,
+                  span: TimeRange = (TS_MIN, TS_MAX)) -> pa.Table:
+        """Returns the chosen rows of chunks, of each key the newest; all of them lie in a range of time."""
         names = self._columns(columns)
         fields = [self.schema.field(name) for name in dict.fromkeys([*self._key_names, *names])]
+        unique = not any(_overlap(chunk.updates, *span) for chunk in chunks)
         key_name = self._key_names[1] if len(self._key_names) == 2 else None
-        rows = resolve(gather(chunks, places, fields), key_name, self._tombstones, as_of=self.version, pin=None,
-                       unique=not any(chunk.updates is not None for chunk in chunks))
+        rows = resolve(gather(chunks, chosen, fields), key_name, self._tombstones, as_of=self.version, pin=None,
+                       unique=unique)
         return rows.select([TUID_COLUMN, *names, VERSION_COLUMN])
 
     def _chunks_at(self, places: RowPlaces) -> list[Chunk]:
