@@ -10,6 +10,7 @@ stream of the same answer as `touched` that is computed again as a whole.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -29,12 +30,15 @@ from bench.processes import cpu_seconds
 _FIRST_MS = 1_700_000_000_000
 _AT_ONCE, _FEW, _TICK_S, _TIMEOUT_S = 50_000, 20, 0.05, 600.0
 _WRITE_S, _LOOK_S = 0.01, 0.002
-#: Each stream's query, and what says whether its table is up to date: the sum over all rows, from both.
+_FIRST_MARK = 1_000_000  # above every other value
+#: Each stream's columns and query; the result table has a row per key, with the row's value in the last column.
 _STREAMS = {
-    "groups": ("SELECT k, count(*) n, sum(v) s FROM r GROUP BY k", "sum(s)"),
-    "touched": ("SELECT k, ts, v FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts DESC) = 1", "sum(v)"),
-    "joined": ("SELECT n.k, n.name, r.v FROM names n LEFT JOIN r ON n.k = r.k", "sum(v)"),
-    "whole": ("SELECT k, ts, v FROM r QUALIFY row_number() OVER (PARTITION BY k + 0 ORDER BY ts DESC) = 1", "sum(v)"),
+    "groups": ("", "SELECT k, count(*) n, sum(v) v FROM r GROUP BY k"),
+    "touched": ("(k PRIMARY KEY, ts, v)",
+                "SELECT k, ts, v FROM r QUALIFY row_number() OVER (PARTITION BY k ORDER BY ts DESC) = 1"),
+    "joined": ("(k PRIMARY KEY, name, v)", "SELECT n.k, n.name, r.v FROM names n LEFT JOIN r ON n.k = r.k"),
+    "whole": ("(k PRIMARY KEY, ts, v)",
+              "SELECT k, ts, v FROM r QUALIFY row_number() OVER (PARTITION BY k + 0 ORDER BY ts DESC) = 1"),
 }
 
 
@@ -45,6 +49,7 @@ class Rows:
         self._cursor = cursor
         self._chance = np.random.default_rng(1)
         self.values = np.zeros(keys, np.int64)
+        self._marks = itertools.count(_FIRST_MARK)
 
     def write(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Writes new values into rows, by their numbers."""
@@ -58,10 +63,12 @@ class Rows:
         for first in range(0, len(self.values), _AT_ONCE):
             self.write(np.arange(first, min(first + _AT_ONCE, len(self.values))))
 
-    def mark(self, value: int) -> None:
-        """Writes a value that no other row has into the first row."""
+    def mark(self) -> int:
+        """Writes a value that no other row has into the first row, and returns it."""
+        value = next(self._marks)
         self.values[0] = value
         self._cursor.execute(f"INSERT INTO r VALUES ({_FIRST_MS}, 0, {value})")
+        return value
 
     def some(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Returns the numbers of some rows, ascending."""
@@ -75,7 +82,7 @@ class Rows:
 def measure(folder: Path, name: str, keys: int, changes: int, rate: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Yields what one stream takes for the rows that are there, for many changes, for few at a time, and all the time.
     """
-    query, total = _STREAMS[name]
+    columns, query = _STREAMS[name]
     with penstock.connect(folder / "data", {"timezone": "UTC"}) as connection:
         cursor = connection.cursor()
         for statement in ("CREATE DATABASE d VGROUPS 1 KEEP 36500d", "USE d",
@@ -85,23 +92,24 @@ def measure(folder: Path, name: str, keys: int, changes: int, rate: int, seconds
         rows = Rows(cursor, keys)
         rows.fill()
         cursor.insert_arrow("names", pa.table({"k": np.arange(keys), "name": [f"key {key}" for key in range(keys)]}))
-        columns = " (k PRIMARY KEY, ts, v)" if "QUALIFY" in query else ""
-
         pause = threading.Event()
 
         def step(what: str, count: int, act: Callable[[], object]) -> dict[str, Any]:
             before, began = cpu_seconds(), time.monotonic()
             act()
-            while cursor.execute(f"SELECT {total} FROM o").fetchone() != (int(rows.values.sum()),):
+            value = rows.mark()
+            while _shown(cursor) != value:
                 if time.monotonic() > began + _TIMEOUT_S:
                     raise TimeoutError(f"{name}: {what}")
                 pause.wait(_TICK_S)
             used = cpu_seconds() - before
+            if cursor.execute("SELECT sum(v) FROM o").fetchone() != (int(rows.values.sum()),):
+                raise AssertionError(f"{name}: {what}: a result is missing")
             return {"measure": "changes", "stream": name, "step": what, "keys": keys, "changes": count,
                     "cpu_seconds": round(used, 2), "seconds": round(time.monotonic() - began, 2),
                     "changes_per_cpu_second": round(count / used)}
 
-        yield step("first", keys, lambda: cursor.execute(f"CREATE STREAM s INTO o{columns} AS {query}"))
+        yield step("first", keys, lambda: cursor.execute(f"CREATE STREAM s INTO o {columns} AS {query}"))
 
         def many() -> None:
             for first in range(0, changes, _AT_ONCE):
@@ -119,16 +127,16 @@ def measure(folder: Path, name: str, keys: int, changes: int, rate: int, seconds
         beside.execute("USE d")
         other = Rows(beside, keys)
         yield {"measure": "changes", "stream": name, "step": "steady", "keys": keys, "rate": rate,
-               **_steady(rows, other, partial(_shown, cursor, total[4:-1]), rate, seconds)}
+               **_steady(rows, other, partial(_shown, cursor), rate, seconds)}
 
 
-def _shown(cursor: Any, column: str) -> int:
-    """Returns the result of the first key."""
-    value: int = cursor.execute(f"SELECT {column} FROM o WHERE k = 0").fetchone()[0]
-    return value
+def _shown(cursor: Any) -> int | None:
+    """Returns the result of the first key; None if there is none yet."""
+    found = cursor.execute("SELECT v FROM o WHERE k = 0").fetchone()
+    return None if found is None else found[0]
 
 
-def _steady(marks: Rows, others: Rows, seen: Callable[[], int], rate: int, seconds: float) -> dict[str, Any]:
+def _steady(marks: Rows, others: Rows, seen: Callable[[], int | None], rate: int, seconds: float) -> dict[str, Any]:
     """Rewrites rows all the time, and looks how long it takes until a row of its own is seen."""
     ended, pause, written = threading.Event(), threading.Event(), [0]
 
@@ -145,9 +153,8 @@ def _steady(marks: Rows, others: Rows, seen: Callable[[], int], rate: int, secon
     writer.start()
     took: list[float] = []
     while time.monotonic() < began + seconds:
-        value = 1_000_000 + len(took)
         start = time.monotonic()
-        marks.mark(value)
+        value = marks.mark()
         while seen() != value:
             pause.wait(_LOOK_S)
         took.append((time.monotonic() - start) * 1000)

@@ -21,7 +21,7 @@ def rows_having(snapshot: Snapshot, table: Table, columns: Sequence[str], values
     # Each value is a key, which tells the place.
     key = [*values]
     keys = keyed(table, pa.RecordBatch.from_arrays([*values.values()], names=key))
-    places = np.unique(keys.column(table.time_column.physical).cast(pa.int64()).to_numpy())
+    places = keys.column(table.time_column.physical).cast(pa.int64()).to_numpy()
     rows = snapshot.rows_at(list(dict.fromkeys([*columns, *key])), RowPlaces.of(
         np.full(len(places), table.uid, np.uint64), places, places))
     return having(rows, values).select([TUID_COLUMN, *columns])

@@ -36,7 +36,7 @@ _SEARCHED_MAX = 2_000_000
 FEW_TABLES = 1
 """The rows of so many child tables are gathered, however many the super table has."""
 
-Among = Mapping[str, Mapping[str, Sequence[int | str | None]]]
+Among = Mapping[str, Mapping[str, Sequence[pa.Array]]]
 """By scan and column, which isn't a tag: values, of which its rows have one in each such column."""
 
 _TRIES = 8
@@ -198,7 +198,8 @@ class Scans:
                 return self._between_cuts(scan, scan.cuts, self._vgroups(scan), columns, tuids)
         values = taken.among.get(scan.name)
         if values is None and scan.keys is not None:
-            values = _typed(scan.table, {scan.table.key_columns[0].name: scan.keys})
+            key = scan.table.key_columns[0]
+            values = {key.physical: pa.array(scan.keys, key.type.arrow())}
         if scan.table.storage_uid in taken.instead:
             return _given(scan, columns, taken.instead[scan.table.storage_uid].rows(values))
         if scan.name in taken.newest:
@@ -343,7 +344,7 @@ def _is_stored(scan: Scan) -> bool:
     return scan.table.kind not in ("system", "external") and not scan.names and scan.cuts is None
 
 
-def _typed(table: Table, values: Mapping[str, Sequence[int | str | None]]) -> Values:
+def _typed(table: Table, values: Mapping[str, Sequence[pa.Array]]) -> Values:
     """Returns values of columns as these store them, without those that they can't hold."""
     stored = {column.name: (column.physical, column.type.arrow()) for column in table.columns}
     return {stored[name][0]: values_array(some, stored[name][1]) for name, some in values.items()}

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.mnode.dnode.vnode_storage import Storage
 from penstock.mnode.streams.refresh_groups import Logs
-from penstock.planner.streams.touched_keys import TouchedValues
+from penstock.planner.streams.touched_keys import TouchedValues, ValuesOfColumn
 from penstock.planner.task_plans.stream_plan import RefreshPlan
 
 _ROWS_MAX = 100_000
@@ -34,22 +34,30 @@ def touched_values(plan: RefreshPlan, reached: Logs, versions: Mapping[int, int]
         names = list(dict.fromkeys(name for columns in scans for name in columns))
         found = storage.snapshot(vgroup_id, uid, as_of=versions[vgroup_id]).changed_since(
             since, names, rewritten=not steady, most=_ROWS_MAX) if names else None
-        values = None if found is None or values is None else with_values_of(values, plan, uid, [found])
+        values = None if found is None or values is None else with_values_of(values, plan, uid, found.to_batches())
         if values is None:
             return None
     return values
 
 
 def with_values_of(
-    values: TouchedValues, plan: RefreshPlan, table_uid: int, changed: Sequence[pa.Table | pa.RecordBatch]
+    values: TouchedValues, plan: RefreshPlan, table_uid: int, changed: Sequence[pa.RecordBatch]
 ) -> TouchedValues | None:
     """Returns values of touched columns, and those that rows of a table have; None if they are too many."""
-    known = [set(some) for some in values]
+    found = [[*some] for some in values]
     for columns in _origins(plan, table_uid)[0]:
-        for some, name in zip(known, columns, strict=True):
-            for rows in changed:
-                some.update(rows.column(name).unique().to_pylist())
-    return None if max(map(len, known)) > _VALUES_MAX else tuple(map(tuple, known))
+        for some, name in zip(found, columns, strict=True):
+            some += [rows.column(name) for rows in changed]
+    known = tuple(_each_once(some) for some in found)
+    return None if max(sum(map(len, some)) for some in known) > _VALUES_MAX else known
+
+
+def _each_once(arrays: Sequence[pa.Array]) -> ValuesOfColumn:
+    """Returns the values of some arrays, of each type none twice."""
+    by_type: dict[pa.DataType, list[pa.Array]] = {}
+    for array in arrays:
+        by_type.setdefault(array.type, []).append(array)
+    return tuple(pa.concat_arrays(some).unique() for some in by_type.values())
 
 
 def _origins(plan: RefreshPlan, table_uid: int) -> tuple[tuple[tuple[str, ...], ...], bool]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from sqlglot import exp
 
 from penstock.planner.bind.scopes import RowScope, conjuncts, equalled, unwrapped
-from penstock.sql.schema import Table
+from penstock.sql.schema import Column, Table
 from penstock.sql.types import INTEGERS, Kind
 
 _TEXTS = (Kind.VARCHAR, Kind.NCHAR)
@@ -29,7 +30,14 @@ def _values(node: exp.Expression, table: Table, scope: RowScope) -> set[int | st
     if column is None or column.root.role != "column" or column.root.name != key.name:
         return None
     found = [_constant(unwrapped(value), key.type.kind) for value in values]
-    return None if None in found else {value for value in found if value is not None}
+    return None if None in found else {value for value in found if value is not None and _fits(value, key)}
+
+
+def _fits(value: int | str, column: Column) -> bool:
+    if isinstance(value, str):
+        return True
+    bounds = np.iinfo(column.type.arrow().to_pandas_dtype())
+    return int(bounds.min) <= value <= int(bounds.max)
 
 
 def _constant(node: exp.Expression, kind: Kind) -> int | str | None:

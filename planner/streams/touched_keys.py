@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from sqlglot import exp
 
 from penstock.planner.duckdb_sql.duckdb_tree import is_column
@@ -38,9 +39,10 @@ _KINDS = (*INTEGERS, Kind.VARCHAR, Kind.NCHAR)
 Origins = frozenset[tuple[str, str]]
 """Columns of scans, by the names of both, one of each scan: rows with another value there are of another part."""
 
-Value = int | str | None
+ValuesOfColumn = tuple[pa.Array, ...]
+"""Whole numbers, or texts, and NULL; arrays, since columns of the tables that are joined may have several types."""
 
-TouchedValues = tuple[tuple[Value, ...], ...]
+TouchedValues = tuple[ValuesOfColumn, ...]
 """Values of each touched column of an answer."""
 
 
@@ -59,10 +61,10 @@ def touched_columns(plan: Operator) -> tuple[TouchedColumn, ...]:
                  if each.name in found and each.type.kind in _KINDS)
 
 
-def read_with(touched: Sequence[TouchedColumn], values: TouchedValues) -> Mapping[str, Mapping[str, Sequence[Value]]]:
+def read_with(touched: Sequence[TouchedColumn], values: TouchedValues) -> Mapping[str, Mapping[str, ValuesOfColumn]]:
     """Returns which rows scans give for that part of an answer that has some values in such columns: by scan and column
     those that have one of these values."""
-    found: dict[str, dict[str, Sequence[Value]]] = {}
+    found: dict[str, dict[str, ValuesOfColumn]] = {}
     for each, some in zip(touched, values, strict=True):
         for scan, name in each.origins:
             found.setdefault(scan, {})[name] = some

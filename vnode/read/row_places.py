@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.masks import all_set
 from penstock.vnode.store.chunk_reader import Chunk
 from penstock.vnode.store.memtable import whole_numbers
-from penstock.vnode.store.sorted_keys import I64, U64, Index, expand, find_ranges
+from penstock.vnode.store.sorted_keys import I64, U64, Index, each_once, expand, find_ranges
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
@@ -27,20 +28,29 @@ _SEARCHED_FROM = 16
 
 @dataclass(frozen=True, slots=True)
 class RowPlaces:
-    """Where rows are, in the order of their keys: from `first` to `last`, both included."""
+    """Where rows are, in the order of their keys: from `first` to `last`, both included.
+
+    `are_times`: each of them is a single time. `are_of_one`: all are of one child table.
+    """
 
     tuid: U64
     first: I64
     last: I64
+    are_times: bool
+    are_of_one: bool
 
     @classmethod
     def of(cls, tuid: U64, first: I64, last: I64) -> RowPlaces:
         """Returns places that may come in any order, and several times."""
+        are_times, are_of_one = all_set(first == last), all_set(tuid[1:] == tuid[:-1])
+        if are_times and are_of_one:
+            first = each_once(first)
+            return cls(tuid[:len(first)], first, first, are_times, are_of_one)
         order = np.lexsort((last, first, tuid))
         tuid, first, last = tuid[order], first[order], last[order]
         new = np.ones(len(order), bool)
         new[1:] = (tuid[1:] != tuid[:-1]) | (first[1:] != first[:-1]) | (last[1:] != last[:-1])
-        return cls(tuid[new], first[new], last[new])
+        return cls(tuid[new], first[new], last[new], are_times, are_of_one)
 
     @classmethod
     def at(cls, tuids: pa.UInt64Array, times: pa.Int64Array) -> RowPlaces:
@@ -50,42 +60,75 @@ class RowPlaces:
 
     def rows_of(self, chunk: Chunk) -> Index:
         """Returns the positions of the rows of a chunk that lie here, ascending."""
+        if self.are_times and self.are_of_one and len(self.tuid):
+            start, stop = (int(chunk.tuid.searchsorted(self.tuid[0], side)) for side in ("left", "right"))
+            return start + _places_in(chunk.ts[start:stop], self.first)
         rows = expand(*find_ranges(chunk.tuid, chunk.ts, self.tuid, self.first, self.last))[1]
-        return np.unique(rows)
+        return rows if self.are_times else np.unique(rows)
 
 
-def rows_with(chunk: Chunk, values: Values) -> Index:
-    """Returns the positions of the rows of a chunk that have one of the values in each column, ascending."""
-    rows: Index | None = None
-    for name, wanted in values.items():
-        column = chunk.column(name)
-        if column is None:
-            column = pa.nulls(chunk.num_rows, wanted.type)
-        elif rows is None and pa.types.is_integer(wanted.type) and chunk.num_rows > _SEARCHED_FROM * len(wanted):
-            rows = _near(chunk, name, column, wanted)
-        if rows is not None:
-            column = column.take(pa.array(rows))
-        found = np.flatnonzero(pc.is_in(column, value_set=wanted).to_numpy(zero_copy_only=False))
-        rows = found if rows is None else rows[found]
-    assert rows is not None
-    return rows
+def _places_in(times: I64, wanted: I64) -> Index:
+    """Returns where some times, each once, are among others, both ascending."""
+    if len(times):
+        wanted = wanted[wanted.searchsorted(times[0]):wanted.searchsorted(times[-1], "right")]
+    if not len(times) or not len(wanted):
+        return np.zeros(0, np.intp)
+    if len(times) < len(wanted):
+        near = np.minimum(wanted.searchsorted(times), len(wanted) - 1)
+        return np.flatnonzero(wanted[near] == times)
+    return expand(times.searchsorted(wanted), times.searchsorted(wanted, "right"))[1]
 
 
-def _near(chunk: Chunk, name: str, column: pa.Array, wanted: pa.Array) -> Index:
-    """Returns the positions, ascending, of all rows that have some whole numbers, and of some others."""
+def rows_with(chunks: Sequence[Chunk], values: Values) -> list[Index]:
+    """Returns of each chunk the positions of the rows that have one of the values in each column, ascending."""
+    (first, wanted), *others = values.items()
+    # To make a table of the values that are wanted takes long; so it is made once for all chunks.
+    near = [_near(chunk, first, wanted) for chunk in chunks]
+    found = _having(chunks, near, first, wanted)
+    for name, wanted in others:
+        found = _having(chunks, found, name, wanted)
+    return found
+
+
+def _having(chunks: Sequence[Chunk], rows: Sequence[Index], name: str, wanted: pa.Array) -> list[Index]:
+    """Returns of each chunk those of some rows that have one of the values."""
+    columns = [_taken(chunk, some, name, wanted.type) for chunk, some in zip(chunks, rows, strict=True)]
+    have = pc.is_in(pa.concat_arrays([pa.array([], wanted.type), *columns]), value_set=wanted)
+    pieces = np.split(have.to_numpy(zero_copy_only=False), np.cumsum(np.array(list(map(len, columns)), np.intp)))
+    return [some[piece] for some, piece in zip(rows, pieces[:-1], strict=True)]
+
+
+def _taken(chunk: Chunk, rows: Index, name: str, type_: pa.DataType) -> pa.Array:
+    column = chunk.column(name)
+    if column is None:
+        return pa.nulls(len(rows), type_)
+    return column if len(rows) == chunk.num_rows else column.take(pa.array(rows))
+
+
+def _near(chunk: Chunk, name: str, wanted: pa.Array) -> Index:
+    """Returns the positions, ascending, of all rows that have some values, and of some or all others."""
+    column = chunk.column(name)
+    if column is None or not pa.types.is_integer(wanted.type) or chunk.num_rows <= _SEARCHED_FROM * len(wanted):
+        return np.arange(chunk.num_rows)
     order, numbers = chunk.order(name), whole_numbers(column)
-    some = np.unique(whole_numbers(wanted))
+    some = each_once(whole_numbers(wanted))
     start, stop = (np.searchsorted(numbers, some, side, sorter=order) for side in ("left", "right"))
     return np.sort(order[expand(start, stop)[1]]).astype(np.intp)
 
 
-def values_array(values: Sequence[int | str | None], type_: pa.DataType) -> pa.Array:
-    """Returns the values as an array of a column's type, without those that this can't hold."""
-    if pa.types.is_integer(type_):
-        bits = type_.bit_width - (not pa.types.is_unsigned_integer(type_))
-        low = 0 if pa.types.is_unsigned_integer(type_) else -(1 << bits)
-        values = [value for value in values if value is None or low <= int(value) < 1 << bits]
-    return pa.array(values, type_)
+def values_array(values: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
+    """Returns the values of some arrays as one of a column's type, none twice, without those that this can't hold."""
+    fitting = [_fitting(some, type_) for some in values]
+    return fitting[0] if len(fitting) == 1 else pa.concat_arrays([pa.array([], type_), *fitting]).unique()
+
+
+def _fitting(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    if values.type == type_ or not pa.types.is_integer(values.type):
+        return values.cast(type_)
+    found = values.cast(type_, safe=False)
+    same = pc.equal(found.cast(values.type, safe=False), values)
+    signs = pc.equal(*(pc.less(side, pa.scalar(0, side.type)) for side in (found, values)))
+    return found.filter(pc.fill_null(pc.and_(same, signs), True))
 
 
 def having(rows: Rows, values: Values) -> Rows:

@@ -19,7 +19,7 @@ from penstock.vnode.store.manifest import extent_of
 from penstock.vnode.store.memtable import VERSION_COLUMN, Run, TimeRange
 from penstock.vnode.store.parts import PartCache
 from penstock.vnode.store.points import Extent
-from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, time_ranges
+from penstock.vnode.store.sorted_keys import I64, TS_MAX, TS_MIN, U64, each_once, time_ranges
 from penstock.vnode.store.table_state import TableState
 from penstock.vnode.store.tombstones import Tombstone
 from penstock.wal.record import TUID_COLUMN
@@ -244,7 +244,7 @@ class Snapshot:
     def rows_with(self, columns: Sequence[str], values: Values) -> pa.Table:
         """Returns the rows that have one of the values in each column, as `to_arrow` does."""
         chunks = self._chunks(None, TS_MIN, TS_MAX)
-        found = [(chunk, rows_with(chunk, values)) for chunk in chunks]
+        found = list(zip(chunks, rows_with(chunks, values), strict=True))
         tuids = np.concatenate([np.zeros(0, np.uint64), *(chunk.tuid[rows] for chunk, rows in found)])
         times = np.concatenate([np.zeros(0, np.int64), *(chunk.ts[rows] for chunk, rows in found)])
         # Another version of such a row may be the newest.
@@ -266,8 +266,9 @@ class Snapshot:
     def _chunks_at(self, places: RowPlaces) -> list[Chunk]:
         if not len(places.tuid):
             return []
-        times = np.unique(places.first) if (places.first == places.last).all() else None
-        return self._chunks(np.unique(places.tuid), int(places.first.min()), int(places.last.max()), times)
+        tuids, times = (places.tuid[:1], places.first) if places.are_of_one else (
+            each_once(places.tuid), each_once(places.first))
+        return self._chunks(tuids, int(places.first.min()), int(places.last.max()), times if places.are_times else None)
 
     def _chunks(self, tuids: U64 | None, first: int, last: int, times: I64 | None = None) -> list[Chunk]:
         if tuids is not None and not len(tuids):
