@@ -29,7 +29,7 @@ from bench.processes import cpu_seconds
 
 _FIRST_MS = 1_700_000_000_000
 _AT_ONCE, _FEW, _TICK_S, _TIMEOUT_S = 50_000, 20, 0.05, 600.0
-_WRITE_S, _LOOK_S, _LOOKS = 0.01, 0.002, 20
+_WRITE_S, _LOOK_S, _LOOKS = 0.01, 0.002, 5
 _FIRST_MARK = 1_000_000  # above every other value
 #: Each stream's columns and query; the result table has a row per key, with the row's value in the last column.
 _STREAMS = {

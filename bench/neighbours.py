@@ -159,11 +159,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=int, default=20, help="how long each latency is measured (default 20)")
     parser.add_argument("--streams-per-worker", type=int, help="instead of the default")
-    parser.add_argument("--tables-per-second", type=float, default=load_config(environment={}).sink_tables_per_second,
-                        help="sinkTablesPerSecond, which other benchmarks don't bound (default: the engine's)")
+    parser.add_argument("--tables-share", type=float, default=load_config(environment={}).sink_tables_share,
+                        help="sinkTablesShare, which other benchmarks don't bound (default: the engine's)")
     parser.add_argument("--tenths", nargs="+", choices=TENTHS[1:], default=TENTHS[1:])
     options = parser.parse_args(arguments)
-    config: dict[str, Any] = {"sinkTablesPerSecond": options.tables_per_second}
+    config: dict[str, Any] = {"sinkTablesShare": options.tables_share}
     if options.streams_per_worker is not None:
         config["streamsPerWorker"] = options.streams_per_worker
     schedule = Schedule(options.rows_per_second, options.tick_ms)

@@ -133,7 +133,7 @@ def profile(folder: Path, phase: Phase, number: int, events: Events, calls: int)
     keep_freed_memory()
     data = folder / "data"
     data.mkdir()
-    with Sandbox("UTC", _NOW_MS, {"streamSinkDataRate": 0, "sinkTablesPerSecond": 0}, data) as sandbox:
+    with Sandbox("UTC", _NOW_MS, {"streamSinkDataRate": 0, "sinkTablesShare": 1}, data) as sandbox:
         create_tables(sandbox.execute)
         _insert(sandbox.engine, sandbox.session, DATABASE, "side_input", side_input())
         results = MeasuredResults(sandbox.engine.results)

@@ -32,7 +32,7 @@ from penstock.tasks.protocol.task_status import TaskStatus
 _POLL_S = 0.05
 _START_TIMEOUT_S = 180.0
 CONFIG: Mapping[str, Any] = {
-    "timezone": "UTC", "streamSinkDataRate": 0, "sinkTablesPerSecond": 0, "heartbeatInterval": "200ms"}
+    "timezone": "UTC", "streamSinkDataRate": 0, "sinkTablesShare": 1, "heartbeatInterval": "200ms"}
 
 
 class ResultLog:

@@ -133,7 +133,7 @@ def open_sink(setup: Setup, writer: ResultWriter, woken: Callable[[], None]) -> 
                                     setup.engine.results.write_results, lambda checkpoint: None)
     environment.writer, environment.woken = writer, woken
     paths.state(STREAM, "x").mkdir(parents=True, exist_ok=True)
-    settings = TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
+    settings = TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_share=1.0,
                             state_map_bytes=1 << 26)
     deployment = StreamDeployment(STREAM, "s", 1, setup.plan, task_graph(setup.plan, (1,)), (0,), None, (b"",),
                                   settings)

@@ -40,7 +40,7 @@ def measure(folder: Path, streams: int, rows: int, inserts: int, calls: int) -> 
     """Returns what streams cost per INSERT; with `calls`, prints so many of the most expensive functions to stderr."""
     load()  # both as workers have done before they start
     leave_out_what_stays()
-    with Sandbox("UTC", _NOW_MS, {"streamSinkDataRate": 0, "sinkTablesPerSecond": 0, "sinkCallsPerSecond": 100_000},
+    with Sandbox("UTC", _NOW_MS, {"streamSinkDataRate": 0, "sinkTablesShare": 1, "sinkCallsPerSecond": 100_000},
                  folder) as sandbox:
         writes = _TimedWrites(sandbox.engine.results)
         create_streams(sandbox.execute, streams)

@@ -153,7 +153,7 @@ class Config:
     lookup_freshness: float = field(metadata=_key("streams", "duration", 0.1, DAY))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
-    sink_tables_per_second: float = field(metadata=_key("sinks", "number", 0, 1_000_000))
+    sink_tables_share: float = field(metadata=_key("sinks", "number", 0.01, 1))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))
     emit_retry_time: float = field(metadata=_key("sinks", "duration", 0, 365 * DAY))
     sent_record_size: int = field(metadata=_key("sinks", "size", MIB, TIB, or_zero=True))

@@ -36,7 +36,7 @@ TEST_CONFIG: dict[str, Any] = {
     "heartbeatInterval": "50ms",
     "streamSinkDataRate": 0,
     "sinkCallsPerSecond": 1000,
-    "sinkTablesPerSecond": 0,
+    "sinkTablesShare": 1,
     "spark.master": "local[16]",
 }
 

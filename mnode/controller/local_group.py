@@ -84,7 +84,7 @@ class LocalWorker(OrderedWorker[_LocalPart]):
             self._send(control.ReadBackWanted(what, deployment.attempt) if isinstance(what, ReadBack)
                        else control.Acknowledged(what, deployment.attempt))
 
-        unlimited = replace(deployment.settings.with_rates(_UNLIMITED), sink_tables_per_second=0.0)
+        unlimited = replace(deployment.settings.with_rates(_UNLIMITED), sink_tables_share=1.0)
         told = replace(deployment, settings=unlimited)
         try:
             tasks = build_tasks(told, self.index, replace(self._job.environment, emit=hear))

@@ -32,7 +32,7 @@ def task_settings(config: Config) -> TaskSettings:
         block_rows_max=config.block_rows_max,
         block_bytes_max=config.block_bytes_max,
         sink_calls_per_second=config.sink_calls_per_second,
-        sink_tables_per_second=config.sink_tables_per_second,
+        sink_tables_share=config.sink_tables_share,
         sink_bytes_per_second=config.stream_sink_data_rate * BYTES_PER_MEGABYTE,
         source_rows_per_second=config.source_rate,
         history_rows_per_second=config.history_rate,

@@ -44,6 +44,7 @@ from penstock.tasks.protocol.task_status import (
     TaskStatus,
 )
 from penstock.tasks.sink.in_flight_results import InFlightResults
+from penstock.tasks.sink.new_tables import NewTables
 from penstock.tasks.sink.refused_results import RefusedResults, dead_letters_of
 from penstock.tasks.sink.result_rows import ResultRows
 
@@ -53,7 +54,6 @@ _FEW_BYTES = 8 * 1024
 # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
 _CALLS_AT_ONCE_S = 0.1
 _BYTES_AT_ONCE_S = 1.0
-_TABLES_AT_ONCE_S = 0.1
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
 _PATIENCE_S = 0.25
@@ -107,16 +107,14 @@ class SinkTask(ComputingTask):
         # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
         # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
         makes_tables = plan.grouping.by_values and self._external is None and not plan.sink.keyed
-        tables = settings.sink_tables_per_second if makes_tables else 0.0
-        self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
-        self._tables = TokenBucket(tables, self._tables_at_once, now)
+        self._tables = NewTables(settings.sink_tables_share if makes_tables else 1.0)
         self._new_tables = 0  # in `_blocks`, at most
         self._rest: Block | None = None  # of the last block, with more new tables than one write may have
         self._blocks: list[pa.RecordBatch] = []  # taken for a write that isn't under way yet
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
         self._ready_bytes = 0
-        self._writing: deque[tuple[int, int]] = deque()  # rows and bytes of each write under way
+        self._writing: deque[tuple[int, int, int]] = deque()  # rows, bytes and new tables of each write under way
         self._allowed_at: float | None = None
         self._barriers: deque[tuple[TaskId, Barrier]] = deque()
         self._in_flight = InFlightResults(self._store)
@@ -299,7 +297,7 @@ class SinkTask(ComputingTask):
         """Adds rows to those of the next write, up to the one that would bring too many new child tables."""
         if not self._tables.unlimited:
             first = self._destinations.first_of_new(block.data)
-            room = int(self._tables_at_once) - self._new_tables
+            room = max(0, self._tables.at_once - self._new_tables)  # it may have become less
             if len(first) > room:
                 end = int(first[room])
                 self._rest = block.part(end, block.data.num_rows - end)
@@ -332,6 +330,8 @@ class SinkTask(ComputingTask):
         """Submits a write if all buckets allow it. Blocks are merged only then, so that later ones come along."""
         now = self._clock.monotonic()
         at = max(self._calls.available_at(1, now), self._tables.available_at(self._new_tables, now))
+        if at == math.inf:
+            return self._await_write()
         if at <= now:
             self._ready = self._ready or self._make_ready()
             at = self._bytes.available_at(self._ready_bytes, now)
@@ -339,12 +339,12 @@ class SinkTask(ComputingTask):
             self._allowed_at = at
             self._tracker.enter("RATE_LIMITED", self._limit_text(now))
             return False
-        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)
-                and self._tables.try_take(self._new_tables, now)):
+        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)):
             raise InternalError(f"{self.id}: a token bucket refused what it had promised")
         assert self._ready is not None
         write = self._ready
-        self._writing.append((write.rows.num_rows, self._ready_bytes))
+        self._writing.append((write.rows.num_rows, self._ready_bytes, self._new_tables))
+        self._tables.submitted(self._new_tables, now)
         self._forget_blocks()
         if self._notifier is not None:
             self._notifier.submit()
@@ -361,7 +361,7 @@ class SinkTask(ComputingTask):
         if self._bytes.available_at(self._ready_bytes, now) > now:
             return f"its rate limit of {self._settings.sink_bytes_per_second / 1e6:g} MB/s"
         if self._tables.available_at(self._new_tables, now) > now:
-            return f"its limit of {self._settings.sink_tables_per_second:g} new child tables per second"
+            return f"its share of {self._tables.share:.0%} of the time for new child tables"
         return f"its limit of {self._settings.sink_calls_per_second:g} write calls per second"
 
     def _finish_writes(self) -> bool:
@@ -372,7 +372,8 @@ class SinkTask(ComputingTask):
         if acknowledged == self._acknowledged:
             return False
         for _ in range(acknowledged - self._acknowledged):
-            rows, size = self._writing.popleft()
+            rows, size, tables = self._writing.popleft()
+            self._tables.acknowledged(tables, self._clock.monotonic())
             self._writes += 1
             self._rows_out += rows
             self._bytes_out += size

@@ -146,7 +146,7 @@ class Run:
             "checkpointTimeout": "3s", "heartbeatInterval": "400ms", "heartbeatTimeout": "2s",
             "workerStartTimeout": "5s", "restartDelayMin": "20ms", "restartDelayMax": "500ms",
             "idleTimeout": "400ms", "walSegmentSize": "64KiB", "partGrace": "1s", "viewRefreshInterval": "1500ms",
-            "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0, "streamSinkDataRate": 0,
+            "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesShare": 1, "streamSinkDataRate": 0,
             "streamQueueSize": f"{self.profile.queue_kib}KiB", "blockBytesMax": f"{self.profile.queue_kib // 8}KiB",
             "logLevel": "error",
         }, environment={})

@@ -125,4 +125,5 @@ def test_numbers_that_a_column_cannot_hold_are_none_of_its_values(arrays: list[p
 
 
 def test_texts_of_a_column_are_its_values() -> None:
+    """Each once, NULL among them."""
     assert values_array([pa.array(["a", None]), pa.array(["a", "b"])], pa.string()).to_pylist() == ["a", None, "b"]

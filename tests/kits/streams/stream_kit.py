@@ -471,7 +471,7 @@ class StreamKit:
 
 def unhurried(**changes: Any) -> TaskSettings:
     """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
-    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
+    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_share=1.0,
                                 state_map_bytes=1 << 26), **changes)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.streams.stream_kit import StreamKit, unhurried
+from kits.streams.stream_kit import MemoryWriter, StreamKit, unhurried
 
 from penstock.mnode.coordinator.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.coordinator.task_monitor import Monitor
 from penstock.mnode.explain.stream_verdict import TaskNames, verdict
-from penstock.tasks.protocol.messages import Pause, Recalculate, Resume, StartCheckpoint
+from penstock.tasks.protocol.messages import Pause, Recalculate, ResultWrite, Resume, StartCheckpoint, TaskId
 from penstock.tasks.protocol.task_status import TaskStatus
 from penstock.tasks.protocol.worker_nodes import Nodes
+from penstock.tasks.sink.new_tables import NewTables
 
 PLAIN = "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname"
 COUNTS = ("CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) n FROM meters PARTITION BY tbname "
@@ -181,53 +183,103 @@ def children_by_write(kit: StreamKit) -> list[set[str]]:
     return [{write.children[place].name for place in write.rows.column("_child").to_pylist()} for write in kit.writes]
 
 
-@pytest.mark.parametrize("sizes", [(1000,), (7, 400, 1, 592)])
-def test_a_sink_brings_new_child_tables_no_faster_than_its_rate(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+class SlowWriter(MemoryWriter):
+    """Takes a hundredth of a second, and a millisecond for each new child table, before it acknowledges a write."""
+
+    def __init__(self, kit: StreamKit) -> None:
+        super().__init__(kit.results, kit.writes, kit.plan.sink)
+        self._clock = kit.clock
+        self._known: set[str] = set()
+        self.busy: list[tuple[float, float]] = []
+
+    def submit(self, write: ResultWrite) -> None:
+        names = {write.children[place].name for place in write.rows.column("_child").to_pylist()} - self._known
+        begins = max([self._clock.monotonic(), *(end for _, end in self.busy)])
+        self.busy.append((begins, begins + 0.01 + 0.001 * len(names)))
+        self._known |= names
+        super().submit(write)
+
+    def acknowledged(self) -> int:
+        return sum(end <= self._clock.monotonic() for _, end in self.busy)
+
+
+@pytest.mark.parametrize("sizes", [(10_000,), (7, 4_000, 1, 5_992)])
+def test_new_child_tables_take_a_share_of_the_time(tmp_path: Path, sizes: tuple[int, ...]) -> None:
     """Where columns of rows tell groups apart; a kill in the middle loses none, and known ones aren't held up."""
-    kit = StreamKit(tmp_path, BY_VALUE, settings=unhurried(sink_tables_per_second=50.0))
+    kit = StreamKit(tmp_path, BY_VALUE, settings=unhurried(sink_tables_share=0.25))
+    writers: list[SlowWriter] = []
+
+    def writer(_: TaskId) -> SlowWriter:
+        writers.append(SlowWriter(kit))
+        return writers[-1]
+
+    kit.writer = writer
     try:
+        kit.kill()  # its tasks get the writer that takes time
         first = 0
         for size in sizes:
             insert(kit, size, per_record=size, first=first)
             first += size
         kit.run()
-        assert len(kit.results) == 5
-        assert sink(kit).reason == "its limit of 50 new child tables per second"
-        for second in range(1, 6):
-            for _ in range(8):
-                kit.pass_time(0.125)
-            assert 40 * second <= len(kit.results) <= 50 * second + 5
+        assert len(kit.results) == 1_000
+        reasons = set()
+        for _ in range(200):
+            kit.pass_time(0.05)
+            reasons.add(sink(kit).reason)
+        assert "its share of 25% of the time for new child tables" in reasons
+        assert 1_000 < len(kit.results) < 4_000
         kit.stream.post(StartCheckpoint(1))
-        kit.run()
-        kit.pass_time(0.25)
+        for _ in range(80):
+            kit.pass_time(0.05)
         assert {ack.task for ack in kit.acknowledged} == {task.id for task in kit.tasks}
-        written = len(kit.results)
         kit.commit(1)
         kit.kill()
-        kit.run()
-        assert written <= len(kit.results) <= written + 5
-        for _ in range(200):
-            kit.pass_time(0.125)
-        assert len(kit.results) == 1000
+        for _ in range(1000):
+            kit.pass_time(0.05)
+        assert len(kit.results) == 10_000
+        for each in writers:
+            for (begun, ended), (begun_next, _) in itertools.pairwise(each.busy):
+                assert begun_next - begun >= (ended - begun) / 0.25 - 0.001
         known: set[str] = set()
         for names in children_by_write(kit):
-            assert len(names - known) <= 5
+            assert len(names - known) <= 1_000, "a write with so many took longer than others should wait"
             known |= names
-        for start in (1000, 2000):
+        before = 0
+        for start in (10_000, 20_000):
             before = len(kit.writes)
-            kit.insert([(n % 4, (start + n) * 1000, n) for n in range(1000)], ("voltage",))
-            kit.run()
-            for _ in range(50):
-                kit.pass_time(0.125)  # those from before the kill are new to this attempt
-        assert [len(names) for names in children_by_write(kit)[before:]] == [1000]
+            kit.insert([(n % 4, (start + n) * 1000, n) for n in range(10_000)], ("voltage",))
+            for _ in range(1000):
+                kit.pass_time(0.05)  # those from before the kill are new to this attempt
+        assert [len(names) for names in children_by_write(kit)[before:]] == [10_000]
     finally:
         kit.close()
+
+
+def test_a_write_has_as_many_new_child_tables_as_are_made_in_a_moment() -> None:
+    """Twice as many as before at most, and no fewer than a write takes there and back; a few say nothing of that."""
+    tables, now = NewTables(0.5), 0.0
+    for took_per_table, least, most in ((0.0, 50_000, 50_000), (0.0001, 2_000, 3_000), (0.00001, 20_000, 30_000),
+                                        (1.0, 1_000, 1_000)):
+        for _ in range(30):
+            assert tables.available_at(0, now) == now
+            assert tables.available_at(tables.at_once, now) == now
+            tables.submitted(tables.at_once, now)
+            assert tables.available_at(1, now) == math.inf
+            took = tables.at_once * took_per_table
+            now += took
+            tables.acknowledged(tables.at_once, now)
+            assert tables.available_at(1, now) == pytest.approx(now + took)
+            now += took
+        assert least <= tables.at_once <= most
+        tables.submitted(1, now)
+        tables.acknowledged(1, now)
+        assert least <= tables.at_once <= most
 
 
 @pytest.mark.parametrize("by", ["tbname", "site"])
 def test_groups_by_tables_have_no_rate_of_new_child_tables(tmp_path: Path, by: str) -> None:
     """There are no more of them than tables."""
-    kit = StreamKit(tmp_path, COUNTS.replace("tbname", by), settings=unhurried(sink_tables_per_second=1.0))
+    kit = StreamKit(tmp_path, COUNTS.replace("tbname", by), settings=unhurried(sink_tables_share=0.01))
     try:
         insert(kit, 400, per_record=100)
         kit.run()
