@@ -26,7 +26,7 @@ class TaskSettings:
     block_rows_max: int = 65_536
     block_bytes_max: int = 8 * 1024 * 1024
     sink_calls_per_second: float = 50.0
-    sink_tables_share: float = 0.5
+    sink_tables_share: float = 0.1
     sink_bytes_per_second: float = 2_000_000.0
     source_rows_per_second: float = 0.0
     history_rows_per_second: float = 0.0

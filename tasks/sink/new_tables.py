@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 
+from penstock.tasks.flow.token_bucket import TokenBucket
+
 # So few are made while a write goes there and back.
 _AT_ONCE_MIN, _AT_ONCE_MAX = 1_000, 50_000
 _TOOK_S = 0.25
 """So long writes with new child tables are to take: others wait for one at most."""
+_SAVED_S = 5.0
+"""So much of its share a sink may save: the first results of many groups come at once."""
+_LEAST_S = 0.001
 
 
 class NewTables:
-    """Lets writes with new child tables take a part of the time at most, one after the other. Time is an argument.
+    """Lets writes with new child tables take a part of the time on average, one after the other. Time is an argument.
 
     `at_once`: how many of them one write may have. Not thread-safe.
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, now: float) -> None:
         """`share`: the part of the time, above 0; with 1 nothing is limited."""
         self.share = share
         self.at_once = _AT_ONCE_MIN
+        self._seconds = TokenBucket(share, _SAVED_S, now)
         self._begun_at: float | None = None  # of the write under way
-        self._rests_until = -math.inf
 
     @property
     def unlimited(self) -> bool:
@@ -32,7 +37,7 @@ class NewTables:
         one is acknowledged."""
         if self.unlimited or not tables:
             return now
-        return math.inf if self._begun_at is not None else max(now, self._rests_until)
+        return self._seconds.available_at(_LEAST_S, now) if self._begun_at is None else math.inf
 
     def submitted(self, tables: int, now: float) -> None:
         """A write has gone out."""
@@ -44,7 +49,7 @@ class NewTables:
         if not tables or self._begun_at is None:
             return
         took, self._begun_at = now - self._begun_at, None
-        self._rests_until = now + took * (1 / self.share - 1)
+        self._seconds.take(took, now)
         if tables >= self.at_once or took > _TOOK_S:
             factor = min(2.0, max(0.5, _TOOK_S / took if took > 0 else math.inf))
             self.at_once = min(_AT_ONCE_MAX, max(_AT_ONCE_MIN, int(self.at_once * factor)))

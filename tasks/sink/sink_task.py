@@ -107,7 +107,7 @@ class SinkTask(ComputingTask):
         # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
         # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
         makes_tables = plan.grouping.by_values and self._external is None and not plan.sink.keyed
-        self._tables = NewTables(settings.sink_tables_share if makes_tables else 1.0)
+        self._tables = NewTables(settings.sink_tables_share if makes_tables else 1.0, now)
         self._new_tables = 0  # in `_blocks`, at most
         self._rest: Block | None = None  # of the last block, with more new tables than one write may have
         self._blocks: list[pa.RecordBatch] = []  # taken for a write that isn't under way yet
